@@ -1,9 +1,9 @@
-"""Accumulators that stay in memory between blocks, and contractions of one tile along both of its sides.
+"""Sums accumulated in memory block by block, the opt CARRY: contractions of one tile along both of its sides.
 
     dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
 
-Each sum runs over what the other has in parallel. ``CARRY`` cuts both ranges into blocks and makes the loops over
-blocks common to both: a tile of s is computed once, and every result takes in what the tile adds to it.
+Each sum runs over the parallel range of the other. ``CARRY`` cuts both ranges into blocks and shares the loops over
+blocks: a tile of s is computed once, and every result adds the tile's contribution.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tinsmith.ir.uop import toposort
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
-AROUND = (Role.GLOBAL, *THREADS)  # what a thread has one value of
+AROUND = (Role.GLOBAL, *THREADS)  # ranges of which a thread has one value
 
 
 def block_of(size: int, allowed: range) -> int:
-    """How long the blocks of a range are, the longest that is allowed; 0 if it has no good blocks.
+    """Return the longest block size in ``allowed`` that divides a range of ``size``; 0 if none does.
 
     >>> block_of(512, range(16, 72, 8)), block_of(120, range(16, 72, 8)), block_of(97, range(16, 72, 8))
     (64, 40, 0)
@@ -33,15 +33,16 @@ def block_of(size: int, allowed: range) -> int:
 
 
 def carries(store: UOp, r: UOp) -> UOp | None:
-    """The sum over ``r`` that a statement stores, if it stores nothing else; its type has to keep partial sums."""
+    """Return the sum over ``r`` if it is all that a statement stores and has a type that keeps partial sums; else
+    None."""
     fold = store.src[2]
     plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
     return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
 
 
 def crossing(sink: UOp) -> list[list[UOp]]:
-    """Both sides of the tiles that statements share: what each side is called, by those that reduce it first. Nothing
-    unless all statements share them."""
+    """Return both sides of the tiles that statements share: for each side the ranges of it in the statements, those
+    that reduce it first. Empty unless all statements share the tiles."""
     main, sides = sink.src[0], list[dict[UOp, None]]()
     for s in sink.src[1:]:
         names = names_across(s, main) or {}
@@ -58,7 +59,8 @@ def crossing(sink: UOp) -> list[list[UOp]]:
 
 
 def carry(k: KernelGraph, opt: Opt) -> None:
-    """Sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions amt[1:]."""
+    """Accumulate sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions
+    amt[1:]."""
     positions = (opt.axis, *opt.amt[1:]) if isinstance(opt.amt, tuple) and opt.axis is not None else ()
     names = [k.ranges[n] for n in positions if 0 <= n < len(k.ranges)]
     opt.require(len(set(names)) == len(positions) > 1, "the amount is (block, positions of other ranges)")
@@ -94,13 +96,13 @@ def carry(k: KernelGraph, opt: Opt) -> None:
 
 
 def adds_only(k: KernelGraph, r: UOp) -> bool:
-    """Whether all that the steps of a loop over blocks leave in memory is what they add to sums."""
+    """Return True if the steps of a loop over blocks only add to sums in memory."""
     found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
     return bool(found) and all(map(added_sum, found))
 
 
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
-    """Several steps of a loop whose sums stay in memory: a sum takes in at once what they add together."""
+    """Compute ``amount`` steps of a loop whose sums are accumulated in memory at once; a sum adds their total."""
     opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
                 "only whole copies of steps that add to sums are computed together")
     outer, inner = k.split(r, amount, Role.UPCAST)
@@ -114,7 +116,8 @@ def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
 
 
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
-    """The sum so far, at one place for all steps, and what a step adds to it; None if a store does anything else."""
+    """Return the sum so far, at an address that the steps do not move, and the value that a step adds; None if the
+    store is no such sum."""
     memory, offset, value, valid, loop = store.src
     if loop in offset.ranges | valid.ranges:
         return None
@@ -129,7 +132,7 @@ def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
 
 
 def continued(sink: UOp) -> UOp:
-    """Sums that stay in memory between blocks go on in one accumulator: old + Σ x = Σ x, from old on."""
+    """Continue sums that are accumulated in memory in one accumulator: old + Σ x = Σ x starting from old."""
     table = {}
     for s in (n for n in toposort(sink) if n.op is Ops.SCATTER_STORE):
         old, part = added_sum(s) or (None, None)
@@ -139,8 +142,8 @@ def continued(sink: UOp) -> UOp:
 
 
 def goes_on(part: UOp) -> bool:
-    """Whether a sum has a loop, in whose accumulators it can go on: one per element, and in no unit's order. What is
-    written out is summed up first, so that one step does not wait for another."""
+    """Return True if a sum has a loop in whose accumulators it can continue: one per element, and not in a unit's
+    fragment order. Fully unrolled sums are added up first, so that steps do not depend on each other."""
     if part.op is not Ops.FOLD or part.arg is not Ops.ADD or part.src[0].op is Ops.MMA:
         return False
     roles = {r.arg[1] for r in bound_ranges(part)}
@@ -148,8 +151,9 @@ def goes_on(part: UOp) -> bool:
 
 
 def in_register(store: UOp) -> bool:
-    """Whether a sum over blocks stays where it is for the thread that adds to it: no loop of its own leads over it."""
-    if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a range of one step is none
+    """Return True if a sum over blocks stays in a register of the thread that adds to it: only expanded ranges and
+    those of threads and the grid move its address."""
+    if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
         return False
     if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter
         return False

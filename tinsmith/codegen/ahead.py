@@ -1,8 +1,5 @@
-"""What happens ahead of its time: opts that fetch, issue or order memory accesses early.
-
-HINT fetches lines into the cache, or lets stores go past it; ROTATE issues a load one iteration before its reader; WALK
-goes through tiles in an order in which neighbours share what is in the cache. None changes a value.
-"""
+"""Opts that fetch, issue or order memory accesses early, without changing a value: HINT (prefetch and non-temporal
+stores), ROTATE (software-pipelined loads) and WALK (tile order)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -19,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The argument of a load that looks ahead along loop number ``loop``.
+    """The argument of a load that is prefetched or issued early along loop number ``loop``.
 
     Attributes:
-        prefetch: so many iterations ahead, its line is fetched into the cache.
-        last: of several reductions over the loop that read it one after the other, only the last fetches.
-        rotate: it is issued an iteration before its value is needed.
-        first: of the copies only the first fetches: its neighbours' lines are those of other iterations.
+        loop: the number of the loop.
+        prefetch: iterations that its cache line is prefetched ahead; 0: not.
+        rotate: it is issued one iteration before its value is needed.
+        last: of several reductions over the loop that read it in turn, only the last prefetches.
+        first: of the copies only the first prefetches, because the others' lines belong to other iterations.
     """
 
     loop: int
@@ -36,13 +34,13 @@ class Ahead:
 
 
 def may_stream(k: KernelGraph) -> bool:
-    """Whether every store writes whole vectors at multiples of their size; sums that stay in memory do not count."""
+    """Return True if every store writes full vectors aligned to their size; sums accumulated in memory do not count."""
     stores = _final(k)
     return bool(stores) and all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in stores)
 
 
 def _final(k: KernelGraph) -> list[UOp]:
-    """The stores into memory that the kernel only writes."""
+    """Return the stores into memory that the kernel only writes."""
     carried = {s.src[0] for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is Role.BLOCK}
     return [s for s in k.stores if s.src[0] not in carried]
 
@@ -78,7 +76,8 @@ def rotate(k: KernelGraph, opt: Opt) -> None:
 
 
 def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
-    """A load by its number, and the innermost loop that it depends on, or one so many loops outwards."""
+    """Return load number ``axis``, and the innermost loop that it depends on, or the one ``outwards`` loops outside of
+    it."""
     loads = k.loads
     opt.require(opt.axis is not None and 0 <= opt.axis < len(loads), f"there are {len(loads)} loads")
     assert opt.axis is not None
@@ -89,8 +88,9 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
 
 
 def walk(k: KernelGraph, opt: Opt) -> None:
-    """Bands of `band` tiles of one loop, and in each band all of the other: neighbours share what is in the cache.
-    An axis of the grid, with the amount -1, goes from the last block to the first: of those with most work first."""
+    """Order tiles in bands: ``band`` tiles of one loop, and in each band all of the other, so that neighbours share the
+    cache. With amount -1 an axis of the grid runs from the last block to the first: the blocks with most work start
+    first."""
     if opt.amt == -1:
         r = k.axis(opt)
         opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards, "it turns an axis of the grid once")
@@ -101,10 +101,10 @@ def walk(k: KernelGraph, opt: Opt) -> None:
                 "the amount is (the other loop, band[, one range[, blocks]])")
     a, b = k.axis(opt), k.axis(replace(opt, axis=amt[0]))
     one = amt[2:3] == (1,)
-    alone = len(k.products) < 2  # the rings of a chain count steps from 0 on
+    alone = len(k.products) < 2  # the rings of a chain start counting at 0
     opt.require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks),
                 "blocks take turns at one range of a grid")
-    if a is b and len(amt) == 4 and amt[1] == 1:  # a range of its own
+    if a is b and len(amt) == 4 and amt[1] == 1:  # a single range
         k.blocks = amt[3]
         return
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
@@ -128,7 +128,7 @@ def walk(k: KernelGraph, opt: Opt) -> None:
 
 
 def _whole_vectors(index: UOp) -> bool:
-    """Whether an index starts every vector at a multiple of its lanes."""
+    """Return True if an index starts every vector at a multiple of its lanes."""
     terms, constant = linear_form(index)
     lanes = [r for r in terms if r.op is Ops.RANGE and r.arg[1] is Role.VECTOR]
     if len(lanes) != 1 or terms.pop(lanes[0]) != 1:

@@ -1,12 +1,12 @@
-"""Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP, and which thread does what.
+"""Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
 
-A reduction that threads share is a stage in local memory: every thread computes its partial result, and all of them
-read the partial results back:
+A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
+the partial results back:
 
     FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
 
-So its meaning is that of any other kernel graph. The linearizer takes g' for the thread's own number and puts a barrier
-behind the stage.
+Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
+barrier after the stage.
 """
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from tinsmith.ir.uop import toposort
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
-ROWS_OF_GRID = (1 << 16) - 1  # what the second and third axis of a grid may have
+ROWS_OF_GRID = (1 << 16) - 1  # largest size of the second and third axis of a grid
 
 
 # *** the grid ***
 
 
 def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
-    """Every parallel loop that all stores and large reductions depend on becomes an axis of the grid, or what else a
-    target begins with.
+    """Turn every parallel loop that all stores and large reductions depend on into an axis of the grid (or into
+    ``role``).
 
-    A loop beside a reduction stays a loop: else every block would reduce the same elements again.
+    A loop that a large reduction does not depend on stays a loop: else every block would compute the same reduction
+    again.
     """
     for r in k.parallel:
         if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
@@ -56,7 +57,7 @@ def _elements(fold: UOp) -> int:
 
 
 def grid_axes(k: KernelGraph) -> list[list[UOp]]:
-    """The ranges that each axis of the grid stands for, the fastest first: one each, or all in one axis."""
+    """Return the ranges of each axis of the grid, the fastest first: one range per axis, or all ranges in one axis."""
     blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
     if k.blocks or len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
         return [blocks]
@@ -64,10 +65,10 @@ def grid_axes(k: KernelGraph) -> list[list[UOp]]:
 
 
 def thread_axes(k: KernelGraph) -> list[list[UOp]]:
-    """The ranges that each axis of a block stands for, the fastest first.
+    """Return the ranges of each axis of a block, the fastest first.
 
-    Ranges of equal size that no value depends on both of share an axis: the threads that reduce a row afterwards write
-    its elements.
+    Ranges of equal size share an axis if no value depends on both: the threads that reduced a row then write its
+    elements.
     """
     threads = [r for r in reversed(k.order) if r.arg[1] in THREADS]
     apart: set[frozenset[UOp]] = set()
@@ -80,7 +81,7 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
     for r in threads:
         fits = [axis for axis in axes if range_size(axis[0]) == range_size(r)
                 and not any(frozenset((r, x)) in apart for x in axis)]
-        if fits:  # first of all the threads that fill a stage for those who read it
+        if fits:  # prefer an axis with a range of the same role: filling and reading of one stage
             min(fits, key=lambda axis: all(x.arg[1] is not r.arg[1] for x in axis)).append(r)
         else:
             axes.append([r])
@@ -88,10 +89,10 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
 
 
 def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
-    """How far apart neighbours along an axis of a block are, in the largest memory that they touch: the nearest are
-    neighbours in a warp."""
+    """Return a sort key of an axis of a block: the distance between neighbours in the largest memory that they access.
+    The axis with the nearest neighbours comes first, so that they are in one warp."""
     if not k.scan_threads.isdisjoint(axis):
-        return (-1 << 62, 0)  # they hand each other values
+        return (-1 << 62, 0)  # a scan: neighbours exchange values
     found = [(1, 0)]
     for n in k.nodes:
         if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM:
@@ -126,7 +127,8 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
 
 
 def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
-    """Change ``k``, unless its blocks get too many threads by it: which ranges share an axis shows afterwards."""
+    """Apply ``change`` to ``k`` unless its blocks then have too many threads; only a trial shows which ranges share an
+    axis."""
     trial = k.copied()
     change(trial)
     threads, most = threads_per_block(trial), k.target.block_threads
@@ -135,7 +137,8 @@ def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> 
 
 
 def may_be_shared(k: KernelGraph, r: UOp) -> bool:
-    """Whether threads may share a range: what all of them have in local memory is not filled for each of its values."""
+    """Return True if threads may share a range: no stage in local memory is filled separately for each of its
+    values."""
     return not any(n.op is Ops.STAGE and r in n.ranges and not matrix.held(n) for n in toposort(k.sink))
 
 
@@ -145,7 +148,7 @@ def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
 
 
 def local(k: KernelGraph, opt: Opt) -> None:
-    """The inner `amt` of a parallel loop become threads of a block."""
+    """Turn the inner `amt` of a parallel loop into threads of a block."""
     r = k.axis(opt)
     parallel = r not in k.bound and r.arg[1] in (Role.LOOP, Role.GLOBAL) and any(r in s.ranges for s in k.stores)
     opt.require(parallel, "only a parallel loop that a store depends on has threads")
@@ -164,9 +167,9 @@ def local(k: KernelGraph, opt: Opt) -> None:
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
-    """Warps of their own fill the slots of the rings that a unit reads its operands from. With an amount so many groups
-    of readers take turns: those that a chain's block has at its unit, block by block of what it goes through; else at
-    the places of the grid, a tile each: while one stores its result, another's products are under way."""
+    """Apply warp specialization: producer warps fill the slots of the rings that a unit reads its operands from. With
+    an amount, that number of consumer groups alternate (ping-pong): all groups of a chain at its unit, block by block
+    of its loop; else over tiles of the grid, one each: while one group stores its result, another's products run."""
     opt.require(any(p.arg.staged for p in k.products) and not k.roles,
                 "only the ring of a unit that reads staged operands has roles, once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}
@@ -191,7 +194,8 @@ def roles(k: KernelGraph, opt: Opt) -> None:
 
 
 def group(k: KernelGraph, opt: Opt) -> None:
-    """`amt` threads share a reduction: GROUP takes turns, GROUPTOP gives each thread a piece of its own."""
+    """Let `amt` threads share a reduction: GROUP divides the steps cyclically, GROUPTOP gives each thread a contiguous
+    piece."""
     top = opt.op.name == "GROUPTOP"
     r = k.axis(opt)
     if r in k.ordered and not top:
@@ -210,7 +214,7 @@ def group(k: KernelGraph, opt: Opt) -> None:
 
 
 def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    """Running values: threads take neighbouring vectors of steps, and hand each other what they come to."""
+    """Share the steps of a scan: threads take adjacent vectors of steps and exchange their partial results."""
     _threads_allowed(k, opt)
     amount = opt.part_of(range_size(r))
     opt.require(k.target.warp > 0 and not any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes),
@@ -227,10 +231,10 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
 
 
 def _share(k: KernelGraph, g: UOp) -> None:
-    """Every reduction over ``g`` becomes partial results of threads in local memory, which are then combined."""
+    """Turn every reduction over ``g`` into partial results of threads in local memory, which are then combined."""
     count = range_size(g)
     own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
-    copies: dict[UOp, UOp] = {}  # the same threads and lanes, as ranges of the stage
+    copies: dict[UOp, UOp] = {}  # copies of thread and lane ranges, which fill the stage
     while fold := next((f for f in k.folds if g in f.src[1:]), None):
         loops = tuple(s for s in fold.src[1:] if s is not g)
         part = UOp(Ops.FOLD, None, (fold.src[0], *loops), fold.arg) if loops else fold.src[0]
@@ -248,7 +252,7 @@ def _share(k: KernelGraph, g: UOp) -> None:
 
 
 def no_locals(k: KernelGraph, opt: Opt) -> None:
-    """Every thread works alone: the device chooses the blocks. It must come before LOCAL and GROUP."""
+    """Let every thread work alone: the device chooses the size of blocks. It must come before LOCAL and GROUP."""
     opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
     opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
                 "a list of opts without LOCAL, GROUP and GROUPTOP")

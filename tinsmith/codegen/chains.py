@@ -1,12 +1,12 @@
-"""Chains: a contraction of a function of contractions, all on one matrix unit, with the tile between in registers.
+"""Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
 
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
 
-A unit's sum lies where the threads hold it, and so does what is computed from it element by element. As an operand of
-the next step it needs no more than to be rounded and packed: rows of the sum are rows of the operand. Statistics of its
-rows, a maximum or a sum over j, are reductions of what each thread holds, and then of a few neighbours. The STAGE says
-that the sum is computed once for all who read it; that it lies in registers follows from the unit.
+A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
+operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
+Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
+lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
 """
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
           copies: int) -> None:
-    """Bring ``fold`` over one range, a contraction with a computed operand, and all that the operand is made of onto
-    ``unit`` and its relatives.
+    """Put ``fold`` over one range, a contraction with a computed operand, and everything the operand is computed from
+    on ``unit`` and units with the same fragments.
 
     Args:
-        split: copies and the unit's own part of a range, the second argument times the third of them.
-        copies: of the unit's columns.
+        split: divides a range into copies and the unit's part; called with (range, copies, size of the part).
+        copies: copies of the unit's columns.
     """
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
     held = unit.threads > 1 and not unit.fragment_c.whole and matrix.choice(wide, unit.operand_a, 0)
@@ -85,9 +85,9 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
 
 
 def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
-    """The operand in registers of the last product is made one block before the unit reads it: the unit works on both
-    blocks' products at the same time, and on the one while threads compute what lies between of the other
-    (FlashAttention-3, Shah et al., 2024, algorithm 2)."""
+    """Compute the register operand of the last product one block before the unit reads it: the unit runs the products
+    of both blocks at once, and threads compute the function between them for one block while the unit works on the
+    other (FlashAttention-3, Shah et al., 2024, algorithm 2)."""
     loads = matrix.reads_held(product.src[0])
     brought = [s.src[0].arg for p in k.products for s in p.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE
                and not matrix.held(s.src[0]) and any(r.arg[1] is Role.BLOCK for r in s.src[0].ranges)]
@@ -101,12 +101,12 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
 
 
 def _powers_of_two(k: KernelGraph) -> None:
-    """A factor leaves a maximum, and exponentials become powers of two of one multiply-add:
+    """Move a factor out of a maximum, and turn exponentials into powers of two with one multiply-add:
 
         max_j c·x(j) = c·max_j x(j)  for c > 0        exp(c·x - m) = 2**(x·(c·log2 e) - m·log2 e)
 
-    The second rounds x·c·log2 e, up to 128, by 2**-24 of it: far less than 16 bits keep of the power. Powers below
-    2**-126 are nothing beside 1, which the largest is.
+    The second rounds x·c·log2 e, up to 128, with a relative error of 2**-24: far below the precision of the power in 16
+    bits. Powers below 2**-126 are negligible beside the largest, which is 1.
     """
     def scaled(n: UOp) -> tuple[UOp, float]:
         if n.op is Ops.WHERE and any(s.is_const and s.arg == -math.inf for s in n.src[1:]):
@@ -138,7 +138,8 @@ def _powers_of_two(k: KernelGraph) -> None:
 
 
 def _reciprocals(k: KernelGraph, column: UOp) -> None:
-    """All columns of a result in 16 bits are divided by one number of their row: x/y = x·(1/y), rounded once more."""
+    """Divide all columns of a 16-bit result by multiplying with one reciprocal per row: x/y = x·(1/y), one more
+    rounding."""
     table = {}
     for n in k.nodes:
         quotient = n.src[0] if n.op is Ops.CAST and n.dtype.is_float and n.dtype.itemsize == 2 else n
@@ -148,21 +149,23 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
 
 
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
-    """The widest relative of a unit whose tiles, side by side, have so many columns."""
+    """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
+    columns; None if there is none, or if ``columns`` is not a power of two."""
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix.is_power(columns) else None
 
 
 def inner_of(k: KernelGraph, number: int) -> list[UOp]:
-    """Contractions that the operands of sums over a range are made of for each of its steps, not yet on a unit."""
+    """Return the contractions inside the operands of the sums over range ``number`` that depend on its step and are not
+    on a unit yet."""
     folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
     inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
     return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
 
 
 def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
-    """All values that are ``fold`` under whatever names of reduced ranges read it from one sum in registers."""
+    """Let all values equal to ``fold``, up to renaming of reduced ranges, read it from one accumulator in registers."""
     fixed = frozenset(x for x in fold.ranges if x is not r)
     same = equal_values(k.sink, fold, fixed)
     found = matrix.operands(fold, m, r, unit)

@@ -1,11 +1,10 @@
-"""Counts of equal keys that the threads of a block share: of all steps, or of those before each one (its *rank*).
+"""Block-wide histogram and rank of keys, the opt RANK: threads of a block share the counts of equal keys.
 
     count of d:      FOLD(key(r) == d, r)
     rank of step s:  FOLD(r < s and key(r) == key(s), r)
 
-That is the meaning, of as many comparisons as there are pairs. The opt RANK leaves it in the graph, and gives the steps
-to threads: each warp goes through a piece of its own, 32 steps at a time, and keeps a counter for each key
-(``emit_counts.py``).
+Taken literally, both compare all pairs. The opt RANK keeps these nodes in the graph and divides the steps among
+threads: each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key (``emit_counts.py``).
 """
 from __future__ import annotations
 
@@ -20,12 +19,13 @@ from tinsmith.ir.symbolic import simplify
 
 
 class Count(NamedTuple):
-    """How many steps of a range have a key that is asked for.
+    """A count of the steps of a range whose key equals a given key.
 
     Attributes:
-        steps: the range; ``key``: that of each step.
-        asked: the key that is asked for, which does not depend on the steps.
-        before: steps from which on none counts; None: all count.
+        steps: the range.
+        key: the key of each step.
+        asked: the key that is counted; it does not depend on ``steps``.
+        before: only steps below this one count (a rank); None: all steps.
     """
 
     steps: UOp
@@ -35,7 +35,7 @@ class Count(NamedTuple):
 
 
 def counted(fold: UOp) -> Count | None:
-    """The count that a FOLD is."""
+    """Return the count that a FOLD computes; None if it is no count."""
     body = fold.src[0]
     if fold.op is not Ops.FOLD or fold.arg is not Ops.ADD or len(fold.src) != 2 or not fold.dtype.is_int:
         return None
@@ -55,13 +55,14 @@ def counted(fold: UOp) -> Count | None:
 
 
 def _first_beyond(order: UOp, r: UOp) -> UOp | None:
-    """The step from which on ``order``, a comparison of places, is false."""
+    """Return the first step for which ``order``, a comparison ``r < b``, is false; None if it is another comparison."""
     a, b = (s.src[0] if s.op is Ops.CAST else s for s in order.src)
     return b if a is r and r not in b.ranges else None
 
 
 def rank(k: KernelGraph, opt: Opt) -> None:
-    """`amt` threads of a block count the equal keys of all steps of a range, of as many keys as threads."""
+    """Let `amt` threads of a block count the equal keys of all steps of a range; there are at most as many keys as
+    threads."""
     r, threads, warp = k.axis(opt), opt.amt, k.target.warp
     opt.require(isinstance(threads, int) and k.target.matches and threads % warp == 0 < threads <=
                 k.target.block_threads, "whole warps of threads that compare their keys count them")
@@ -103,7 +104,8 @@ def rank(k: KernelGraph, opt: Opt) -> None:
 
 
 def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) -> int:
-    """What a block keeps in local memory: counters of each warp; of ranks where keys begin, and what is exchanged."""
+    """Return the bytes of local memory of a block: counters of each warp; for ranks also the start of each key and
+    exchanged elements."""
     counters = 4 * threads * (threads // warp)
     if count.before is None:
         return counters
@@ -112,14 +114,15 @@ def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) ->
 
 
 def exchanged(store: UOp) -> bool:
-    """Whether a statement's place is a count and something else, and fits 32 bits."""
+    """Return True if a store's index is a rank plus an offset and fits 32 bits, so that elements are exchanged in local
+    memory."""
     size = store.src[0].arg[1][0]
     return place_of(store).op is Ops.ADD and isinstance(size, int) and size < 1 << 31 and any(
         n.op is Ops.FOLD and counted(n) is not None for n in place_of(store).src)
 
 
 def place_of(store: UOp) -> UOp:
-    """The place of a statement, before it became an index."""
+    """Return the index of a store without its casts."""
     place = store.src[1]
     while place.op is Ops.CAST:
         place = place.src[0]
@@ -127,17 +130,18 @@ def place_of(store: UOp) -> UOp:
 
 
 def follows(key: UOp, value: UOp) -> bool:
-    """Whether a step's key is seen in the value that the step stores."""
+    """Return True if a step's key can be computed from the value that the step stores."""
     return not key.substitute({value: UOp.const(value.dtype, 0)}).ranges
 
 
 def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:
-    """The step that a thread takes in a turn: those of a warp lie beside each other, the turns of a warp follow."""
+    """Return the step that a thread takes in a turn: adjacent threads of a warp take adjacent steps, and a warp's turns
+    follow each other."""
     return (thread // warp * (turns * warp) + turn * warp + thread % warp).simplify()
 
 
 def _own_range(count: Count) -> UOp | None:
-    """The range of the results: of keys, or of the steps that are ranked."""
+    """Return the range of the results: the keys of a histogram, or the ranked steps."""
     if count.before is None:
         asked = count.asked.src[0] if count.asked.op is Ops.CAST else count.asked
         return asked if asked.op is Ops.RANGE else None
@@ -149,6 +153,6 @@ def _own_range(count: Count) -> UOp | None:
 
 
 def ranked(node: UOp) -> list[UOp]:
-    """The counts in a statement whose steps are given to threads."""
+    """Return the counts in a node whose steps are divided among threads (RANK)."""
     return [n for n in node.toposort() if n.op is Ops.FOLD and n.src[1].op is Ops.RANGE
             and n.src[1].arg[1] is Role.RANK]

@@ -1,18 +1,18 @@
-"""How long a kernel should take: a roofline with its reasons, from the kernel graph and what a machine can do.
+"""A roofline model of a kernel's run time, from the kernel graph and the rates of a machine.
 
-The model, for a kernel as its opts left it:
+The model, for a kernel after its opts:
 
 * **memory**: every load and store moves the distinct elements that its index reaches, once per sweep. A loop that does
-  not move the index sweeps again only where the data inside it outgrow the last cache of a core. The kernel's whole
-  footprint chooses the bandwidth: that of the smallest level that holds it.
-* **arithmetic**: a node costs its row's operations per iteration; lanes of one vector register count once. A step of a
-  matrix unit takes as long as the unit's rate says. A reduction
-  with few accumulators waits for its own additions instead. Loads and stores have as many ports of their own.
-* **launch**: one command of a run, and waking the workers where the kernel has a THREAD range.
+  not move the index repeats the sweep only if the data inside it exceed the last cache of a core. The kernel's
+  footprint selects the bandwidth: that of the smallest level that holds it.
+* **arithmetic**: a node costs the operations of its op per iteration; the lanes of one vector register count once. A
+  step of a matrix unit takes the time that the unit's rate gives. A reduction with few accumulators waits for the
+  latency of its own additions instead. Loads and stores have as many ports of their own.
+* **launch**: one command of a run, and waking the workers if the kernel has a THREAD range.
 
-The time is the launch plus the greater of memory and arithmetic, divided over the workers that really get a share. On
-a grid both have a floor, that of its busiest core: what its warps touch passes piece by piece, and a thread waits for
-memory as often as its loops come around, however few threads there are.
+The time is the launch plus the maximum of memory and arithmetic, divided over the workers that get a share. On a grid
+both are at least the time of its busiest core: its warps' accesses pass one piece after the other, and each thread
+waits for memory in each iteration of its loops, however few threads there are.
 """
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from tinsmith.ir.structure import sum_of_products
 from tinsmith.ir.units import MatrixUnit
 from tinsmith.ir.uop import toposort
 
-_RATES = "memory", "peaks", "units"  # of a machine
+_RATES = "memory", "peaks", "units"  # the fields of ``Machine`` that hold rates
 
 
 class Rate(NamedTuple):
-    """What one worker and all workers reach, per second. ``capacity``: bytes that a level of memory holds, for all."""
+    """The rate of one worker and of all workers together, per second. ``capacity``: bytes of a level of memory, for
+    all."""
 
     name: str
     one: float
@@ -48,21 +49,24 @@ class Rate(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What a device can do; times in seconds, rates per second.
+    """The measured or assumed speed of a device; times in seconds, rates per second.
 
     Attributes:
         name: the processor.
         device: canonical name of the device.
-        workers: threads that a THREAD range is split over.
-        vector_bytes: width of a vector register.
-        l1, l2, l3: bytes of the caches; the first two per core.
-        memory: bytes read and written by a copy, from the fastest level to main memory.
+        workers: threads that a THREAD range is split over; 1 on a grid.
+        vector_bytes: bytes of a vector register.
+        l1, l2, l3: bytes of the caches; l1 and l2 per core.
+        memory: bytes read and written by a copy, per level of memory, from the fastest to main memory.
         peaks: floating-point (or integer) operations of fused multiply-adds, by dtype.
-        units: the same for matrix units, by name and dtype.
-        launch: one serial kernel inside a run; ``wake``: what a threaded one costs more; ``call``: a run of one kernel.
-        measured: False where these are a model's defaults.
-        issue: vector instructions that a core starts per cycle; ``latency``: cycles of an addition.
-        cores: multiprocessors of a grid; 1 elsewhere, and where that is not known.
+        units: operations of matrix units, by the unit's name.
+        launch: time of launching one serial kernel inside a run.
+        wake: extra time of a threaded kernel.
+        call: time of a run of one kernel.
+        measured: False if the rates are the model's defaults.
+        issue: vector instructions that a core starts per cycle.
+        latency: cycles of a dependent addition.
+        cores: multiprocessors of a grid; 1 elsewhere, and if unknown.
 
     >>> m = default_machine(Target("text", vector_bytes=32, threads=2))
     >>> m.peak(dtypes.float32).all / m.peak(dtypes.float64).all, m.measured, Machine.loads(m.dumps()) == m
@@ -89,7 +93,7 @@ class Machine(NamedTuple):
 
     @property
     def size(self) -> str:
-        """What works at the same time.
+        """The parallel parts of the machine, in words.
 
         >>> default_machine(Target("text", threads=2)).size
         '2 workers'
@@ -97,7 +101,7 @@ class Machine(NamedTuple):
         return plural(self.workers, "worker") if self.cores == 1 else f"{self.cores} multiprocessors"
 
     def peak(self, dtype: DType) -> Rate:
-        """Operations of a dtype; where it was not measured, those of float32 on as many registers."""
+        """Return the operations per second on a dtype; if not measured, those of float32 on as many registers."""
         found = next((r for r in self.peaks if r.name == dtype.name), None)
         if found is not None:
             return found
@@ -106,20 +110,20 @@ class Machine(NamedTuple):
         return Rate(dtype.name, base.one * scale, base.all * scale)
 
     def level(self, footprint: int) -> Rate:
-        """The level of memory that holds ``footprint`` bytes."""
+        """Return the smallest level of memory that holds ``footprint`` bytes."""
         return next((r for r in self.memory if footprint <= r.capacity), self.memory[-1])
 
     def dumps(self) -> str:
-        """As text (JSON)."""
+        """Return the machine as JSON."""
         rates = {part: [r._asdict() for r in getattr(self, part)] for part in _RATES}
         return json.dumps(self._asdict() | rates)
 
     @staticmethod
     def loads(text: str | bytes) -> Machine:
-        """From text.
+        """Return the machine that ``dumps`` wrote.
 
         Raises:
-            ValueError: if it is not that of a machine.
+            ValueError: if the text is not that of a machine.
         """
         try:
             fields = json.loads(text)
@@ -134,8 +138,8 @@ class Machine(NamedTuple):
 
 
 def unit_peak(unit: MatrixUnit, target: Target, machine: Machine) -> Rate:
-    """Operations per second on a matrix unit, as measured, or from its row: so many for each of float32. A core of a
-    grid has several units for a warp each, which those of several warps take together."""
+    """Return the operations per second of a matrix unit, as measured or else relative to float32 by the unit's rate. A
+    multiprocessor has several units of one warp each; a unit of several warps uses all of them."""
     one = unit.rate * machine.peak(dtypes.float32).one / _MODELS[target.parallel].step(unit, target, machine)
     return next((r for r in machine.units if r.name == unit.name), Rate(unit.name, one, one * machine.workers))
 
@@ -149,7 +153,8 @@ def _of_multiprocessor(unit: MatrixUnit, target: Target, _: Machine) -> float:
 
 
 def default_machine(target: Target, device: str = "") -> Machine:
-    """What a target's data promise, for a machine that was not measured; beyond them a modest one of today."""
+    """Return the rates of a machine that was not measured, from the target's data, with defaults of a modest current
+    one."""
     return _MODELS[target.parallel].machine(target, device or target.name)
 
 
@@ -165,7 +170,7 @@ def _cores(target: Target, device: str) -> Machine:
 
 
 def _grid(target: Target, device: str) -> Machine:
-    """Other warps go on while one waits for an addition."""
+    """Return the default rates of a GPU. Latency of additions is 1: other warps run while one waits."""
     every, width, blocks = target.cores * target.clock, target.vector_bytes or 4, target.blocks
     peaks = tuple(Rate(d.name, flops, flops) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * blocks.fma * every * 4 / d.itemsize])
@@ -175,14 +180,13 @@ def _grid(target: Target, device: str) -> Machine:
 
 
 class Estimate(NamedTuple):
-    """A kernel's expected time in seconds and what it is made of.
+    """The expected time of a kernel in seconds, and its parts.
 
     Attributes:
         work: operations and bytes.
-        memory, arithmetic, launch: the parts of the model.
-        seconds: the launch plus the greater of memory and arithmetic.
-        roofline: the least time that the machine allows for this work, all workers perfectly busy.
-        level: the level of memory whose bandwidth counts.
+        memory, arithmetic, launch: the parts of the model, in seconds.
+        roofline: the least time in seconds that the machine's peak rates allow for this work.
+        level: the level of memory whose bandwidth applies.
     """
 
     work: Work
@@ -198,17 +202,17 @@ class Estimate(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What the time is mostly spent on: ``memory``, ``arithmetic`` or ``launch``."""
+        """The part that takes most of the time: ``memory``, ``arithmetic`` or ``launch``."""
         if self.launch > max(self.memory, self.arithmetic):
             return "launch"
         return "memory" if self.memory >= self.arithmetic else "arithmetic"
 
 
 def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Estimate:
-    """The time that ``kernel``, with the opts applied so far, should take on ``machine``.
+    """Return the expected time of ``kernel``, with the opts applied so far, on ``machine``.
 
     Args:
-        work: what the kernel has to do, if known from before its opts, which may add padding.
+        work: the kernel's work before its opts, which may add padding; None: that of ``kernel``.
     """
     work = work_of(kernel) if work is None else work
     model = _MODELS[kernel.target.parallel].kernel(kernel, machine)
@@ -223,7 +227,7 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
     units = [model.unit_peak(n.arg).all for n in nodes if n.op is Ops.MMA]
     roofline = max(work.bytes / whole, work.operations / max([machine.peak(dtype).all, *units]))
     busy = max(sum(map(model.computing, nodes)), sum(map(model.access, nodes)))
-    if workers > 1:  # together they may be slower than each alone
+    if workers > 1:  # with all workers busy, each may run slower (clock)
         peak = machine.peak(dtypes.float32)
         busy *= max(peak.one * machine.workers / peak.all, 1.0)
     moving, waiting = model.busiest_core()
@@ -232,14 +236,14 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
 
 
 def cycles(kernel: Kernel) -> dict[str, float]:
-    """What ``kernel``, with the opts applied so far, should take on its target, by what bounds it."""
+    """Return the expected cycles of ``kernel``, with the opts applied so far, by what bounds it."""
     found = estimate(kernel, default_machine(kernel.target))
     most = max(found.memory, found.arithmetic)
     return {"memory" if found.memory == most else "arithmetic": most * kernel.target.clock}
 
 
 class _Model:
-    """One kernel on one machine. ``around``: the loops inside which a node is computed."""
+    """The model of one kernel on one machine. ``around``: the loops that enclose each node, outermost first."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.kernel, self.machine = kernel, machine
@@ -255,28 +259,29 @@ class _Model:
                 readers[s] |= inner
 
     def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
-        """Of the loops around what reads a node, and its own, those down to the innermost that it depends on."""
+        """Return the loops of ``n`` and of its readers down to the innermost that ``n`` depends on, outermost first."""
         own = {r for r in n.ranges if not r.arg[1].expanded}
         loops = sorted(readers | own, key=self.rank.__getitem__)
         return loops[: max((at + 1 for at, r in enumerate(loops) if r in own), default=0)]
 
     def workers(self) -> tuple[int, float]:
-        """Workers with something to do, and the share of all work that the busiest has."""
+        """Return the number of workers with work, and the fraction of all work that the busiest one has."""
         split = next((r for r in self.kernel.order if r.arg[1] is Role.THREAD), None)
         size = count_of([split]) if split is not None else 1
         workers = min(size, self.machine.workers)
         return workers, -(-size // workers) / size
 
     def busiest_core(self) -> tuple[float, float]:
-        """Seconds at least that memory and threads take on a core of a grid."""
+        """Return the lower bounds in seconds of memory and arithmetic on the busiest core of a grid; 0 without a
+        grid."""
         return 0.0, 0.0
 
     def times(self, n: UOp) -> int:
-        """How often a node is computed, vectors as one."""
+        """Return how many times a node is computed; a vector counts once."""
         return repeated(self.around[n]) * count_of(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def traffic(self, n: UOp) -> int:
-        """Bytes that a load or store moves between a core's last cache and what is beyond."""
+        """Return the bytes that a load or store moves between a core's last cache and the memory beyond it."""
         if n.op not in MEMORY or n.src[0].op is not Ops.PARAM:
             return 0
         size, own = n.src[0].dtype.itemsize, n.src[1].ranges
@@ -289,25 +294,26 @@ class _Model:
         return moved
 
     def access(self, n: UOp) -> float:
-        """One worker's time for the instructions of a load or store, if it did all of them."""
+        """Return the seconds that one worker would need for the instructions of a load or store."""
         if n.op not in MEMORY:
             return 0.0
         of = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
         return self.times(n) * self.registers(n.ranges, of) / self.rate
 
     def computing(self, n: UOp) -> float:
-        """The same for the arithmetic of a node."""
+        """Return the seconds that one worker would need for the arithmetic of a node."""
         if n.op is Ops.MMA:
             return self.unit_seconds(n)
         if n.op is Ops.FOLD:
             return 0.0 if n.src[0].op is Ops.MMA else self.fold_seconds(n)
         if is_arithmetic(n):
-            cost = 1 if n.op is Ops.MULADD else n.op.cost  # fused: two operations, one instruction
+            cost = 1 if n.op is Ops.MULADD else n.op.cost  # fused multiply-add: two operations, one instruction
             return self.times(n) * self.registers(n.ranges, n.dtype) * cost / self.rate
         return 0.0
 
     def fold_seconds(self, n: UOp) -> float:
-        """Additions, or waiting for them. A sum of products is fused: the multiplication is what is counted."""
+        """Return one worker's seconds for the additions of a reduction, or for their latency if that is longer. The
+        additions of a sum of products are fused with the multiplications, which ``computing`` counts."""
         over = n.src[0].ranges | n.ranges
         steps = repeated(self.around[n]) * repeated(r for r in n.src[1:] if not r.arg[1].expanded)
         copies = count_of(r for r in over if r.arg[1] in (Role.UPCAST, Role.UNROLL))
@@ -316,7 +322,7 @@ class _Model:
         return steps * max(work, self.machine.latency * self.machine.issue) / self.rate
 
     def unit_seconds(self, n: UOp) -> float:
-        """One worker's time for the steps of a matrix unit."""
+        """Return one worker's seconds for the steps of a matrix unit."""
         unit: MatrixUnit = n.arg
         copies = count_of(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
         return count_of(self.around[n]) * copies * 2.0 * unit.m * unit.n * unit.k / self.unit_peak(unit).one
@@ -325,18 +331,19 @@ class _Model:
         return unit_peak(unit, self.kernel.target, self.machine)
 
     def registers(self, ranges: Iterable[UOp], dtype: DType) -> int:
-        """Vector registers that the lanes of a value fill."""
+        """Return the number of vector registers that the lanes of a value fill."""
         lanes = count_of(r for r in ranges if r.arg[1] is Role.VECTOR)
         return max(-(-lanes * dtype.itemsize // self.width), 1)
 
     @property
     def rate(self) -> float:
-        """Vector instructions per second of one worker, from the peak of float32: two operations on each lane."""
+        """Vector instructions per second of one worker: the float32 peak over two operations per lane."""
         return self.machine.peak(dtypes.float32).one / (2 * max(self.width // 4, 1))
 
 
 class _Grid(_Model):
-    """One kernel on a grid of blocks. ``dealt``: ranges of stages that the threads of a block fill together."""
+    """The model of one kernel on a grid of thread blocks. ``dealt``: ranges of stages that the threads of a block fill
+    together."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.axes, self.threads = thread_axes(kernel), max(threads_per_block(kernel), 1)
@@ -348,12 +355,13 @@ class _Grid(_Model):
                       for r in n.src[1:] if r.arg[1] in (Role.LOOP, Role.VECTOR)}
 
     def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
-        """Ranges that are the same threads count once."""
+        """Return the enclosing loops, with ranges that share a thread axis counted once."""
         axis = {r: axis[0] for axis in self.axes for r in axis}
         return list({axis.get(r, r): r for r in super().enclosing(n, readers)}.values())
 
     def steps(self, loops: Iterable[UOp]) -> int:
-        """Of a thread in its loops; those of lists in memory that give each block its own steps come to all of them."""
+        """Return the iterations of one thread in ``loops``. Iterations whose bounds come from a list in memory,
+        different for each block, are averaged over the blocks."""
         total, shared = 1, 1
         for r in loops:
             if r.arg[1] in (Role.LOOP, Role.REDUCE, Role.BLOCK):
@@ -364,7 +372,7 @@ class _Grid(_Model):
         return -(-total // min(shared, self.threads))
 
     def of_thread(self, n: UOp) -> int:
-        """How often a thread accesses memory by a node; copies that reach the same place read it once."""
+        """Return how many times a thread accesses memory for a node; copies that read the same element count once."""
         copies = [r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)]
         return self.steps(self.around[n]) * (footprint(n.src[1], copies) if n.op is Ops.LOAD else count_of(copies))
 
@@ -372,11 +380,11 @@ class _Grid(_Model):
         return [n for n in self.around if n.op in MEMORY and n.src[0].op is Ops.PARAM]
 
     def of_warp(self, n: UOp) -> int:
-        """Bytes that come to a warp for one access of its threads: whole pieces, each that any of them touches."""
+        """Return the bytes that one access of a warp moves: all sectors that any of its threads touches."""
         run, pieces, left = n.src[0].dtype.itemsize, 1, self.warp
         lanes = [[r] for r in n.src[1].ranges if r.arg[1] is Role.VECTOR]
         shared = sorted(([r] for r in self.dealt & n.src[1].ranges if r.arg[1] is Role.LOOP),
-                        key=lambda axis: abs(stride_of(n.src[1], axis[0]) or 1 << 40))  # they fill it along memory
+                        key=lambda axis: abs(stride_of(n.src[1], axis[0]) or 1 << 40))  # filled in memory order
         for axis in (*lanes, *(shared or self.axes)):
             size = range_size(axis[0]) if axis in lanes else min(range_size(axis[0]), left)
             left = left if axis in lanes else max(left // size, 1)
@@ -388,8 +396,9 @@ class _Grid(_Model):
         return pieces * -(-run // sector) * sector
 
     def busiest_core(self) -> tuple[float, float]:
-        """What its warps move, one access behind the other; and what a thread waits for that it loads, a few values at
-        a time, and for the other threads of its block."""
+        """Return the seconds of the busiest core: for moving the bytes of its warps one access after the other; and for
+        waiting, per thread, for the latency of its loads, in batches of ``Blocks.loads``, and for the barriers of its
+        block."""
         warps = -(-self.threads // self.warp)
         turns = -(-count_of(r for r in self.kernel.order if r.arg[1] is Role.GLOBAL) // self.target.cores)
         moved = sum(self.of_thread(n) * max(self.of_warp(n), self.data.access) for n in self.accesses()) * warps * turns
@@ -406,8 +415,13 @@ class _Grid(_Model):
 
 
 class _Models(NamedTuple):
-    """Of a kind of machine: what its data promise, a kernel on it, and how much of float32 it does in a cycle for which
-    a matrix unit's rate is stated."""
+    """The model of a kind of machine.
+
+    Attributes:
+        machine: the default rates of a target.
+        kernel: the model of a kernel.
+        step: the float32 operations of one worker per cycle, relative to which a matrix unit's rate is stated.
+    """
 
     machine: Callable[[Target, str], Machine]
     kernel: type[_Model]

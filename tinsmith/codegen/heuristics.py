@@ -1,6 +1,8 @@
-"""What all loops of cores have in common: running values, sizes known only at run time, prefetches, threads.
+"""Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
+Kernels with sizes known only at run time.
 
-Running values get lanes along the steps, combined in a register, or beside them, or several rows whose chains overlap.
+A scan gets lanes along its steps, which are combined within a register, or lanes along a parallel range, or several
+rows whose dependence chains overlap.
 """
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ from tinsmith.ir.uop import toposort
 
 
 def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Steps along memory are combined by vectors; else each waits for the one before it, and several chains go on side
-    by side: vectors, then copies."""
+    """Generate the candidates of a scan: lanes along the steps, combined within vectors, if memory runs along them;
+    else several independent chains of dependent steps, as lanes along a parallel range or as copies."""
     lanes, core = lanes_of(kernel, target), target.core
     store, (ordered,) = kernel.stores[0], kernel.ordered
     beside = [r for r in kernel.parallel if stride_of(store.src[1], r) == 1 and range_size(r) >= 4]
@@ -52,7 +54,7 @@ def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> None:
-    """Copies of the lines of a scan, with lanes along ``lane``."""
+    """Apply lanes along ``lane`` and copies of the innermost parallel loop: independent chains of a scan."""
     chains = kernel.parallel
     if lane is not None:
         outer, _ = split(kernel, OptOps.VECTOR, lane, lanes)
@@ -62,11 +64,12 @@ def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> Non
 
 
 def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
-    """What every way over the loops of cores ends with: steps together, stores past the caches, prefetches, threads.
+    """Apply the opts that end every CPU candidate: several steps of a BLOCK loop at once, non-temporal stores,
+    prefetches, threads.
 
     Args:
-        work: of the kernel before its opts.
-        streams: whether results may go past the caches: those of a register tile come in pieces.
+        work: ``weight_of`` the kernel before its opts.
+        streams: allow non-temporal stores; False for a register tile, which stores its results in pieces.
     """
     if (together := steps_together(kernel)) is not None:
         apply_to(kernel, OptOps.UPCAST, *together)
@@ -82,9 +85,9 @@ def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
 
 
 def look_ahead(kernel: Kernel, target: Target) -> None:
-    """Prefetch what streams through a reduction from beyond the second cache: rows of an unpacked panel that lie far
-    apart, which no hardware follows, and long sums a page ahead."""
-    fetched = set[UOp]()  # memory of which whole rows are
+    """Prefetch the loads of reductions that stream from beyond the second cache: rows of an unpacked panel that are far
+    apart, which no hardware prefetcher follows, and long sums a page ahead."""
+    fetched = set[UOp]()  # memory whose next rows are prefetched already
     filling = {r for n in kernel.of(Ops.STAGE) for r in n.src[1:]}
     for load in kernel.loads:
         loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
@@ -110,7 +113,8 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
 
 
 def stream_ahead(kernel: Kernel, nbytes: int) -> None:
-    """Prefetch what streams in beside results that stream out: while a core computes, few of its loads wait."""
+    """Prefetch loads ``nbytes`` ahead in a kernel with non-temporal stores: while a core computes, it has few loads in
+    flight."""
     for load in kernel.loads:
         loops = [r for r in kernel.order if r in load.src[1].ranges and not r.arg[1].expanded]
         step = (stride_of(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
@@ -119,7 +123,7 @@ def stream_ahead(kernel: Kernel, nbytes: int) -> None:
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
-    """With sizes known only at run time, ranges of fixed size can still become lanes, copies and threads."""
+    """Vectorize, upcast and thread the ranges of fixed size in a kernel that has symbolic sizes too."""
     if target.vector_bytes:
         symbolic_lanes(kernel, target)
     outer = next(iter(kernel.ranges), None)
@@ -130,7 +134,8 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
 
 
 def symbolic_lanes(kernel: Kernel, target: Target) -> None:
-    """Lanes along the results, and several vectors of them where each is a sum; else along what is summed up."""
+    """Vectorize a range that the stores run along, with several vectors per iteration if there are sums; else a reduced
+    range."""
     lanes = lanes_of(kernel, target)
 
     def whole(r: UOp) -> bool:
@@ -154,7 +159,7 @@ def symbolic_lanes(kernel: Kernel, target: Target) -> None:
 
 
 def thread_opts(kernel: Kernel, target: Target) -> None:
-    """Split the outermost loop over the workers, joined with the next where it is too short to share out evenly."""
+    """Split the outermost loop over the workers; fuse it with the next loop if it is too short to divide evenly."""
     for _ in range(2):
         loops = [r for r in kernel.parallel if all(r in s.ranges for s in kernel.stores)]
         if not loops and (apart := outermost_loops(kernel)) and apart <= set(kernel.parallel):
@@ -175,8 +180,8 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
 
 
 def why_alone(kernel: Kernel) -> str:
-    """Why workers do not share a kernel, however much there is to do; nothing where they share it, or where nothing is
-    known that stands in the way."""
+    """Return why a kernel runs on one worker, however large it is; empty if it is threaded or if no obstacle is
+    known."""
     own = [[r for r in kernel.parallel if r in s.ranges and range_size(r) != 1] for s in kernel.stores]
     common = [r for r in kernel.parallel if all(r in loops for loops in own)]
     if any(r.arg[1] is Role.THREAD for r in kernel.order):
@@ -189,5 +194,5 @@ def why_alone(kernel: Kernel) -> str:
 
 
 def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
-    """Whether a stage or reduction is computed inside loop a but outside loop b."""
+    """Return True if a stage or reduction is computed inside loop ``a`` but outside loop ``b``."""
     return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))

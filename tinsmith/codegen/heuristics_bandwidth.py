@@ -1,9 +1,10 @@
-"""Opts for what memory bounds on a grid of blocks: reductions along rows and down columns, and everything elementwise.
+"""Candidates for memory-bound kernels on a grid of blocks: reductions along rows and down columns, and elementwise
+kernels.
 
-* rows: the threads of a block read a row in vectors, keep it in registers where it fits, and share every reduction over
-  it; short rows get several a block;
-* columns: neighbouring threads read neighbouring columns in vectors, and share the long way down;
-* elementwise: vectors along memory, then threads along memory; what is transposed goes through local memory.
+* rows: the threads of a block read a row in vectors, keep it in registers if it fits, and share each reduction over it;
+  a block takes several short rows;
+* columns: adjacent threads read adjacent columns in vectors (coalesced), and share the reduction down the columns;
+* elementwise: vectors along memory, then threads along memory; a transposition goes through local memory.
 """
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ from tinsmith.ir.uop import toposort
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
-    """The loop that is left around the inner ``amount`` of a range; None where it all became inner."""
+    """Split ``amount`` off a range and return the outer loop, None if none is left; ``r`` itself if ``amount`` is below
+    2."""
     return r if r is None or amount < 2 else tuning.split(kernel, op, r, min(amount, range_size(r)))[0]
 
 
 def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int:
-    """As many threads for a range as are wanted, or as many as the block has room for beside those it has: whether they
-    are the same threads shows when they are there."""
+    """Return ``wanted`` threads for ``r`` if they fit the block, else the factor by which the block can still grow. A
+    trial shows whether the new threads share an axis with existing ones."""
     if wanted < 2 or not may_be_shared(kernel, r):
         return min(wanted, 1)
     trial, threads = kernel.copied(), threads_per_block(kernel)
@@ -41,7 +43,8 @@ def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int
 
 
 def lanes_for(kernel: Kernel, target: Target, size: int, *along: UOp, stores: bool = True) -> int:
-    """Elements of a whole access along ranges, as far as they divide ``size``; stores count where there are many."""
+    """Return the number of elements of one vector access along the ranges ``along`` that divides ``size``; ``stores``:
+    stores limit it too, not only loads."""
     used = [(n.src[1], n.dtype) for n in kernel.loads]
     used += [(s.src[1], s.src[2].dtype) for s in kernel.stores] if stores else []
     widest = max((d.itemsize for index, d in used if any(stride_of(index, r) == 1 for r in along)), default=4)
@@ -56,7 +59,8 @@ def results_of(kernel: Kernel) -> int:
 
 
 class Rows(NamedTuple):
-    """Ranges along memory of equal size: those that are reduced, and the one beside them that is stored."""
+    """The ranges along the rows of a row reduction, all of one size: the reduced ones, and at most one that is
+    stored."""
 
     size: int
     reduced: list[UOp]
@@ -64,7 +68,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(kernel: Kernel, target: Target) -> Rows | None:
-    """The rows that a kernel reduces, if that is all it does with them."""
+    """Return the rows that a kernel reduces; None if it does anything else besides."""
     added = all(s.op is Ops.STORE or added_sum(s) for s in kernel.stores)
     if kernel.ordered or kernel.products or not added:
         return None
@@ -72,7 +76,7 @@ def rows_of(kernel: Kernel, target: Target) -> Rows | None:
     for f in kernel.folds:
         loads = [n for n in toposort(f.src[0]) if n.op is Ops.LOAD]
         along = [r for r in f.src[1:] if any(stride_of(n.src[1], r) == 1 for n in loads)]
-        found = along or list(f.src[1:])  # a condition on the place alone loads nothing
+        found = along or list(f.src[1:])  # a condition on the index alone loads nothing
         if len(found) != 1:
             return None
         reduced[found[0]] = None
@@ -88,7 +92,7 @@ def rows_of(kernel: Kernel, target: Target) -> Rows | None:
 
 
 def row_opts(kernel: Kernel, target: Target) -> bool:
-    """Threads of a block for each row, or for several short ones; False where there are no such rows."""
+    """Assign the threads of a block to each row, or to several short rows; return False if there are no such rows."""
     rows, blocks = rows_of(kernel, target), target.blocks
     if rows is None or not target.warp:
         return False
@@ -97,7 +101,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     count = math.prod(map(range_size, outer))
     turns = blocks.turns if rows.beside else blocks.loads
     threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
-    share = max(count // target.cores, target.warp // threads, 1)  # at least a warp, and a block for every core
+    share = max(count // target.cores, target.warp // threads, 1)  # fills a warp, leaves a block per core
     rows_of_block = min(min(blocks.threads, target.block_threads) // threads, 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
     for r in (*rows.reduced, *rows.beside):
@@ -113,15 +117,16 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def rows_to_block(kernel: Kernel, amount: int) -> None:
-    """Several short rows come to a block."""
+    """Let a block take ``amount`` short rows."""
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     if outer and amount > 1:
         split(kernel, OptOps.LOCAL, outer[-1], min(amount, 1 << (range_size(outer[-1]).bit_length() - 1)))
 
 
 def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
-    """Threads for a row of so many vectors, ``wished`` for each: whole warps or part of one, few idle in the last turn;
-    where rows are not ``many``, they have to keep the cores busy by their threads."""
+    """Return the number of threads for a row of ``vectors`` vectors, about ``wished`` vectors each: a power of two up
+    to a warp, or full warps, with few threads idle in the last iteration. If rows are not ``many``, deviations from
+    ``wished`` cost more, because each row has to keep its core busy."""
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
 
@@ -132,12 +137,12 @@ def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
     return min(options, key=cost, default=1)
 
 
-# *** running values ***
+# *** scans ***
 
 
 def running_opts(kernel: Kernel, target: Target) -> bool:
-    """Threads of a block share the steps where these run along memory, else each has a line of its own; several steps
-    at once, whose loads are under way together. False where nothing runs."""
+    """Share the steps of a scan among the threads of a block if memory runs along them, else give each thread a line;
+    lanes load several steps at a time. Return False if the kernel has no scan."""
     if not kernel.ordered:
         return False
     (steps,) = kernel.ordered
@@ -165,8 +170,8 @@ def running_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def short_sum_opts(kernel: Kernel, target: Target) -> bool:
-    """Short sums over the same elements, such as one for each key: a thread reads them once, for all of these sums.
-    False where there are none."""
+    """Compute several short sums over the same elements in one thread, such as one for each key, so that it reads them
+    once. Return False if there are none."""
     over = {f.src[1:] for f in kernel.folds}
     if len(over) != 1 or len(ranges := over.pop()) != 1 or kernel.ordered or kernel.products:
         return False
@@ -187,7 +192,8 @@ def short_sum_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _reads_alike(kernel: Kernel, target: Target, p: UOp, r: UOp) -> bool:
-    """Whether the inner part of a parallel range decides about sums over ``r``, but not about what they read."""
+    """Return True if the inner part of the parallel range ``p`` changes the sums over ``r`` but not the elements that
+    they read."""
     size = range_size(p)
     if not isinstance(size, int) or size % target.blocks.short or p.arg[1] is not Role.GLOBAL:
         return False
@@ -199,8 +205,8 @@ def _reads_alike(kernel: Kernel, target: Target, p: UOp, r: UOp) -> bool:
 
 
 def window_opts(kernel: Kernel, target: Target) -> bool:
-    """Windows of a few elements are written out, two at a time that overlap: they share what they read. False where
-    windows lie apart."""
+    """Unroll windows of a few elements, two overlapping ones per thread, which share their loads. Return False if
+    windows do not overlap."""
     if kernel.ordered or kernel.products or not all(
             0 < math.prod(_fixed(r) for r in f.src[1:]) <= target.blocks.short for f in kernel.folds):
         return False
@@ -215,27 +221,29 @@ def window_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _fixed(r: UOp) -> int:
-    """A range's size; 0 if it is symbolic."""
+    """Return a range's size; 0 if it is symbolic."""
     size = range_size(r)
     return size if isinstance(size, int) else 0
 
 
 def _splits(kernel: Kernel, target: Target, r: UOp) -> bool:
-    """Whether there are threads enough without neighbours along ``r``, which do not lie beside each other in memory."""
+    """Return True if ``r``, which is not contiguous in any store, can be divided by ``Blocks.together`` with enough
+    threads left to fill the device."""
     return (r.arg[1] is Role.GLOBAL and _fixed(r) > 0 == _fixed(r) % target.blocks.together
             and results_of(kernel) >= target.blocks.together * target.cores * target.resident
             and all(s.op is Ops.STORE and stride_of(s.src[1], r) not in (None, 0, 1) for s in kernel.stores))
 
 
 def _overlap(kernel: Kernel, r: UOp) -> bool:
-    """Whether windows one step of ``r`` apart overlap: they move by less than a side of theirs."""
+    """Return True if windows one step of ``r`` apart overlap: the step is shorter than a side of the window."""
     steps = [(stride_of(n.src[1], r) or 0, stride_of(n.src[1], q) or 0, range_size(q))
              for n in kernel.loads for q in kernel.reduces]
     return any(q and 0 < p < q * size and p % q == 0 for p, q, size in steps)
 
 
 def listed_opts(kernel: Kernel, target: Target) -> bool:
-    """Sums over the steps that a list in memory gives to each block of results; False where there are none."""
+    """Skip the steps of sums that a list in memory excludes for each block (segment sums); return False if there is no
+    such list."""
     spans = toposort([n for span in covered_steps(kernel).values() for n in span])
     if not any(n.op is Ops.LOAD for n in spans):
         return False
@@ -251,7 +259,7 @@ def listed_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def column_opts(kernel: Kernel, target: Target) -> bool:
-    """Threads beside each other along the columns of long sums; False where there are no such sums."""
+    """Assign adjacent threads to adjacent columns of long sums; return False if there are no such sums."""
     over = {f.src[1:] for f in kernel.folds}
     if len(over) != 1 or kernel.ordered or kernel.products or any(s.op is not Ops.STORE for s in kernel.stores):
         return False
@@ -286,7 +294,7 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def picked_opts(kernel: Kernel, target: Target) -> None:
-    """Rows that a list picks come two to a thread, so that both are under way when it waits for them."""
+    """Give each thread two rows of a gather, so that both loads are in flight while it waits for the indices."""
     picked = frozenset(r for n in kernel.loads for m in toposort(n.src[1]) if m.op is Ops.LOAD for r in m.src[1].ranges)
     along = [r for r in kernel.parallel if r not in picked and any(stride_of(n.src[1], r) == 1 for n in kernel.loads)]
     found = [r for r in kernel.parallel if along and r in picked and _splits(kernel, target, r)]
@@ -295,7 +303,8 @@ def picked_opts(kernel: Kernel, target: Target) -> None:
 
 
 def vector_opts(kernel: Kernel, target: Target) -> int:
-    """Vectors along the range that memory runs along in every store and load, if they come out whole; their lanes."""
+    """Vectorize the range that is contiguous in every store and load, if it divides into full vectors; return the lanes
+    (1: none)."""
     for r in kernel.parallel:
         along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
         along = along and all(stride_of(n.src[1], r) in (0, 1) or _picked(n) for n in kernel.loads)
@@ -309,13 +318,13 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
 
 
 def _picked(load: UOp) -> bool:
-    """Whether a load is at a place that another load says: its lanes are loads of their own."""
+    """Return True if the index of a load is itself loaded (gather); its lanes are separate loads."""
     return any(n.op is Ops.LOAD for n in toposort(load.src[1]))
 
 
 def made_opts(kernel: Kernel, target: Target) -> None:
-    """Values that are made of no others come in several vectors to a thread, since their arithmetic is what takes time:
-    all that is the same for them is computed once."""
+    """Give each thread several vectors in a kernel without loads, which is bound by arithmetic: common parts are
+    computed once."""
     left = next((r for r in reversed(kernel.parallel) if r.arg[1] is Role.GLOBAL), None)
     if not kernel.loads and left is not None and _fixed(left) % target.blocks.together == 0 and (
             results_of(kernel) >= target.blocks.rows * target.cores):
@@ -323,7 +332,8 @@ def made_opts(kernel: Kernel, target: Target) -> None:
 
 
 def transpose_opts(kernel: Kernel, target: Target) -> bool:
-    """A tile through local memory where a load runs along another range than the stores; False where none does."""
+    """Transpose through a tile in local memory if one load is contiguous along another range than the stores; return
+    False if none is."""
     side, rows = target.blocks.tile, target.blocks.tile_rows
     if any(s.op is not Ops.STORE for s in kernel.stores) or kernel.folds or kernel.ordered:
         return False
@@ -351,26 +361,28 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _tiles(r: UOp, target: Target) -> bool:
-    """Whether tiles along a range are mostly full."""
+    """Return True if tiles of side ``Blocks.tile`` along a range are more than three quarters full."""
     size = range_size(r)
     return isinstance(size, int) and 4 * size > 3 * (size + -size % target.blocks.tile)
 
 
 def amount_for(size: int, most: int) -> int:
-    """Threads for a range: a divisor if a large one fits, else a power of two whose last block is partial."""
+    """Return the number of threads for a range, at most ``most``: a large divisor, else a power of two with a partial
+    last block."""
     divisors = [d for d in range(1, min(size, most) + 1) if size % d == 0]
     best = max(divisors, default=1)
     return best if 2 * best >= min(size, most) else 1 << (min(size, most).bit_length() - 1)
 
 
 def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
-    """Threads for the ranges of the grid, first where neighbours in memory become neighbours in a block."""
+    """Split ranges of the grid into threads of a block, first those whose neighbours are adjacent in memory
+    (coalesced)."""
     used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
     shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
-    for r in beside[-1:]:  # a row's elements are written by the threads that reduced it
+    for r in beside[-1:]:  # the threads that reduced a row also store its elements
         if not isinstance(range_size(r), int) or any(n.op is Ops.STAGE and r in n.ranges for n in kernel.nodes):
-            continue  # they reduce again for each of them
+            continue  # the stage would be computed again for each of them
         wished = min(shared or target.blocks.threads, range_size(r))
         split(kernel, OptOps.LOCAL, r, room(kernel, OptOps.LOCAL, r, wished, target))
     if shared or beside:
@@ -387,7 +399,8 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
 
 
 def _nearness(kernel: Kernel, r: UOp, lanes: int) -> float:
-    """How well threads along a range share what memory gives at once, by how much of it they touch."""
+    """Return a score of how well accesses of threads along ``r`` coalesce, weighted by the elements that each access
+    touches."""
     total, used, blocks = 0.0, (*kernel.loads, *kernel.stores), kernel.target.blocks
     most = max(count_of(n.src[1].ranges) for n in used)
     for n in used:

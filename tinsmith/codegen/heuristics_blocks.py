@@ -1,8 +1,8 @@
-"""The analytic choice of opts for targets with a grid of blocks of threads.
+"""The candidates of targets with a grid of thread blocks (``BLOCKS``, by structure), and those of general reductions.
 
-* contraction: ``heuristics_rings`` and ``heuristics_products``;
-* what memory bounds: ``heuristics_bandwidth``;
-* any other reduction: where the results alone are too few threads, the threads of a block share it.
+* contractions: ``heuristics_chains``, ``heuristics_rings`` and ``heuristics_products``;
+* memory-bound kernels: ``heuristics_bandwidth``;
+* any other reduction: if there are too few results for a thread each, the threads of a block share it.
 """
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 
 def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
-    """Ways that a kernel suits or not, the most special one first. Where it suits several, each costs what ``estimate``
-    says of the kernel that it makes, the later ones more, as far as that is to be doubted.
-    """
+    """Return a generator of candidates from rules, the most specific rule first; a rule applies its opts or returns
+    False. If several rules suit the kernel, ``estimate`` prices each, with a surcharge of ``Blocks.doubt`` on all but
+    the first."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         found = [(what, made) for what, choose in ways if (made := _made(kernel, target, choose)) is not None]
         for at, (what, made) in enumerate(found):
@@ -66,7 +66,8 @@ def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
 
 
 def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], bool]) -> Kernel | ArgumentError | None:
-    """The kernel with the opts of a way, or what was refused; None where it does not suit the way."""
+    """Return a copy of the kernel with the opts of a rule, or the error of a refused opt; None if the rule does not
+    suit it."""
     trial = kernel.copied()
     try:
         return trial if choose(trial, target) else None
@@ -81,8 +82,8 @@ def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
 
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
-    """The threads of a block share every large reduction if there are few results."""
-    beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # which the threads of a block share in any case
+    """Share every large reduction among the threads of a block if there are fewer than ``Blocks.enough`` results."""
+    beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # the threads of a block share these loops in any case
     if results_of(kernel) >= target.blocks.enough and not beside:
         return
     for fold in {f.src[1:]: f for f in kernel.folds}.values():
@@ -91,7 +92,7 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
         most = min(target.block_threads, target.blocks.threads)
         wanted = min(most, 1 << (math.isqrt(4 * total).bit_length() - 1))
         long = [number for number, size in sizes.items() if size >= target.blocks.long]
-        # several short ones from the innermost on
+        # several short ranges: from the innermost on
         for number in long or reversed(sizes) if total >= target.blocks.long else ():
             r = kernel.numbered.get(number)
             if r is None or r.arg[1] is not Role.REDUCE or wanted < 2:
@@ -105,8 +106,8 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
 
 
 def reuse_opts(kernel: Kernel, target: Target) -> None:
-    """Copies of a product along a range of either factor alone, as far as there is work for all threads without them:
-    what one factor loads serves all copies along the other's range."""
+    """Upcast a sum of products along a range of each factor alone, as long as all threads still have work: a loaded
+    element of one factor serves all copies along the other's range."""
     fold = next(iter(kernel.folds), None)
     found = sum_of_products(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
     if fold is None or found is None or not all(n.op is Ops.LOAD for n in found[:2]):
@@ -125,7 +126,7 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
 
 
 def sum_opts(kernel: Kernel, target: Target) -> bool:
-    """Any reduction: what a factor loads serves several results, threads share long sums."""
+    """Apply the opts of a general reduction: register reuse of factors, long sums shared among threads."""
     reuse_opts(kernel, target)
     shared_reduction_opts(kernel, target)
     thread_opts(kernel, target)
@@ -133,7 +134,7 @@ def sum_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Threads of a block count equal keys, a thread for each key."""
+    """Generate the candidates that count equal keys block-wide, one thread for each key (RANK)."""
     for count in [c for f in kernel.folds if (c := counted(f)) is not None and target.matches]:
         keys = 1 << max(count.key.bounds[1], target.warp - 1).bit_length()
         yield Candidate("threads of a block count equal keys", {}, partial(
@@ -141,7 +142,7 @@ def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def map_opts(kernel: Kernel, target: Target) -> bool:
-    """Vectors, then threads, along memory."""
+    """Vectorize along memory, then assign threads along memory."""
     share_work(kernel, None)
     picked_opts(kernel, target)
     thread_opts(kernel, target, vector_opts(kernel, target))

@@ -1,8 +1,9 @@
-"""The analytic choice of opts for a chain of contractions on a grid: attention, and whatever else has its form.
+"""Candidates for chains of contractions on a grid: attention (as FlashAttention), and other kernels of the same form.
 
-A block computes a tile of rows and all columns of the result, block by block of what lies between: ``ONLINE`` makes
-the blocks, ``TC`` brings the chain onto a unit, ``LOCAL`` puts groups of warps below each other, and a ``STAGE`` per
-operand makes the rings. A unit's row says which tiles it is good for; all blocks come in waves over the cores.
+A block computes a tile of rows and all columns of the result, looping over blocks of the range between the
+contractions: ``ONLINE`` creates that loop, ``TC`` puts the chain on a matrix unit, ``LOCAL`` stacks warp groups along
+the rows, and one ``STAGE`` per operand creates the rings. A unit's row lists the tiles that suit it; blocks run in
+waves over the cores.
 """
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tinsmith.ir.uop import toposort
 
 
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Tiles of the units that chains are good for."""
+    """Generate the tiles of the matrix units that list tiles for chains."""
     top = greatest(kernel.sink)
     found = [f for f in outer_folds(kernel.sink) if contraction(f) and any(map(inner_contractions, f.src[0].src))]
     if top is None or len(found) != 1 or not inner_contractions(top.src[0]):
@@ -60,7 +61,8 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: Tile) -> None:
-    """The opts of a tile: ``numbers`` of the rows, the columns and what is reduced between the contractions."""
+    """Apply the opts of a tile. ``numbers``: range numbers of the rows, the columns, and the ranges between the
+    contractions."""
     numbers, below, block = list(numbers), tile.below, tile.between
 
     def at(which: int) -> int:

@@ -1,4 +1,4 @@
-"""The analytic choice of cuts: where the pieces of a loop take fewer steps than the whole."""
+"""Loop partitioning (``CUT``) of elementwise loops, if the pieces take fewer steps than the full loop."""
 from __future__ import annotations
 
 import functools
@@ -21,10 +21,10 @@ from tinsmith.ir.uop import toposort
 
 
 def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
-    """Cut parallel loops of elementwise statements where their formula changes, if what is left of a step in each
-    piece is worth more loops; first the loop that memory runs along, then those around it, inner ones first, since they
-    are copied with those around them. The share of all steps that is left; ``cost``: how many times as long a step
-    takes in code of its own."""
+    """Partition parallel loops of elementwise statements at the iterations where their formula changes, if that is
+    cheaper. The loop that memory runs along comes first, then the enclosing ones from the inside out, since a loop is
+    copied with those around it. Return the fraction of the work that is left. ``cost``: the relative time of a step in
+    separate code."""
     left = 1.0
     along = {_along(s) for s in k.stores}
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
@@ -38,7 +38,7 @@ def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
 
 
 def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
-    """Whether the code of all pieces is no longer than that of a few whole statements."""
+    """Return True if the code of all pieces is at most as long as that of ``MOST_PIECES`` full statements."""
     if len(k.stores) + len(statements) * len(points) <= MOST_PIECES:
         return True
     pieces = sum(len(toposort(decided(s, r, *edge))) for s in statements for edge in _edges(r, points))
@@ -50,7 +50,7 @@ def _edges(r: UOp, points: list[int]) -> Iterable[tuple[int, int]]:
 
 
 def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
-    """The share of the whole loop's steps that the pieces take."""
+    """Return the work of the pieces as a fraction of the full loop's."""
     after = 0.0
     for s in statements:
         inner, all_left = _along(s) is r, _only_chooses(s, r)
@@ -63,20 +63,21 @@ def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> floa
 
 
 def _only_chooses(statement: UOp, r: UOp) -> bool:
-    """Whether conditions on ``r`` choose between values and do nothing else: then a piece has no more to leave out."""
+    """Return True if conditions on ``r`` only select values in WHERE nodes, so that ``decided`` has removed all it
+    can."""
     nodes = toposort(statement)
     asked = {n for n in nodes if n.dtype.is_bool and r in n.ranges}
     return all(asked.isdisjoint(n.src) for n in nodes if n.op is not Ops.WHERE and n not in asked)
 
 
 def _along(store: UOp) -> UOp | None:
-    """The range that the memory of a statement's results runs along."""
+    """Return the range that is contiguous in the memory of a store; None if there is none."""
     return next((r for r, step in linear_form(store.src[1])[0].items() if step == 1 and r.op is Ops.RANGE), None)
 
 
 def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
-    """Instructions for ``count`` values of a range of a statement, in vectors if it is the inner one. What only loops
-    around decide is decided once; a part of a vector takes as long as a whole one, and some more to be masked."""
+    """Return the instructions for ``count`` values of a statement along a range, vectorized if it is the ``inner`` one.
+    What depends on enclosing loops only is hoisted and free; a partial vector costs a full one plus its masking."""
     along, work = _along(statement), 0
     for n in toposort(one_load(statement, frozenset() if along is None else along.ranges)):
         if along is not None and along not in n.ranges:
@@ -91,7 +92,7 @@ def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
 
 
 def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
-    """One load for several of the same memory, of which a condition, the same for all lanes, chooses one."""
+    """Replace a WHERE between loads of one memory by a single load, if the condition is the same for all lanes."""
     found = _branch(n, frozenset(), lanes)
     if found is None:
         return None
@@ -101,7 +102,7 @@ def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
 
 
 def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, UOp, frozenset[UOp]] | None:
-    """A load, its place, and what guards it beside the conditions that are known to hold where it is chosen."""
+    """Return (load, index, guards other than the ``known`` conditions) of a branch; None if it is not one load."""
     if n.op is Ops.LOAD:
         return n, n.src[1], frozenset(conjuncts(n.src[2]) if len(n.src) > 2 else []) - known
     if n.op is not Ops.WHERE:
@@ -124,7 +125,7 @@ def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, 
 
 
 def _of_indices(condition: UOp) -> UOp:
-    """A comparison of indices that were cast to numbers as one of indices, as guards are."""
+    """Return a comparison of indices that were cast to integers as a comparison of the indices, as guards are."""
     sides = [as_index(s) for s in condition.src] if condition.op is Ops.CMPLT else []
     low, high = sides or (None, None)
     return condition if low is None or high is None else low.lt(high).simplify()
@@ -136,7 +137,7 @@ def _two_loads() -> UOp:
 
 
 def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
-    """What both branches do at the end is done once, where they differ in one source."""
+    """Apply an op that both branches end with once, if they differ in one source."""
     if a is b or not a.op.elementwise or (a.op, a.dtype, a.arg, len(a.src)) != (b.op, b.dtype, b.arg, len(b.src)):
         return None
     differ = [at for at, (x, y) in enumerate(zip(a.src, b.src)) if x is not y]
@@ -165,6 +166,6 @@ bounds_rules = _rules(frozenset())
 
 
 def one_load(root: UOp, lanes: frozenset[UOp] = frozenset()) -> UOp:
-    """Elements of one memory that a condition chooses between are one load, where the condition is the same for all
-    lanes: its place is chosen."""
+    """Replace a WHERE between elements of one memory by one load with a selected index, if the condition is the same
+    for all lanes."""
     return rewrite([root], bounds_rules if not lanes else _rules(lanes))[0]

@@ -1,8 +1,8 @@
-"""What is computed element by element, on a core: candidates are the ranges that lanes may run along.
+"""Candidates of elementwise kernels on a CPU: the ranges along which to vectorize.
 
-Loops are cut first where their formula changes. Where memory runs along no range for all, one that it is woven along
-is written out. Strided reads get an inner loop that walks along their lines; square blocks are transposed in registers.
-The rows of a scatter come in order, whole rows at a time, and every worker has columns of its own.
+Loops are partitioned first where their formula changes. If no range is contiguous in all accesses, a short interleaved
+range is unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers. The
+rows of a scatter run in order, a full row at a time, and every worker has columns of its own.
 """
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from tinsmith.ir.uop import toposort
 
 
 def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Lanes along each range; or loops are cut where their formula changes, and each nest of them gets its lanes."""
+    """Generate the candidates: lanes along each range, or loops partitioned where their formula changes, with lanes for
+    each nest."""
     if kernel.folds or not target.vector_bytes:
         return
     lanes, pieces = lanes_of(kernel, target), kernel.copied()
@@ -59,7 +60,8 @@ def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
 
 
 def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> Iterator[Candidate]:
-    """Lanes along memory for the statements of a nest of loops, or none."""
+    """Generate the candidates for the statements of one loop nest: lanes along each range that memory suits, or
+    none."""
     stores = [s for s in nest if s.op is Ops.STORE]
     scatters = [s for s in nest if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
     parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
@@ -77,7 +79,7 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
 
 
 def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:
-    """Lanes along memory; strided reads get an inner loop that walks along their lines."""
+    """Vectorize a nest along ``lane``; strided reads get an inner loop along their lines."""
     whole, scatters = len(nest) == len(kernel.stores), any(
         s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK for s in nest)
     outer, inner = split(kernel, OptOps.VECTOR, lane, amount)
@@ -95,14 +97,15 @@ def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: in
 
 
 def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
-    """How many times as many lanes fill a vector as 32-bit ones, where narrow elements are only copied along ``r``."""
+    """Return the factor by which lanes of elements narrower than 32 bits may exceed 32-bit lanes, if they are only
+    copied along ``r``; else 1."""
     copied = all(s.src[2].op is Ops.LOAD for s in nest) and all(stride_of(n.src[1], r) in (0, 1) for n in loads)
     return max(4 // max(s.src[2].dtype.itemsize for s in nest), 1) if copied else 1
 
 
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
-    """A short range on which less than half of the work depends is written out, so that the rest is done once; and one
-    whose every iteration reads an input of its own, as when tensors are stacked, so that it asks for no other."""
+    """Unroll a short range on which less than half of the work depends, so that the rest is done once; and a range
+    whose iterations each read one input of their own (stacked tensors), so that no iteration tests for the others."""
     core = kernel.target.core
     for r in kernel.parallel:
         if r is lane_loop or range_size(r) > core.written_out:
@@ -120,7 +123,8 @@ def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
 
 
 def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
-    """Lanes along what is repeated or interleaved: the few places that each element goes to are written together."""
+    """Vectorize along a repeated or interleaved range, with its short inner range unrolled, so that adjacent results
+    are stored together."""
     own = [r for r in kernel.parallel if all(r in s.ranges for s in stores)]
     for short in own:
         count = range_size(short)
@@ -133,8 +137,9 @@ def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -
 
 
 def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along: UOp, lanes: int) -> None:
-    """The loop along the lines that strided lanes read comes inside. Square blocks are transposed in registers, and
-    lines of results are written in pairs: a loop that writes one line per row waits for each to be fetched first."""
+    """Move the loop along the lines that strided lanes read innermost. Square blocks are transposed in registers, and
+    results are written as pairs of lines: a loop that writes one line per row waits for each line to be fetched
+    first."""
     sizes = [n.dtype.itemsize for n in kernel.loads]
     last: list[UOp] = [along]
     if range_size(along) % SIDE == 0 and min(sizes) >= 4:
@@ -149,8 +154,8 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
 
 
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
-    """Blocks of ``columns`` outside, then the rows, then the columns of a block: what is read and added to is then as
-    long as a block, and no two workers add to one place."""
+    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is read and added to is then
+    one block long, and no two workers add to the same address."""
     shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
@@ -167,8 +172,9 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
 
 
 def parts_of_columns(size: int, threads: int, shares: int) -> int:
-    """How many equal blocks ``size`` is cut into, so that the workers have as much to do as each other, at least with
-    so many ``shares`` each, or each a block of one if nothing else fits; 0: there are too few.
+    """Return the number of equal blocks that ``size`` is cut into, so that the workers are balanced: a multiple of
+    ``threads`` up to ``shares`` blocks each, else any number of at least ``shares`` each that divides, else blocks of
+    1; 0 if there are too few columns.
 
     >>> [parts_of_columns(size, 8, 4) for size in (64, 19, 36, 7)]
     [8, 19, 36, 0]

@@ -1,8 +1,9 @@
-"""The analytic choice of opts for a contraction on a grid of blocks: tiles whose operands pass through local memory.
+"""Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
 
-The ranges of each factor become one range, a block computes a tile of (rows × columns), and a thread, or a warp with a
-matrix unit, some rows and columns of that; slices of both operands are loaded a step ahead into two slots. The price
-of its steps chooses a tile's sides: multiply-adds, words that threads read from local memory, elements that they bring.
+The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
+a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
+of a step selects the sides of a tile: its multiply-adds, the words that threads read from local memory, the elements
+that they copy there.
 """
 from __future__ import annotations
 
@@ -27,8 +28,16 @@ from tinsmith.ir.uop import toposort
 
 
 class Tile(NamedTuple):
-    """Threads (or warps with a unit) along the rows and columns of a block's tile, how many of either each of them has,
-    in steps of a unit, and the steps of the reduction that local memory holds at a time."""
+    """A block's tile of a contraction.
+
+    Attributes:
+        down: threads (warps with a matrix unit) along the rows.
+        across: threads (warps) along the columns.
+        rows: rows per thread, in tiles of the unit.
+        columns: columns per thread, in tiles of the unit.
+        steps: steps of the reduction in a slice of local memory, in depths of the unit.
+        unit: the matrix unit, or a multiply-add of one thread.
+    """
 
     down: int
     across: int
@@ -50,14 +59,14 @@ class Tile(NamedTuple):
         return self.steps * self.unit.k
 
     def price(self, target: Target, sizes: Sequence[int], batch: int) -> Price:
-        """Of results of such a size, and so many steps of the sum."""
+        """Return the price for results of ``sizes`` = (rows, columns, steps of the sum), ``batch`` times."""
         waves = waves_of(target, sizes[:2], self.sides, batch)
         return price(target, local_steps(target, self.unit, (self.down, self.across), (self.rows, self.columns),
                                          self.depth, waves, sizes[2]))
 
 
 def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
-    """The tiles that a block may compute: two slots fit its memory, and what is on its way fits registers."""
+    """Generate the tiles that a block may compute: two slots fit local memory, and the data in flight fit registers."""
     data, alone = target.blocks, unit.threads == 1
     for threads, (rows, columns), steps in itertools.product(
             data.product_threads, data.sums if alone else data.fragments, data.slices if alone else data.unit_steps):
@@ -65,14 +74,14 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
         for down in (1 << i for i in range(parts.bit_length())):
             found = Tile(down, parts // down, rows, columns, steps, unit)
             carried = sum(found.sides) * found.depth * unit.a.itemsize // 4
-            room = 2 * 4 * (carried + 4 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots, rows are padded
+            room = 2 * 4 * (carried + 4 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots with padded rows
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
 
 
 def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Tiles through local memory for one large contraction: the best two for each unit."""
+    """Generate tiles in local memory for one large contraction: the best two for each unit."""
     fold = the_sum(kernel)
     found = contraction(fold, guarded=True) if fold is not None else None
     if fold is None or found is None:
@@ -105,7 +114,7 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) -> None:
-    """PADTO, the tile's own opts and a STAGE per load."""
+    """Apply PADTO, the opts of the tile, and a STAGE for each load."""
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
@@ -113,7 +122,7 @@ def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) ->
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
-    """VECTOR, UPCAST, LOCAL and TILE."""
+    """Apply VECTOR, UPCAST and LOCAL to the rows and columns, and TILE to the reduction."""
     for number, copies, threads in zip(numbers, (tile.rows, tile.columns), (tile.down, tile.across)):
         inner = math.gcd(copies, 4)
         first = OptOps.VECTOR if number == numbers[1] and inner == 4 else OptOps.UPCAST
@@ -124,7 +133,7 @@ def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
 
 
 def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
-    """TC, LOCAL and UNROLL."""
+    """Apply TC, LOCAL and UNROLL."""
     m, n, k = map(kernel.axis_of, numbers)
     kernel.apply(Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name))
     for which, warps in enumerate((tile.down, tile.across)):
@@ -138,7 +147,7 @@ def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
 
 
 def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
-    """One range in place of several."""
+    """Merge ``ranges`` into one range and return it."""
     r, *others = sorted(ranges, key=kernel.order.index)
     for other in others:
         at = kernel.order.index(r)
@@ -148,20 +157,20 @@ def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
 
 
 def _padded(kernel: Kernel, number: int, multiple: int) -> int:
-    """The number of a range of whole tiles."""
+    """Pad a range to a multiple of ``multiple`` if needed; return its number."""
     partial = range_size(kernel.numbered[number]) % multiple
     return _applied(kernel, OptOps.PADTO, number, multiple) if partial else number
 
 
 def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
-    """The number of the range that is in a range's place after an opt."""
+    """Apply an opt to a range; return the number of the range that takes its position."""
     at = kernel.order.index(kernel.numbered[number])
     apply_to(kernel, op, kernel.order[at], amount)
     return int(kernel.order[at].arg[0])
 
 
 def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> None:
-    """A tile per block and slice of all that is loaded for the sum: for a unit with rows as they run in memory."""
+    """Stage every load of the sum, a tile per block and slice; for a unit, rows follow the layout in memory."""
     inner = (Role.LOCAL, Role.FRAGMENT)
     while load := next((n for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM
                         and any(r.arg[1] in inner for r in n.ranges)), None):

@@ -1,14 +1,15 @@
-"""The analytic choice of opts for a contraction whose unit reads its operands from a ring's slots.
+"""Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
 
-A block computes one tile of the result; a unit's row says which tiles it is good for. All blocks of a tile's size come
-in waves over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where what follows the
-sum counts as further steps of it. Where there are several waves, as many blocks as there are cores take turns, and
-warps of their own fill their rings; where sums are short, groups of readers take turns besides. Where an operand is no
-box of memory, the unit does not suit the kernel.
+A block computes one tile of the result; a unit's row lists the tiles that suit it. Blocks of one tile size run in waves
+over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where the epilogue counts as
+further steps of the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps
+fill their rings (warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not
+a box of memory, the unit does not suit the kernel.
 
-Rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They become one
-range each, of *patches*: a tile's rows are a box of images, lines and columns, and a step takes some channels of one
-place in the window. Copies of boxes bring patches of any shape, so it is chosen by what it leaves over at the edges.
+The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They are merged
+into one range each, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes some
+channels at one position of the window. Bulk copies of boxes can bring patches of any shape, so the shape is chosen to
+waste least at the edges.
 """
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ from tinsmith.ir.structure import contraction
 from tinsmith.ir.units import MatrixUnit, Tile
 from tinsmith.ir.uop import toposort
 
-Part = tuple[int, int]  # the number of a range, and how many of its steps are in a patch
+Part = tuple[int, int]  # (number of a range, number of its steps in a patch; 0: not divided into patches)
 
 
 def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Tiles of the units that work from rings, for one large contraction."""
+    """Generate the tiles of the units that read from rings, for one large contraction."""
     fold = the_sum(kernel)
     found = contraction(fold, guarded=True) if fold is not None else None
     if fold is None or found is None:
@@ -54,7 +55,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         results = storing(target, unit, after)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
-            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that lanes store together
+            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that a lane stores at once
             vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
             groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, vectors)
                       for ranges, size in ((m, side), (n, unit.n), (k, 0))]
@@ -77,24 +78,24 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
-    """Arithmetic operations between a sum and its stores."""
+    """Return the number of floating-point operations between a sum and its stores (the epilogue)."""
     inside = set(toposort(fold))
     return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
 
 
 def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
-    """The ranges of the grid that only operand ``a`` has, outermost first."""
+    """Return the grid ranges of operand ``a`` that operand ``b`` does not have, outermost first."""
     return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
 
 
 def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
             vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
-    """The ranges that tiles of ``size`` run along, and how many of their steps stay together, the slowest first. With
-    ``size`` 0 they are those of a sum, which takes ``width`` steps at a time.
+    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 is for
+    the ranges of the sum, ``width`` elements of which form a step.
 
-    Where memory runs along one of them, it is the fastest. Else the tile is the box that leaves least over at the
-    edges, and of those the one with the shortest sides; along the range of ``vectors`` it has whole ones. Outside of
-    windows one long range does, the others are axes of the grid.
+    If memory runs along one of the ranges, that range is the fastest. Else the tile is the box that wastes least at the
+    edges, then the one with the shortest sides; along a range in ``vectors`` its side is a multiple of the value there.
+    Without windows a single long range is enough, and the others become axes of the grid.
     """
     sizes = [range_size(r) for r in ranges]
     longest = ranges[sizes.index(max(sizes))]
@@ -113,12 +114,12 @@ def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, window
 
 
 def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
-    """How many places there are in all boxes together."""
+    """Return the number of elements of all boxes that cover ``sizes``."""
     return math.prod(-(-s // n) * n for s, n in zip(sizes, box))
 
 
 def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """All boxes of so many elements; what is no power of two lies along the slowest axes, beyond a unit's rows."""
+    """Generate all boxes of ``size`` elements; only the slowest axes have sides that are not powers of two."""
     if axes == 1:
         yield (size,)
         return
@@ -129,7 +130,7 @@ def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
-    """PADTO, TILE and MERGE: the ranges of a group become one, patch by patch; its number."""
+    """Merge the ranges of a group into one, patch by patch (PADTO, TILE, MERGE); return its number."""
     outer, inner = list[int](), list[int]()
     for number, size in group if len(group) > 1 else ():
         r = kernel.numbered[number]
@@ -153,7 +154,7 @@ def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
 
 
 def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: Tile) -> None:
-    """PADTO, TC, LOCAL, UNROLL, WALK, a STAGE per operand and ROLES; before them what makes one range of several."""
+    """Merge ranges, then apply PADTO, TC, LOCAL, UNROLL, WALK, a STAGE for each operand, and ROLES."""
     below, steps = tile.below, ROW_BYTES // unit.a.itemsize
     m, n, k = map(kernel.axis_of, [as_one(kernel, g) for g in groups])
     for axis, multiple in ((m, unit.m * below), (k, steps)):
@@ -181,7 +182,11 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
 
 
 def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
-    """The ring of an operand, if it is a box of memory."""
+    """Stage an operand in a ring of ``slots`` slots.
+
+    Raises:
+        Unfit: if it is not a box of memory.
+    """
     load = loaded(value)
     if load is None:
         raise Unfit("an operand is no value in memory")
@@ -190,7 +195,7 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
 
 
 def _own(kernel: Kernel, which: int) -> UOp | None:
-    """The axis of the grid that only one operand has."""
+    """Return the grid range that only operand ``which`` has."""
     product = kernel.products[0]
     mine = product.src[which].ranges - product.src[1 - which].ranges
     return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)

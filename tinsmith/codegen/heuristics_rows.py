@@ -1,9 +1,9 @@
-"""Reductions on a core: candidates are the ranges that the lanes of the first one may run along.
+"""Candidates of reductions on a CPU: the ranges along which to vectorize the first one.
 
-Lanes and several accumulators go along the reduced range if memory runs along it, else lanes beside it. What several
-passes over a row compute is computed once and kept in local memory, where that is dear. Windows of a few elements, and
-their gradients, are written out, and so are the places in them that the output has: what then runs is elementwise, with
-lanes in whole vectors, every so many elements apart (see ``emit_strided``).
+Lanes and several accumulators run along the reduced range if memory does, else lanes along a parallel range. Expensive
+values that several passes over a row need are computed once and kept in local memory. Windows of a few elements, and
+their gradients, are unrolled together with the positions in the window that the output has; the rest is elementwise,
+with lanes in full vectors at a fixed stride (see ``emit_strided``).
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from tinsmith.ir.uop import toposort
 
 
 def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Lanes for the first reduction along each of its ranges or of those beside it; short ones are written out."""
+    """Generate the candidates: lanes for the first reduction along each of its ranges or of the parallel ones; short
+    windows unrolled."""
     if not kernel.folds:
         return
     lanes, kept = lanes_of(kernel, target), kernel.copied()
@@ -68,15 +69,16 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _once_a_row(kernel: Kernel) -> int:
-    """Operations on values that each row has one of: what is made of its sums, and what is read for it."""
+    """Return the operations on values that exist once per row: those computed from its sums, and those loaded for
+    it."""
     rows = {f.ranges for f in kernel.folds}
     return sum(n.op.cost if n.op.alu else 1 for n in kernel.nodes
                if n.ranges in rows and n.dtype.is_float and (n.op.alu or n.op is Ops.LOAD))
 
 
 def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
-    """The innermost loop over rows, if several of them can be gone through together: each pass over a short row waits
-    for the end of the one before it, whose lanes are combined."""
+    """Return the innermost loop over rows if ``Core.rows_beside`` rows can be reduced together, so that their final
+    combinations of lanes overlap; None if not."""
     count, shares = target.core.rows_beside, max(target.threads, 1) * target.core.even
     if any(s.op is not Ops.STORE for s in kernel.stores):
         return None
@@ -86,14 +88,14 @@ def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
 
 
 def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
-    """Reductions over the same ranges that have no lanes or copies yet."""
+    """Return the reductions over ``over`` if none of them has lanes or copies yet."""
     group = [f for f in kernel.folds if f.src[1:] == over]
     return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
 
 
 def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> dict[UOp | None, float]:
-    """Of a vector of what reductions over the same ranges read, for lanes along each range that has enough for them,
-    the cheapest first; and without lanes."""
+    """Return the cycles to read one vector for the reductions over ``over``, by the range of the lanes, the cheapest
+    first; the key None is for scalar reads."""
     group = _group(kernel, over)
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
@@ -102,19 +104,20 @@ def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -
 
 
 def _long(kernel: Kernel, target: Target, ranges: Sequence[UOp]) -> list[UOp]:
-    """Ranges that have enough for lanes of their own."""
+    """Return the ranges that have enough steps for lanes."""
     return [r for r in ranges if kernel.may_have_lanes(r) and range_size(r) >= target.core.shortest_lanes]
 
 
 def _long_first(cycles: dict[UOp | None, float], lanes: int) -> dict[UOp | None, float]:
-    """Ranges that fill whole vectors; short ones, too, if lanes along none of these pay."""
+    """Return the ranges that fill full vectors; short ones too if vectorizing none of the long ones pays."""
     long = {r: spent for r, spent in cycles.items() if r is None or range_size(r) >= lanes}
     return long if min(long.values()) < cycles[None] else cycles
 
 
 def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
             beside: UOp | None = None) -> None:
-    """Lanes for every reduction, of the first along ``lane``, and then for every store; rows of ``beside`` together."""
+    """Vectorize every reduction, the first along ``lane``, and then every store; reduce several rows of ``beside``
+    together."""
     vars(kernel).update(vars(kept.copied()))
     if not target.vector_bytes:
         return
@@ -142,13 +145,13 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         if not long and several:
             products_beside(kernel, target, lane)
     lanes_for_stores(kernel, target, lanes)
-    if beside in kernel.order:  # products side by side may have taken it
+    if beside in kernel.order:  # ``products_beside`` may have split it
         split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
 
 
 def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
-    """Sums of products side by side that read one factor together: enough of them that none waits for its last step;
-    steps of a window that slides over them are written out, as far as registers keep what they share."""
+    """Upcast sums of products that share one factor until their number hides the latency of an addition; unroll the
+    steps of a window that slides over them, as far as its shared elements fit the registers."""
     folds, copies = [f for f in kernel.folds if lane in f.src[0].ranges and sum_of_products(f, guarded=True)], 1
     loads = [n for f in folds for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     for r in reversed(kernel.parallel):
@@ -167,7 +170,7 @@ def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
 
 
 def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
-    """A loop of sums that stay in memory, and how many of its steps are computed together."""
+    """Return a BLOCK loop of sums in memory and the number of its steps to compute together; None if there is none."""
     for loop in kernel.order:
         fits = [n for n in kernel.target.core.steps_together if range_size(loop) > n and range_size(loop) % n == 0]
         if loop.arg[1] is Role.BLOCK and fits and adds_only(kernel, loop):
@@ -176,7 +179,7 @@ def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
 
 
 def _depths(folds: list[UOp]) -> dict[UOp, int]:
-    """The pass over the data in which each reduction is done: after those whose results it needs."""
+    """Return the pass over the data in which each reduction runs, from 1: after those whose results it needs."""
     loop: dict[UOp, int] = {}
     for f in toposort(folds):
         if f in folds:
@@ -185,12 +188,12 @@ def _depths(folds: list[UOp]) -> dict[UOp, int]:
 
 
 def _together(folds: list[UOp]) -> int:
-    """How many reductions share a loop: those of which none needs another's result."""
+    """Return the greatest number of reductions in one pass, of which none needs another's result."""
     return max(Counter(_depths(folds).values()).values())
 
 
 def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
-    """Lanes for stores whose own loops have none yet."""
+    """Vectorize the stores whose loops have no lanes yet."""
     for store in list(kernel.stores):
         if store.op is not Ops.STORE or store not in kernel.stores:
             continue
@@ -206,7 +209,7 @@ def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
 
 
 def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
-    """Stage what several passes over a row compute, the dearest first."""
+    """Stage the values that several passes over a row compute, the most expensive first."""
     for _ in range(target.core.rows_kept):
         found = {n: cost for n in kernel.stageable if (cost := _cost(kernel, target, n))}
         if not found:
@@ -217,7 +220,8 @@ def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
 
 
 def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
-    """What computing a value once more costs per element; 0 where it is cheap, or not a row of several passes."""
+    """Return the cost of recomputing one element of a value; 0 if that is cheap, or if it is not a row of several
+    passes."""
     row = [r for r in value.ranges if r not in kernel.parallel]
     if value.op is Ops.LOAD or value.op is Ops.FOLD or len(row) != 1:
         return 0
@@ -234,9 +238,8 @@ def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
 
 
 def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:
-    """How many iterations lie between a row that is read several times, by one pass after the other, and the next row:
-    the last pass, if it has much to compute, can fetch that meanwhile. 0 if they are not so, or the rows are too large
-    to stay near."""
+    """Return the prefetch distance in iterations from a row that several passes read to the next row: the last pass, if
+    it has much arithmetic, can prefetch it. 0 if there is no such pass, or if two rows do not fit the first cache."""
     r = loops[-1]
     last = _last_pass(kernel, load, r)
     if last is None:
@@ -251,7 +254,8 @@ def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> in
 
 
 def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
-    """The last of several passes over a row, if it reads the row by ``load`` over ``r``: a reduction or a stage."""
+    """Return the last pass (reduction or stage) of several over a row, if it reads the row by ``load`` along ``r``;
+    else None."""
     passes = {n: toposort(n.src[0], lambda n: n.op not in (Ops.FOLD, Ops.STAGE)) for n in kernel.nodes
               if n.op in (Ops.FOLD, Ops.STAGE)}
     same = {n for n in kernel.loads if n.src[0] is load.src[0] and any(
@@ -264,13 +268,13 @@ def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
 
 
 def windows_fit(kernel: Kernel) -> bool:
-    """Whether every reduction runs over few elements."""
+    """Return True if every reduction runs over at most ``Core.written_out`` elements."""
     most = kernel.target.core.written_out
     return all(0 < math.prod(range_size(r) for r in f.src[1:]) <= most for f in kernel.folds)
 
 
 def window_opts(kernel: Kernel, target: Target) -> None:
-    """Write the windows out, and the places in them that the output has; lanes along the output."""
+    """Unroll the windows and the positions in them that the output has; vectorize along the output."""
     for r in list(kernel.parallel):
         if step := _windows_along(kernel, r):
             apply_to(kernel, OptOps.TILE, r, step)
@@ -286,14 +290,15 @@ def window_opts(kernel: Kernel, target: Target) -> None:
 
 
 def _windows_along(kernel: Kernel, r: UOp) -> int:
-    """How many neighbours along ``r`` read the same windows: the reductions know it by a quotient only."""
+    """Return the number of neighbours along ``r`` that read the same windows (reductions depend on ``r`` only by a
+    quotient); else 0."""
     step = divided_by([n for f in kernel.folds for n in toposort(f.src[0])], r)
     fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0
     return step if fits and range_size(r) > step else 0
 
 
 def window_lanes(kernel: Kernel, target: Target) -> None:
-    """Lanes along the output, side by side or with the places of a window between them."""
+    """Vectorize along the output, contiguous or strided by the positions of a window."""
     if not target.vector_bytes:
         return
     lanes = lanes_of(kernel, target)

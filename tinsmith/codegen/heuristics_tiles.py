@@ -1,16 +1,16 @@
-"""The analytic model of contractions: a register tile, what feeds it, and whether its panel is packed.
+"""The candidates and the analytic model of contractions on a CPU: register tiles, their operands, and packed panels.
 
-A tile of (rows × vectors) accumulators takes two multiply-adds per cycle, and edges waste some of them. What feeds it
-decides between tiles of about the same size:
+A tile of (rows × vectors) accumulators runs two multiply-adds per cycle; edges waste some. Between tiles of similar
+size the cost of the operands decides:
 
-* the scalars' lines pass through the first cache once for every panel, of which wide tiles have fewer, or with every
-  step if their memory does not run along the reduction;
-* the panel's vectors come from the second cache for every tile of rows, if it is larger than the first: tall tiles have
-  fewer of those;
-* a tile's rows lie apart in the result, and each begins at a cost: wide tiles have fewer rows;
-* workers share out whole panels, which may not come out even.
+* the cache lines of the scalar operand pass through the first cache once per panel, of which wide tiles have fewer, or
+  in every step if memory does not run along the reduction;
+* the vectors of a panel larger than the first cache come from the second for every tile of rows: tall tiles read it
+  less often;
+* the rows of a tile are apart in the result, and each has a fixed cost: wide tiles have fewer rows;
+* workers take full panels, which may not divide evenly.
 
-What each of these takes says ``price``, from the target's rows.
+``price`` converts these to cycles with the target's costs.
 """
 from __future__ import annotations
 
@@ -46,11 +46,18 @@ from tinsmith.ir.uop import toposort
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile for one contraction: lanes along ``lane``, rows along ``rows`` (innermost first).
+    """A register tile for one contraction.
 
     Attributes:
-        panel: the operand that is loaded as vectors, ``pack``: from a copy in the order of the tile.
-        scalar: the operand that is spread over the lanes, ``other``: the ranges of results that only it has.
+        fold: the sum of products.
+        panel: the operand that is loaded as vectors.
+        scalar: the operand that is broadcast to the lanes.
+        other: the ranges of the result that only ``scalar`` has.
+        lane: the range of the lanes.
+        lanes: lanes of a vector.
+        vectors: vectors of accumulators in a row of the tile.
+        rows: ranges of the tile's rows, innermost first, each with its number of copies.
+        pack: load the panel from a copy in the order of the tile.
     """
 
     fold: UOp
@@ -74,7 +81,7 @@ class Tile:
 
 
 def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Register tiles for the kernel's contraction."""
+    """Generate the register tiles for the kernel's contraction."""
     for tile in _tiles(kernel, target):
         packed = "packed" if tile.pack else "unpacked"
         yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, its "
@@ -82,7 +89,7 @@ def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _tiles(kernel: Kernel, target: Target) -> Iterator[Tile]:
-    """Tiles with lanes along each range of an operand, one for each sensible number of vectors and rows."""
+    """Generate tiles with lanes along each range of an operand, for each useful number of vectors and rows."""
     fold = the_sum(kernel)
     found = contraction(fold) if fold is not None and fold.dtype.is_float else None
     if fold is None or found is None or not target.vector_bytes:
@@ -107,25 +114,26 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[Tile]:
 
 
 def _load(operand: UOp) -> UOp | None:
-    """The load that an operand is made of, below casts and cheap arithmetic."""
+    """Return the only load of an operand, below casts and arithmetic; None if there are several or none."""
     loads = [n for n in toposort(operand) if n.op is Ops.LOAD]
     return loads[0] if len(loads) == 1 else None
 
 
 def _copies_scalars(tile: Tile) -> bool:
-    """Whether scalars that every panel reads again are widened once, into local memory."""
+    """Return True if the scalar operand is a 16-bit float that several panels read; it is then widened once, into local
+    memory."""
     return tile.pack and _is_narrow(_load(tile.scalar)) and range_size(tile.lane) > tile.width
 
 
 def _lies_along(tile: Tile) -> bool:
-    """Whether vectors of the panel can be read where it is."""
+    """Return True if vectors of the panel can be loaded in place: the lanes are contiguous and unguarded."""
     load = _load(tile.panel)
     return load is not None and stride_of(load.src[1], tile.lane) == 1 and len(load.src) == 2
 
 
 def _as_it_lies(target: Target, tile: Tile) -> Moved:
-    """What a panel that is not packed costs as often as tiles read it: elements of rows near each other, of rows that
-    lie far apart, or of such that crowd the second cache's sets; vectors of 16-bit floats are widened at every use."""
+    """Return the cost of reading a panel in place, for each use: elements of close rows, of rows that are far apart, or
+    of rows that conflict in the sets of the second cache; vectors of 16-bit floats are widened at each use."""
     load, used = _load(tile.panel), count_of(tile.fold.src[0].ranges) / tile.height
     if _is_narrow(load):
         return Moved("widened", used / tile.lanes, 0)
@@ -136,13 +144,13 @@ def _as_it_lies(target: Target, tile: Tile) -> Moved:
 
 
 def _price(kernel: Kernel, target: Target, tile: Tile) -> Price:
-    """Of a tile: two multiply-adds and two loads per cycle, edges that waste lanes and rows, what feeds it, the copy
-    into the panel, and stores that do not run along the lanes."""
+    """Return the price of a tile: two multiply-adds and two loads per cycle, lanes and rows wasted at the edges,
+    loading of operands, packing, and stores that do not run along the lanes."""
     fold, lane, costs, size = tile.fold, tile.lane, target.core.tile, range_size(tile.lane)
     count = -(-size // tile.lanes)
     fill = size / (count * tile.lanes)
     for number, amount in ((count, tile.vectors), *((range_size(r), amount) for r, amount in tile.rows)):
-        fill *= 1 - costs.used + costs.used * number / (-(-number // amount) * amount)  # the last tile may have fewer
+        fill *= 1 - costs.used + costs.used * number / (-(-number // amount) * amount)  # the last tile may be smaller
     steps = vector_steps(target, count_of(fold.src[0].ranges) / (tile.height * tile.width * fill), tile.height,
                          tile.vectors)
     moved = [*_feeding(kernel, target, tile)]
@@ -164,7 +172,7 @@ def _price(kernel: Kernel, target: Target, tile: Tile) -> Price:
 
 
 def _packing(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
-    """The panel's way into the order of the tile."""
+    """Generate the cost of copying the panel into the order of the tile."""
     load, lane, elements = _load(tile.panel), tile.lane, count_of(tile.panel.ranges)
     if not tile.pack:
         return
@@ -180,12 +188,12 @@ def _packing(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
 
 
 def _feeding(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
-    """Scalars, vectors of the panel and rows of the result that the tile waits for."""
+    """Generate the costs of loading scalars and panel vectors, and of the rows of the result."""
     steps, size = frozenset(tile.fold.src[1:]), tile.fold.dtype.itemsize
     products, results = count_of(tile.fold.src[0].ranges), count_of(tile.fold.ranges)
     scalar, reached = _load(tile.scalar), count_of(steps.union(tile.other))
     distinct, staged, across = reached, False, False
-    if scalar is not None:  # of windows that overlap, each element comes once; guarded ones are copied to local memory
+    if scalar is not None:  # elements of overlapping windows count once; guarded loads are staged
         inside = [r for r in kernel.order if r in scalar.ranges and (r in steps or r in tile.other)]
         distinct = math.prod(box.size for box in footprints(scalar, inside))
         staged, across = len(scalar.src) > 2, abs(stride_of(scalar.src[1], tile.fold.src[-1]) or 0) > 1
@@ -199,13 +207,14 @@ def _feeding(kernel: Kernel, target: Target, tile: Tile) -> Iterator[Moved]:
 
 
 def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:
-    """Lines in each set of the first cache that they fall into when ``rows`` rows of an operand are read together."""
+    """Return the cache lines per set of the first cache if ``rows`` rows of an operand are read together."""
     pitch = abs(stride_of(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
     return rows * math.gcd(pitch, page) / page
 
 
 def _crowds_a_set(scalar: UOp | None, fold: UOp, core: Core) -> bool:
-    """Whether every step of a long reduction reads a line of the same few sets of the caches: pages that lie apart."""
+    """Return True if all steps of a long reduction read lines of the same few cache sets: their stride is a multiple of
+    a page."""
     if scalar is None or count_of(frozenset(fold.src[1:])) < core.tile.same_sets[0]:
         return False
     step = abs(stride_of(scalar.src[1], fold.src[-1]) or 0) * scalar.dtype.itemsize
@@ -213,24 +222,24 @@ def _crowds_a_set(scalar: UOp | None, fold: UOp, core: Core) -> bool:
 
 
 def _share_of_sets(pitch: int, width: int, way: int) -> float:
-    """The part of a cache's sets that rows of ``width`` bytes fall into which lie ``pitch`` bytes apart; ``way``: bytes
-    of one line of every set."""
+    """Return the fraction of a cache's sets that rows of ``width`` bytes at a distance of ``pitch`` bytes occupy.
+    ``way``: bytes of one cache way."""
     return min(1.0, width / math.gcd(pitch, max(way, 1))) if pitch else 1.0
 
 
 def _is_narrow(load: UOp | None) -> bool:
-    """16-bit floats, which are to be widened once, not at every use."""
+    """Return True for a load of 16-bit floats, which should be widened once, not at each use."""
     return load is not None and load.dtype.is_float and load.dtype.itemsize == 2
 
 
 def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
-    """Whether an index moves equally far along both ranges: a window sliding over rows."""
+    """Return True if ``index`` has the same stride along ``a`` and ``b``: a window that slides over rows."""
     step = stride_of(index, a)
     return bool(step) and abs(step or 0) == abs(stride_of(index, b) or 0)
 
 
 def _unroll_amount(core: Core, size: int, vectors: int = 1) -> int:
-    """Steps of a reduction that are written out, where each takes so many vectors of a panel."""
+    """Return the number of steps of a reduction to unroll, with ``vectors`` vectors of the panel in each."""
     return size if size <= core.whole_steps else (4 if size % 4 == 0 and vectors < core.wide else 2)
 
 
@@ -241,7 +250,8 @@ def _largest_stride(load: UOp | None, fold: UOp) -> int:
 
 
 def _choose_rows(rows: list[UOp], limit: int, costs: TileCosts) -> list[tuple[UOp, int]]:
-    """Row ranges and amounts whose product fits ``limit``: whole small ranges, else a divisor, else what fits."""
+    """Return row ranges and their copies, whose product is at most ``limit``: few rows wasted at the edge, many per
+    tile."""
     chosen: list[tuple[UOp, int]] = []
     for r in rows:
         size = range_size(r)
@@ -289,8 +299,9 @@ def apply_tile(kernel: Kernel, target: Target, tile: Tile) -> None:
 
 
 def _fetch_pieces(kernel: Kernel, target: Target) -> None:
-    """Fetch scalars ahead that come in short pieces from places far apart, which no hardware follows: those of the
-    next sweep over them all where this one's stay near, else those of the next step of the outermost reduction."""
+    """Prefetch scalars that are read as short pieces far apart, which no hardware prefetcher follows: those of the next
+    sweep over all pieces if this sweep's stay in the first cache, else those of the next step of the outermost
+    reduction."""
     for load in kernel.loads:
         index, size = load.src[1], load.dtype.itemsize
         loops = [r for r in kernel.order if r in index.ranges and not r.arg[1].expanded]
@@ -312,7 +323,7 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
 
 
 def _peel_edges(kernel: Kernel, loop: UOp) -> None:
-    """Write out a short loop over tiles if its first or last ones reach outside of a window by steps written out."""
+    """Unroll a short loop over tiles if unrolled steps of its first or last iterations leave a window."""
     steps = [r for r in kernel.order if r.arg[1] is Role.UNROLL]
     reaches = any(loop in s.ranges for r in steps for s in limits(r) or ())
     staged = any(loop in n.ranges for n in kernel.of(Ops.STAGE))
@@ -321,8 +332,8 @@ def _peel_edges(kernel: Kernel, loop: UOp) -> None:
 
 
 def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
-    """Write out a few steps of the innermost reduction, unless its steps share scalars with the rows (a window):
-    those would have to stay in registers all through."""
+    """Unroll a few steps of the innermost reduction, unless they share scalars with the rows (a window) and these would
+    exceed the registers."""
     for r in reversed(kernel.reduces):
         size = range_size(r)
         amount = _unroll_amount(target.core, size, vectors)
@@ -332,8 +343,8 @@ def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
 
 
 def _live(kernel: Kernel, r: UOp, steps: int) -> int:
-    """Vector registers that stay occupied if ``steps`` steps of ``r`` are written out: accumulators, and the scalars
-    that several steps share because they slide over the rows (0 if they do not)."""
+    """Return the live vector registers if ``steps`` steps of ``r`` are unrolled: accumulators, and scalars that several
+    steps share because a window slides over the rows; 0 if none do."""
     fold = kernel.folds[0]
     accumulators = count_of(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
     for n in toposort(fold):
@@ -346,7 +357,7 @@ def _live(kernel: Kernel, r: UOp, steps: int) -> int:
 
 
 def _panel_load(kernel: Kernel) -> UOp | None:
-    """The load inside the contraction that has lanes."""
+    """Return the load inside the contraction that has lanes; None if there is none."""
     for f in kernel.folds:
         for s in f.src[0].src:
             load = _load(s)
@@ -356,8 +367,8 @@ def _panel_load(kernel: Kernel) -> UOp | None:
 
 
 def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: UOp | None, target: Target) -> None:
-    """Pack a panel at a time, which serves all rows; all at once if they share columns of a window, or so that scalars
-    need to be copied only once."""
+    """Pack one panel at a time, which serves all rows; or all panels at once if they share columns of a window, or if
+    scalars then need to be copied only once."""
     if lane_outer is None:
         order(kernel, batch)
         return _stage(kernel, panel, batch, target)
@@ -371,8 +382,9 @@ def _pack(kernel: Kernel, tile: Tile, panel: UOp, batch: list[UOp], lane_outer: 
 
 
 def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
-    """The loops in which scalars are copied to local memory, if it costs less that these go around the panels: then
-    every worker packs all panels, which come from the second cache, but no panel has the scalars copied again."""
+    """Return the loops in which scalars are copied to local memory, if it is cheaper to nest the panels inside them:
+    every worker then packs all panels and reads them from the second cache, but scalars are copied once, not per panel.
+    Else none."""
     staged = kernel.of(Ops.STAGE)
     loops = [r for r in kernel.parallel if any(r in n.ranges for n in staged)]
     copies = sum(count_of(n.ranges) * math.prod(n.arg) for n in staged) * (range_size(lane_outer) - 1)
@@ -384,7 +396,7 @@ def _loops_of_copies(kernel: Kernel, tile: Tile, panel: UOp, lane_outer: UOp, ta
 
 
 def _is_near(target: Target, tile: Tile) -> bool:
-    """Whether a panel stays in the first cache."""
+    """Return True if a panel stays in the first cache."""
     panel = count_of(frozenset(tile.fold.src[1:])) * tile.width * tile.fold.dtype.itemsize
     return panel <= target.core.tile.near * target.l1_bytes
 
@@ -395,7 +407,7 @@ def _stage(kernel: Kernel, load: UOp, outside: list[UOp], target: Target) -> Non
 
 
 def _stage_guarded(kernel: Kernel, load: UOp, rows: list[tuple[UOp, int]], target: Target) -> None:
-    """A guarded operand is copied into a zero-padded tile per outermost loop, so that the inner loop has no tests."""
+    """Copy a guarded operand into a zero-padded tile per outer loop, so that the inner loop has no bounds checks."""
     outside = [r for r in kernel.parallel if r in load.ranges][:1]
     while True:
         inside = sorted((r for r in load.ranges if r not in outside), key=kernel.order.index)

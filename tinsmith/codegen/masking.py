@@ -1,7 +1,8 @@
-"""What a mask hides: blocks and steps of a loop that add nothing to a sum need not be computed.
+"""The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
+add nothing to a sum.
 
-What is hidden becomes 0, or -inf below an exponential. That holds for all finite values; a NaN or an infinity among
-what is hidden no longer spreads where a whole block of it is left out.
+A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden
+elements no longer propagates if its complete block is skipped.
 """
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
-    """A condition under which a float value is ``nothing`` (0 or -inf), if what it is made of is finite; None if none
-    is known.
+    """Return a condition under which a float value is ``nothing`` (0 or -inf), provided its inputs are finite; None if
+    none is known.
 
     >>> i, x = UOp.range(9, 0, None), UOp.const(dtypes.float32, 2)
     >>> nothing_where(i.lt(3).where(-math.inf, x).alu("EXP")) is i.lt(3)
@@ -50,7 +51,8 @@ def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
 
 
 def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> UOp | None:
-    """What ranges around have to fulfil so that a condition holds (or fails) for all values of those ``inside``.
+    """Return the condition on the outer ranges under which ``condition`` has the value ``truth`` for all values of the
+    ranges ``inside``; None if none is known.
 
     >>> i, j = UOp.range(4, 0, None), UOp.range(8, 1, None)
     >>> whole = everywhere((i * 8 + j).lt(24), [j])
@@ -82,7 +84,7 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
 
 
 def as_index(node: UOp) -> UOp | None:
-    """An integer as an index: casts of indices that their type holds are none."""
+    """Return an integer as an index, without casts of indices that fit the integer type; None if it is not an index."""
     while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
         low, high = node.src[0].bounds
         if not (low >= -(1 << 31) and high < 1 << 31 and node.dtype.itemsize >= 4):
@@ -98,7 +100,8 @@ def _negated(condition: UOp) -> UOp:
 
 
 def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
-    """Statements over blocks that some blocks add nothing to, each with the condition that a block adds something."""
+    """Return the statements over blocks to which some blocks add nothing, each with the condition that a block adds
+    something."""
     found = {}
     around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
     for s in k.stores:
@@ -112,9 +115,9 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
 
 
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
-    """Loops over blocks of rows whose last blocks a mask hides, each with how many it does not hide."""
+    """Return the loops over blocks whose last blocks a mask hides, each with the number of blocks before them."""
     found = {}
-    shared = THREADS if k.products else ()  # the threads of a unit's block go round together
+    shared = THREADS if k.products else ()  # the threads of a unit's block share the loop count
     around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
     for fold in k.folds:
         block = fold.src[0]
@@ -134,9 +137,10 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
 
 
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
-    """Up to which step of a loop no mask hides anything, and the masks as they are until then; None if none is known.
+    """Return the step of a loop up to which no mask hides anything, and the masks' constant values up to there; None if
+    none is known.
 
-    A mask is the condition of a WHERE that gives nothing, 0 or -inf, on one of its sides.
+    A mask is the condition of a WHERE one side of which is constant, 0 or -inf.
     """
     table, ends = dict[UOp, UOp](), dict[UOp, None]()
     for n in nodes:
@@ -158,10 +162,9 @@ def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tup
 
 
 def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
-    """Loops of sums whose first or last steps read nothing but what lies outside of a window, each with (start, end) of
-    the steps between: the rows of a kernel's window at the edge of an image, or the steps that a list in memory gives
-    to a block of a grid.
-    """
+    """Return the loops of sums whose first or last steps only read outside of a window, each with (start, end) of the
+    steps between: the rows of a convolution window at the edge of an image, or the steps that a list in memory gives to
+    a block of a grid."""
     found: dict[UOp, set[tuple[UOp, UOp]]] = {}
     around = {r for r in k.parallel if r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL)}
     for fold in k.folds:
@@ -172,7 +175,8 @@ def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
 
 
 def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[UOp]) -> tuple[UOp, UOp]:
-    """The steps of a loop for which low < high can hold for all pairs whose other ranges lie around it."""
+    """Return (start, end) of the steps of a loop for which low < high can hold for all pairs whose other ranges enclose
+    it."""
     start, end = UOp.index(0), loop.src[0]
     for low, high in terms:
         sides, constant = linear_form(low - high)
@@ -188,7 +192,7 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
 
 
 def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
-    """Pairs (low, high): a value is 0 unless low < high for each of them, if what it is made of is finite."""
+    """Return pairs (low, high): the value is 0 unless low < high for each of them, provided its inputs are finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
         return [pair for c in conjuncts(node.src[2]) if (pair := _inequality(c)) is not None]
     if (guard := guard_of(node)) is not None:
@@ -200,14 +204,14 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
 
 
 def _listed(term: UOp, around: Collection[UOp]) -> bool:
-    """Whether a term of an index comes from memory, and is known for a block of the grid."""
+    """Return True if a term of an index is loaded from memory, once per block of the grid."""
     own = term.ranges
     return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
 
 
 def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
-    """The indices (low, high) of which a condition says low < high; None if it says something else. ``listed``: one of
-    them may lie in memory."""
+    """Return the indices (low, high) if a condition says low < high, else None. ``listed``: one of them may be
+    loaded."""
     inner, turned = condition, False
     if condition.op in (Ops.CMPEQ, Ops.CMPNE) and condition.src[1].is_const:
         inner, turned = condition.src[0], bool(condition.src[1].arg) is (condition.op is Ops.CMPNE)
@@ -221,7 +225,7 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
 
 
 def skip(k: KernelGraph, opt: Opt) -> None:
-    """Statements over blocks pass by the blocks that add nothing; loops leave out first and last steps that add
+    """Skip blocks that add nothing to the statements over them, and the first and last steps of loops that add
     nothing."""
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
     opt.require(bool(found or ends or steps), "no block and no step is known to add nothing", "another opt")

@@ -1,10 +1,10 @@
-"""Contractions on a matrix unit: the rewrites behind the opt TC, and the staging of a unit's operands.
+"""Contractions on a matrix unit: the rewrites behind the opt TC, and the packing of a unit's operands.
 
     FOLD(a·b, …, k)   →   STAGE(FOLD(MMA(a, b, m, n, k), …, ko), mu, m, nu, n)
 
-The result of a unit that keeps it in tiles of its own is staged, so that the rest of the kernel reads it with loops and
-lanes as it likes. An operand is read from memory as it lies where a tile's rows are there, else from a stage in the
-unit's order of elements, filled once for all ranges that are not kept outside.
+The result of a unit with accumulator tiles of its own (AMX) is staged, so that the rest of the kernel can read it with
+any loops and lanes. An operand is read in place if a tile's rows lie in memory as the unit loads them, else from a
+stage in the unit's order of elements, which is filled once for all ranges inside the stage.
 """
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from tinsmith.ir.units import Fragment, MatrixUnit, in_memory
 from tinsmith.ir.uop import toposort
 
 NewRange = Callable[[int, Role], UOp]
-_NUMBER = 1 << 20  # numbers of ranges that stand for digits while an address is looked at
+_NUMBER = 1 << 20  # first number of the temporary ranges of digits in ``store_address``
 
 
 def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
-    """The operand that a factor widens to ``acc``, or that a unit rounds to ``dtype``, if that is what it is."""
+    """Return the operand of type ``dtype`` that ``factor`` widens to ``acc``, or that a unit rounds to ``dtype`` itself
+    (tf32); else None."""
     if factor.dtype is not acc:
         return None
     if in_memory(dtype) is acc:
@@ -41,7 +42,8 @@ def narrow(factor: UOp, dtype: DType, acc: DType) -> UOp | None:
 
 
 def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
-    """The unit's operands a[m, k] and b[k, n] in a sum of products; None if it is not one of the unit's types."""
+    """Return the unit's operands a[m, k] and b[k, n] of a sum of products; None if it does not have the unit's
+    types."""
     found = contraction(fold, guarded=True)
     if found is None or fold.dtype is not unit.acc:
         return None
@@ -57,7 +59,8 @@ def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | N
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
-    """A guarded load gives 0 by itself; anything else is made 0, so that padding adds nothing."""
+    """Return ``value``, or 0 where ``valid`` is false, so that padding adds nothing. A load with that guard gives 0
+    already."""
     guarded = value.op is Ops.LOAD and len(value.src) == 3
     if valid is None or (guarded and implies(value.src[2], valid)):
         return value
@@ -65,18 +68,19 @@ def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
 
 
 def product_of(fold: UOp) -> UOp | None:
-    """The step of a matrix unit that a reduction consists of."""
+    """Return the MMA node that a reduction sums; None if there is none."""
     node = fold.src[0] if fold.op is Ops.FOLD else fold
     return node if node.op is Ops.MMA else None
 
 
 def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[int, int],
             new_range: NewRange) -> tuple[UOp, list[UOp]]:
-    """The fold's value on a unit, and the new ranges. k runs over one step of it, if its depth is more than 1.
+    """Return the value of ``fold`` on a unit, and the new ranges. If the unit's depth is more than 1, ``k`` runs over
+    one step of it.
 
-    Where the result stays with the threads, m and n are the unit's own ranges. Else it is staged: they run over so many
-    copies of the unit's tile, or where a tile is a single row or column they are ranges that the unit knows nothing of.
-    The stage's rows are those of the unit.
+    If the result stays in the threads' registers, ``m`` and ``n`` are the unit's own ranges. Else it is staged, and
+    they run over ``copies`` tiles of the unit; if such a tile is a single row or column, they are outer ranges that the
+    unit does not contain. The rows of the stage are those of the unit.
     """
     found = operands(fold, m, n, unit)
     assert found is not None
@@ -99,21 +103,22 @@ def on_unit(fold: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, copies: tuple[i
 
 def summed(factors: tuple[UOp, UOp], table: dict[UOp, UOp], own: tuple[UOp, UOp, UOp], unit: MatrixUnit,
            loops: Sequence[UOp]) -> UOp:
-    """The sum of a unit's steps over loops, of factors whose ranges are replaced."""
+    """Return the sum of a unit's steps over ``loops``, with the ranges of the factors replaced by ``table``."""
     value = UOp(Ops.MMA, None, (*(x.substitute(table) for x in factors), *own), unit)
     over = [r for r in loops if r.op is Ops.RANGE]
     return UOp(Ops.FOLD, None, (value, *over), Ops.ADD) if over else value
 
 
 def _flipped(x: UOp, dtype: DType) -> UOp:
-    """Integers of the other sign, half their range more or less: their top bits are flipped."""
+    """Return integers of the other signedness, offset by half their range: their top bits are flipped."""
     top = 1 << (dtype.bits - 1)
     return x.bitcast(dtype) ^ (top if dtype.kind == "uint" else -top)
 
 
 def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range: NewRange) -> tuple[UOp, list[UOp]]:
-    """What a sum of products on a unit with flipped operands lacks: a multiple of the sum of a's row, computed once for
-    all columns. m runs over a tile of so many rows, or is a range that the unit knows nothing of."""
+    """Return the correction of a sum of products on a unit with flipped operands, and the new ranges: a multiple of the
+    sum of a's row, computed once for all columns. ``m`` runs over a tile of ``rows`` rows; for 1 it is an outer range
+    that the unit does not contain."""
     found = operands(fold, m, n, unit)
     assert found is not None and unit.flipped is not None
     row = new_range(rows, Role.LOOP)
@@ -128,13 +133,14 @@ def taken_off(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, rows: int, new_range:
 
 
 def axes(mma: UOp) -> tuple[tuple[Fragment, UOp, UOp], tuple[Fragment, UOp, UOp]]:
-    """For each operand its fragment and the ranges of its rows and columns."""
+    """Return for each operand its fragment and the ranges of its rows and columns."""
     m, n, k = mma.src[2:]
     return (mma.arg.fragment_a, m, k), (mma.arg.fragment_b, k, n)
 
 
 def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Footprint | None:
-    """The window that slides along the rows or columns of a unit's operand, where its places overlap."""
+    """Return the window that slides along the rows or columns of a unit's operand, if its positions overlap; else
+    None."""
     value, axis = product.src[which], product.src[3 if which else 2]
     ranges = [r for r in (*inside, axis) if r.op is Ops.RANGE and r in value.ranges]
     for found in windows(value, ranges) if slid_digit(product, which) >= 0 else ():
@@ -146,14 +152,16 @@ def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Footprint | None:
 
 
 def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange, target: Target) -> UOp:
-    """Operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of elements.
+    """Return operand ``which`` read from a stage over ``inside`` and its own two ranges, in the unit's order of
+    elements (packing).
 
-    Lanes fill it along memory where they can: along a digit of the fragment, or along the unit's copies, which then lie
-    side by side. Where a window slides along the operand, the digit of that axis counts its places, each staged once.
+    Lanes fill the stage along memory if possible: along a digit of the fragment, or along the unit's copies, which are
+    then adjacent. If a window slides along the operand, the digit of that axis counts its positions, and each element
+    is staged once.
     """
     value, window = mma.src[which], slide(mma, which, inside)
     fragment, row, column = axes(mma)[which]
-    vector = max(target.vector_bytes // 4, target.core.shortest_lanes)  # places of a window that are staged together
+    vector = max(target.vector_bytes // 4, target.core.shortest_lanes)  # window elements staged per vector
     at, whole = -1, False
     if window is not None:
         at, inside = slid_digit(mma, which), [r for r in inside if r not in window.weights]
@@ -180,7 +188,8 @@ def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRa
 
 
 def slid_digit(mma: UOp, which: int) -> int:
-    """The register digit that counts an operand's rows (of a) or columns (of b), if one alone does; else -1."""
+    """Return the register digit that counts an operand's rows (of a) or columns (of b), if it is a single one of stride
+    1; else -1."""
     registers = axes(mma)[which][0].registers
     own = [n for n, (_, down, across) in enumerate(registers) if (across if which else down)]
     return own[0] if len(own) == 1 and max(registers[own[0]][1:]) == 1 else -1
@@ -188,8 +197,9 @@ def slid_digit(mma: UOp, which: int) -> int:
 
 def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,
                 inside: Sequence[UOp], shortest: int) -> tuple[list[Role], UOp | None]:
-    """The fastest digit that walks along memory gets lanes, faster ones become copies that are interleaved; if none
-    does, the unit's copies get lanes that do, and all digits are interleaved."""
+    """Return the roles of the digits that fill a packed operand, and the copies range to vectorize instead. The fastest
+    digit that memory runs along gets lanes, and faster digits become interleaved copies; if no digit does, a range of
+    copies that memory runs along gets the lanes, and all digits are interleaved."""
     loads = [linear_form(n.src[1])[0] for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     for at, (size, down, across) in enumerate(fragment.registers):
         axis, step = (row, down) if down else (column, across)
@@ -207,7 +217,7 @@ def is_power(size: int) -> bool:
 
 
 def _at_digits(fragment: Fragment, row: UOp, column: UOp, digits: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Rows and columns as sums over digits."""
+    """Return the row and column ranges as sums over the digits of a fragment."""
     r, c = UOp.index(0), UOp.index(0)
     for (_, down, across), digit in zip(fragment.registers, digits):
         r, c = r + digit * down, c + digit * across
@@ -215,14 +225,14 @@ def _at_digits(fragment: Fragment, row: UOp, column: UOp, digits: Sequence[UOp])
 
 
 def tile_address(operand: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
-    """(memory, index, pitch) if a tile of the operand lies in memory as the unit loads it; else None."""
+    """Return (memory, index, pitch) if a tile of the operand lies in memory as the unit loads it; else None."""
     if operand.op is not Ops.LOAD or len(operand.src) > 2 or not fragment.whole:
         return None
     return store_address(operand.src[0], operand.src[1], fragment, row, column)
 
 
 def held(stage: UOp) -> bool:
-    """Whether a stage is a unit's sum that the threads keep in registers, where the unit leaves it."""
+    """Return True if a stage is a unit's accumulator that the threads keep in registers."""
     if stage.op is not Ops.STAGE:
         return False
     product = product_of(stage.src[0])
@@ -230,17 +240,18 @@ def held(stage: UOp) -> bool:
 
 
 def reads_held(value: UOp) -> list[UOp]:
-    """The loads of sums in registers that a value is made of, below no further unit."""
+    """Return the loads of accumulators in registers that a value is computed from, without those behind another MMA."""
     return [n for n in toposort(value, lambda n: n.op is not Ops.MMA) if n.op is Ops.LOAD and held(n.src[0])]
 
 
 def made_ahead(product: UOp) -> bool:
-    """Whether an operand in registers is computed one step of the loop around before the unit reads it."""
+    """Return True if a register operand is computed one iteration of the enclosing loop before the unit reads it."""
     return any(n.src[0].arg.depth > 1 for n in reads_held(product.src[0]))
 
 
 def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:
-    """The registers of a fragment that hold what another one wants from a column on; None if other lanes hold it."""
+    """Return the registers of fragment ``have`` that hold fragment ``want`` from ``column`` on; None if other lanes
+    hold it."""
     wanted = want.places() + np.array([0, column])
     first = {tuple(x): n for n, x in enumerate(have.places()[0].tolist())}
     found = [first.get(tuple(x), -1) for x in wanted[0].tolist()]
@@ -249,7 +260,7 @@ def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:
 
 
 def unloadable(mma: UOp) -> list[int]:
-    """Operands that the unit would load itself, but that do not lie in memory as it wants them."""
+    """Return the operands (0, 1) that the unit loads itself, but whose layout in memory does not suit it."""
     if mma.arg.staged:
         return [n for n in (0, 1) if (mma.src[n].op is not Ops.LOAD or mma.src[n].src[0].op is not Ops.STAGE)
                 and not reads_held(mma.src[n])]
@@ -258,7 +269,7 @@ def unloadable(mma: UOp) -> list[int]:
 
 
 def store_address(memory: UOp, index: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
-    """The same for any place in memory."""
+    """Return (memory, index, pitch) if a tile at ``index`` lies in memory as the unit loads or stores it; else None."""
     digits = [UOp.range(size, _NUMBER + i, Role.FRAGMENT) for i, (size, _, _) in enumerate(fragment.registers)]
     expr = index.substitute(_at_digits(fragment, row, column, digits)).simplify()
     terms, constant = linear_form(expr)
@@ -274,7 +285,7 @@ def store_address(memory: UOp, index: UOp, fragment: Fragment, row: UOp, column:
 
 
 def lane_position(fragment: Fragment, lane: UOp) -> tuple[UOp, UOp]:
-    """Row and column that a lane contributes, as expressions of its number."""
+    """Return the row and column offset of a lane in a fragment, as expressions of the lane's number."""
     row, column, left = UOp.index(0), UOp.index(0), lane
     for size, down, across in fragment.lanes:
         digit = left % size

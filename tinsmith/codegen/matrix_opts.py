@@ -1,8 +1,9 @@
-"""The analytic choice of opts for a contraction on a matrix unit: which ranges, which tile, which blocks stay in cache.
+"""Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
+blocks.
 
-Loops from the outside in: batch, blocks of columns (shared out over the workers), row tiles, column tiles of the block,
-the reduction. The column operand is staged in the unit's order once per block, so that it stays in the second cache;
-the row operand is read where it lies, or staged per row tile if it does not lie as the unit loads it.
+The loops, outermost first: batch, blocks of columns (divided over the workers), row tiles, column tiles of the block,
+the reduction. The column operand is packed in the unit's order once per block, so that it stays in the second cache;
+the row operand is read in place, or packed per row tile if its layout does not suit the unit.
 """
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tinsmith.ir.uop import toposort
 
 @dataclass
 class UnitPlan:
-    """A contraction on a unit: its ranges, copies of the tile, and the estimated cycles of one core."""
+    """A contraction on a unit: its ranges, the copies of the unit's tile along (m, n), and the price."""
 
     unit: MatrixUnit
     m: UOp
@@ -39,7 +40,7 @@ class UnitPlan:
 
 
 def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """The ways onto the target's units of one thread."""
+    """Generate the candidates on the target's matrix units of one thread."""
     sizes = [range_size(r) for r in kernel.order]
     if len(kernel.folds) != 1 or any(s.op is not Ops.STORE for s in kernel.stores) or not all(
             isinstance(s, int) for s in sizes):
@@ -75,7 +76,7 @@ def _stored_along(kernel: Kernel, r: UOp) -> bool:
 
 
 def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
-    """The cheapest number of tiles of sums along m and n."""
+    """Return the plan with the cheapest number of accumulator tiles along m and n."""
     operands = matrix.operands(fold, m, n, unit)
     assert operands is not None
     others = [r for r in fold.src[0].ranges if r not in (m, n, k)]
@@ -91,7 +92,7 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
             *((r, 1) for r in others), (m, unit.m * mu), (n, unit.n * nu), (k, unit.k)))
         blocks = math.gcd(unit.m * mu, widest) if _stored_along(kernel, m) else 1
         moved = [unit_results(target, count_of(fold.ranges), None if _stored_along(kernel, n) else blocks), columns]
-        if not (direct and range_size(m) % (unit.m * mu) == 0):  # else they are read as they lie
+        if not (direct and range_size(m) % (unit.m * mu) == 0):  # else rows are read in place
             moved.append(long_rows if shared[0] < 1 or (unit.m * mu >= widest and matrix.is_power(mu)) else rows)
         return price(target, unit_steps(count, unit, copies), moved)
 
@@ -101,14 +102,16 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
 
 
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
-    """Tiles of sums along m and n that the unit holds, beside the operands of one row or column and one more."""
+    """Return the (rows, columns) of accumulator tiles that fit the unit's registers together with the operands of the
+    shorter side and one more."""
     most = unit.accumulators
     return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
 
 
 def _shared(operand: UOp, axis: UOp, step: int) -> float:
-    """The part of an operand that is staged where a window slides along its rows or columns: each place once."""
+    """Return the fraction of an operand's elements that are staged: less than 1 if a sliding window overlaps along
+    ``axis``, because each element is staged once."""
     for box in footprints(operand, [axis, *(r for r in operand.ranges if r is not axis)]):
         if axis in box.weights and box.low == 0 and (step == 1 or box.lead is axis):
             return float(box.size / math.prod(range_size(r) for r in box.weights))
@@ -116,7 +119,7 @@ def _shared(operand: UOp, axis: UOp, step: int) -> float:
 
 
 def _packing(operand: UOp, axes: tuple[UOp, ...], part: float) -> Moved:
-    """What of an operand is brought into the unit's order."""
+    """Return the cost of packing an operand (the fraction ``part`` of its elements) into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
     return Moved("unit_order", count_of(operand.ranges) * part, not along)
 
@@ -126,7 +129,7 @@ def _loads(operand: UOp) -> list[UOp]:
 
 
 def _loadable(operand: UOp, m: UOp, k: UOp) -> bool:
-    """Whether rows of the operand lie in memory as a row-major tile."""
+    """Return True if the operand lies in memory as a row-major tile with rows along ``k``."""
     if operand.op is not Ops.LOAD or len(operand.src) > 2:
         return False
     terms, _ = linear_form(operand.src[1])
@@ -134,7 +137,7 @@ def _loadable(operand: UOp, m: UOp, k: UOp) -> bool:
 
 
 def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
-    """Bring the contraction onto the unit: TC, blocks of columns, stages, the order of loops, lanes for the result."""
+    """Apply TC, block the columns, stage the operands, order the loops, and vectorize the stores of the result."""
     at = kernel.ranges.index
     outer = [r for r in kernel.parallel if r not in (plan.m, plan.n)]
     kernel.apply(Opt(OptOps.TC, at(plan.k), (at(plan.m), at(plan.n), *plan.copies), unit=plan.unit.name))
@@ -156,7 +159,7 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
 
 
 def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
-    """Lanes for what the unit does not add up itself, where memory runs along it."""
+    """Vectorize the reductions that do not run on the unit, if memory runs along their range."""
     for fold in kernel.folds:
         r, loads = max(fold.src[1:], key=range_size), _loads(fold.src[0])
         lanes = target.vector_bytes // max((n.dtype.itemsize for n in loads), default=1)
@@ -166,7 +169,8 @@ def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
 
 
 def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp, least: int) -> tuple[list[UOp], list[UOp]]:
-    """Cut the column tiles into blocks that fit the second cache, at least so many."""
+    """Split the column tiles into at least ``least`` blocks that fit half of the second cache; return (block loops,
+    tile loops)."""
     operand = kernel.products[0].src[1]
     count = range_size(tiles)
     per_tile = plan.unit.n * plan.copies[1] * operand.dtype.itemsize * math.prod(
@@ -183,8 +187,8 @@ def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp, least: i
 
 
 def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[UOp]:
-    """The loops in which rows are packed: those of the row tiles too, unless others go around them that all use the
-    same rows, or the tiles overlap, and these stay in the second cache."""
+    """Return the loops inside which rows are packed: those of the row tiles too, unless the packed rows fit a quarter
+    of the second cache and are reused, by an enclosing loop that does not move them or because row tiles overlap."""
     product = kernel.products[0]
     operand = product.src[0]
     own = [r for r in kernel.parallel if r in operand.ranges]
@@ -201,14 +205,15 @@ def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[U
 
 
 def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
-    """Stage an operand of the unit, named by one of its loads; one made of constants stays as it is."""
+    """Stage operand ``which`` of the unit, named by one of its loads; an operand made of constants is not staged."""
     loads = _loads(kernel.products[0].src[which])
     if loads:
         stage(kernel, loads[0], outside)
 
 
 def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
-    """Lanes along the staged result as it is stored: along its columns, or along its rows, block by block."""
+    """Vectorize the loop that stores the staged result, along its columns, or along its rows with blocks transposed in
+    registers."""
     inner = [r for r in kernel.parallel if not any(r in p.ranges for p in kernel.products)]
     lanes, sides = max(target.vector_bytes // 4, 1), [side for side, _ in target.core.tile.turned if side > 1]
     for r in reversed(inner):

@@ -1,14 +1,15 @@
-"""Reductions that read an earlier reduction over the same range become one loop over blocks: online softmax, as a rule.
+"""Online softmax (Milakov and Gimelshein, 2018) as a rewrite, the opt ONLINE: a maximum and the sums relative to it
+become one loop over blocks.
 
     m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
 
-``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be taken relative to another one. So each
-block has a maximum and sums of its own, and the sums of all blocks are brought to the common maximum:
+``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be rescaled to another one. So each block has
+a maximum and sums of its own, and the sums of all blocks are rescaled to the common maximum:
 
     b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
 
-The linearizer walks over the blocks once: it carries the maximum so far, and sums relative to it (Milakov and
-Gimelshein, 2018). Local memory then holds blocks, however long the rows are.
+The linearizer runs over the blocks once, carrying the running maximum and the sums relative to it. Local memory holds
+one block at a time, whatever the length of the rows.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def greatest(sink: UOp) -> UOp | None:
-    """The maximum that all reductions which read one are relative to, where that is so; None otherwise."""
+    """Return the maximum that some sums are relative to, if no other reduction depends on it; else None."""
     folds = [n for n in toposort(sink) if n.op is Ops.FOLD]
     found = next((f for f in folds if f.arg is Ops.MAX and len(f.src) == 2 and f.dtype.is_float), None)
     sums = relative_sums(sink, found) if found is not None else []
@@ -35,7 +36,7 @@ def greatest(sink: UOp) -> UOp | None:
 
 
 def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
-    """The sums relative to a maximum; none if another reduction reads it or them."""
+    """Return the sums relative to the maximum ``greatest``; none if another reduction depends on it or on them."""
     readers = [f for f in toposort(sink) if f.op is Ops.FOLD and f is not greatest and greatest in toposort(f)]
     sums = [f for f in readers if f.arg is Ops.ADD and len(f.src) == 2 and f.src[1].src == greatest.src[1].src
             and _shift(f.src[0], greatest) is not None]
@@ -43,18 +44,21 @@ def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
 
 
 def finite(top: UOp) -> UOp:
-    """A maximum, or 0 of values that are all -inf: relative to it they stay -inf, and their exponentials are 0."""
+    """Return a maximum, or 0 if it is -inf: values that are all -inf stay -inf relative to 0, and their exponentials
+    are 0."""
     return top.eq(-math.inf).where(0.0, top)
 
 
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
-    """What a value is relative to, the maximum as it is or ``finite``; None for other values.
+    """Return the number that a value is relative to, the maximum or ``finite`` of it; None if it is not relative to
+    either.
 
-    A value is relative that is 0 or a product with exp(x - shift), which reads the maximum nowhere else.
+    A value is relative if it is guarded to 0 or a product with exp(x - shift), which depends on the maximum nowhere
+    else.
     """
     if (guard := guard_of(body)) is not None:
         return None if greatest in toposort(guard) else _shift(body.src[1], greatest)
-    if body.op is Ops.CAST and body.dtype.is_float:  # rounds alike whatever a value is relative to
+    if body.op is Ops.CAST and body.dtype.is_float:  # the cast rounds alike for any shift
         return _shift(body.src[0], greatest)
     if body.op is Ops.MUL:
         with_it = [s for s in body.src if greatest in toposort(s)]
@@ -66,7 +70,7 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
 
 
 def online(k: KernelGraph, opt: Opt) -> None:
-    """A maximum over the axis, and the sums relative to it, in blocks of ``amt``."""
+    """Rewrite a maximum over the axis, and the sums relative to it, to blocks of ``amt``."""
     top = greatest(k.sink)
     r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
     if top is None or r is not top.src[1]:
@@ -85,7 +89,7 @@ def online(k: KernelGraph, opt: Opt) -> None:
     position = (loop * opt.amt + inner).simplify()
     block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: position}), inner), Ops.MAX)
     whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
-    own_shift = finite(block)  # a block without any value adds nothing, also to later blocks
+    own_shift = finite(block)  # a block that is all -inf adds 0
     table = {top: whole}
     for f in sums:
         shift = _shift(f.src[0], top)

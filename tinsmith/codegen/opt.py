@@ -1,4 +1,5 @@
-"""The language of the optimizer: what an opt says. What each does to a kernel is in ``opts``."""
+"""The data types of the optimizer: ``Opt``, one transformation of a kernel, and ``OptOps``, the list of
+transformations. ``opts`` implements them."""
 from __future__ import annotations
 
 import enum
@@ -9,39 +10,40 @@ from tinsmith.core.errors import ArgumentError
 
 
 class OptOps(enum.Enum):
-    """The language of the optimizer; `axis` is a position in ``Kernel.ranges``, `amt` a size."""
+    """The transformations of the optimizer. `axis` is a position in ``Kernel.ranges`` unless noted otherwise, `amt` a
+    size."""
 
-    THREAD = enum.auto()  # split a parallel range over CPU workers
-    UPCAST = enum.auto()  # the inner `amt` of a parallel range, or of one that sums in memory run over, become copies
-    VECTOR = enum.auto()  # the inner `amt` of a range become lanes of vector registers
-    UNROLL = enum.auto()  # the inner `amt` of a reduction become copies
+    THREAD = enum.auto()  # split a parallel range over the CPU worker threads
+    UPCAST = enum.auto()  # unroll and jam: the inner `amt` of a parallel or BLOCK range become copies in registers
+    VECTOR = enum.auto()  # vectorize: the inner `amt` of a range become lanes of vector registers
+    UNROLL = enum.auto()  # the inner `amt` of a reduction become unrolled copies of its step
     TILE = enum.auto()  # split a range into an outer and an inner loop of `amt`
-    CUT = enum.auto()  # a parallel loop becomes one loop for each piece between the points `amt`
-    SWAP = enum.auto()  # exchange two loops of one kind in nesting order
-    ORDER = enum.auto()  # the nesting order of the loops, outermost first, as positions
-    PADTO = enum.auto()  # round a range up to a multiple of `amt`; what is beyond is masked
-    MERGE = enum.auto()  # two parallel ranges become one, the second running faster
-    STAGE = enum.auto()  # `axis` numbers a ``Kernel.stageable`` value; `amt` = positions of the ranges kept outside
-    SPLIT = enum.auto()  # a reduction becomes `amt` partial results, which are then combined
-    TC = enum.auto()  # the reduction `axis` steps through a matrix unit; `amt` = (m, n[, copies along m, along n])
-    # Without an axis: stores of whole aligned vectors go past the caches, for results too large to stay there.
-    # `axis` numbers a load: it fetches `amt` iterations of its innermost loop ahead, or as docs/opts.md says.
+    CUT = enum.auto()  # loop partitioning: split a parallel loop at the iterations `amt` into consecutive loops
+    SWAP = enum.auto()  # loop interchange: exchange the loops `axis` and `amt`, which have the same role
+    ORDER = enum.auto()  # loop permutation: `amt` = the positions of all loops, outermost first
+    PADTO = enum.auto()  # round a range up to a multiple of `amt`; accesses beyond the old size are masked
+    MERGE = enum.auto()  # fuse the ranges `axis` and `amt` into one; `amt` varies faster
+    STAGE = enum.auto()  # copy ``Kernel.stageable[axis]`` to local memory; `amt` = positions of the enclosing ranges
+    SPLIT = enum.auto()  # split-K: a reduction becomes `amt` partial results, which are then combined
+    TC = enum.auto()  # run the reduction `axis` on a matrix unit; `amt` = (m, n[, copies along m, along n])
+    # Without an axis: non-temporal stores of full aligned vectors, for results larger than the caches. With an axis:
+    # prefetch; `axis` numbers a load, `amt` = iterations of its innermost loop ahead, or a tuple (docs/opts.md).
     HINT = enum.auto()
-    ROTATE = enum.auto()  # `axis` numbers a load in a reduction: it is issued one iteration ahead of its reader
-    CARRY = enum.auto()  # a sum in blocks that stays in memory; `amt` = (block, the parallel range of the same tiles)
-    ONLINE = enum.auto()  # a maximum and the sums relative to it become one loop over blocks of `amt`
-    SKIP = enum.auto()  # blocks that a mask hides, and steps of a sum outside of a window, are not computed
-    # tiles of two loops in bands: `amt` = (the other, band[, 1: as one range of tiles[, blocks that go through them]]);
-    # -1: an axis of the grid from the last block to the first
+    ROTATE = enum.auto()  # software-pipeline load number `axis` of a reduction: it is issued one iteration early
+    CARRY = enum.auto()  # accumulate a sum in memory block by block; `amt` = (block size, positions of other ranges)
+    ONLINE = enum.auto()  # online softmax: a maximum and the sums relative to it become one loop over blocks of `amt`
+    SKIP = enum.auto()  # skip blocks that a mask hides completely, and steps of a sum outside of a window
+    # tile order: the tiles of two loops in bands; `amt` = (other axis, band size[, 1: merge into one range of tiles[,
+    # number of persistent blocks that loop over the tiles]]); -1: run a grid axis from the last block to the first
     WALK = enum.auto()
-    # further warps of the block fill the slots of rings, and its own only read them; `amt` groups of these take turns:
-    # at the blocks of a chain, else at places of the grid
+    # warp specialization: extra producer warps fill the slots of the rings, the block's own warps only read them;
+    # `amt` consumer groups alternate (ping-pong): over the blocks of a chain, else over tiles of the grid
     ROLES = enum.auto()
     LOCAL = enum.auto()  # the inner `amt` of a parallel range become threads of a block
-    GROUP = enum.auto()  # `amt` threads of a block share a reduction, taking turns
-    GROUPTOP = enum.auto()  # the same, each with a piece of its own
-    RANK = enum.auto()  # `amt` threads of a block count the equal keys of a range's steps
-    NOLOCALS = enum.auto()  # no blocks: every thread works alone
+    GROUP = enum.auto()  # `amt` threads of a block share a reduction, cyclically: thread t takes steps t, t + amt, …
+    GROUPTOP = enum.auto()  # `amt` threads of a block share a reduction, each a contiguous piece
+    RANK = enum.auto()  # block-wide histogram or rank: `amt` threads of a block count the equal keys of a range's steps
+    NOLOCALS = enum.auto()  # no local memory and no LOCAL/GROUP threads; the device chooses the block size
 
     def __repr__(self) -> str:
         return f"OptOps.{self.name}"
@@ -49,13 +51,19 @@ class OptOps(enum.Enum):
 
 @dataclass(frozen=True)
 class Opt:
-    """One optimizer choice. ``lanes`` belongs to STAGE: the width of the vectors that fill it; 0: one by one.
-    ``copies``: how many of them are filled side by side, where the staged value is a computed tile.
+    """One transformation of the optimizer.
 
-    ``layout`` and ``depth`` belong to the STAGE of an operand that its unit reads from local memory: how it lies there
-    (``swizzled``: rows of 128 bytes, ``ir.layout``), and how many slots a ring has, which copies fill ahead; ``depth``
-    2 of an operand in registers: it is made one step of the loop around before the unit reads it.
-    ``unit`` belongs to TC: the name of one of the target's matrix units; none: the first that fits.
+    Attributes:
+        op: the transformation.
+        axis: the range or value that it applies to (see ``OptOps``).
+        amt: its size, or a tuple whose meaning depends on ``op``.
+        lanes: STAGE: the width of the vectors that fill the stage; 0: scalar copies.
+        unit: TC: the name of one of the target's matrix units; empty: the first that fits.
+        copies: STAGE of a computed tile: the number of vectors that are filled side by side.
+        layout: STAGE of an operand that a unit reads from local memory: ``swizzled`` is rows of 128 bytes
+            (``ir.layout``); of an operand for the threads of a block: ``deep`` or ``flat`` (``stages``).
+        depth: STAGE of such an operand: the slots of its ring, which asynchronous copies fill ahead; for an operand in
+            registers, 2: it is computed one iteration of the enclosing loop before the unit reads it.
 
     >>> Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.STAGE, 1, (0,), lanes=16)
     (Opt(op=OptOps.UPCAST, axis=0, amt=4), Opt(op=OptOps.STAGE, axis=1, amt=(0,), lanes=16))
@@ -81,16 +89,16 @@ class Opt:
         return f"Opt(op={self.op!r}, axis={self.axis}, amt={self.amt}{more})"
 
     def illegal(self, why: str, mend: str = "another axis or amount") -> ArgumentError:
-        """The error that names the opt and what it lacks."""
+        """Return the error that names this opt and the reason why it is illegal."""
         return ArgumentError("Opt", f"{self}: {why}", mend)
 
     def require(self, condition: bool, why: str, mend: str = "another axis or amount") -> None:
-        """Raise it unless what the opt needs is so."""
+        """Raise ``illegal(why, mend)`` unless ``condition`` holds."""
         if not condition:
             raise self.illegal(why, mend)
 
     def part_of(self, size: Any, most: int = 0) -> int:
-        """How many steps of a range of ``size`` it takes: all of them where it does not say."""
+        """Return ``amt`` as a number of steps of a range of ``size``; the full size if ``amt`` is 0 or None."""
         self.require(isinstance(size, int), "the range has a symbolic size")
         amount, most = size if self.amt in (0, None) else self.amt, max(most, size)
         if not (isinstance(amount, int) and 1 < amount <= most):

@@ -1,7 +1,7 @@
-"""What each opt does to a kernel, and where it is legal.
+"""The implementation of each opt as a handler, and its legality checks.
 
-A handler applies its opt whole, or raises and leaves the kernel as it was; it returns the opts to note where these are
-not the one that was given.
+A handler applies its opt completely, or raises and leaves the kernel unchanged. It returns the opts to record in
+``Kernel.opts`` where these differ from the one given, else None.
 """
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _tile(k: KernelGraph, opt: Opt) -> None:
 
 
 def _feeds_unit(k: KernelGraph, r: UOp) -> bool:
-    """Whether a range is reduced by the steps of a matrix unit: its tiles of sums live through one loop."""
+    """Return True if ``r`` is reduced by the steps of a matrix unit, whose accumulators live in one loop."""
     return any(f.src[0].op is Ops.MMA and r in f.src[1:] for f in k.folds)
 
 
@@ -130,7 +130,7 @@ def _merge(k: KernelGraph, opt: Opt) -> None:
 
 
 def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
-    """The unit that the opt names, else the first that multiplies these types; multiply-adds where there is none."""
+    """Return the unit that the opt names, else the first unit with matching types; without one, a ``muladd`` unit."""
     everywhere = (*(u for u in k.target.units if u.emit == "muladd"), fma(fold.dtype, 0))
     for unit in (*(u for u in k.target.units if u.emit != "muladd"), *everywhere):
         wanted = opt.unit == unit.name or (not opt.unit and not unit.rounds)
@@ -142,9 +142,9 @@ def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
 
 
 def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
-    """Pad the ranges of a sum of products to whole tiles, split them, and let a unit do the steps.
+    """Pad the ranges of a sum of products to full tiles, split them, and run the steps on a matrix unit.
 
-    The opt is noted with the unit's name, so that it means the same on another target.
+    The opt is recorded with the unit's name, so that it has the same effect on another target.
     """
     r = k.axis(opt)
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
@@ -176,7 +176,7 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
         return _outer_product(k, k.ranges.index(m), k.ranges.index(n), (mu, nu), unit.n)
     m, n, r = k.pad(m, unit.m * mu), k.pad(n, unit.n * nu), k.pad(r, unit.k)
     whole = unit.fragment_c.whole
-    if not whole:  # copies and the unit's own ranges belong to the reader too
+    if not whole:  # the UPCAST and FRAGMENT ranges are shared with the consumer of the result
         m, n = _split_copies(k, m, mu, unit.m), _split_copies(k, n, nu, unit.n)
     else:
         m, n = _split_tile(k, m, unit.m * mu), _split_tile(k, n, unit.n * nu)
@@ -193,8 +193,8 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
 
 
 def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:
-    """A range over a staged tile, which reads what the loops around it have computed; the range itself where a tile is
-    a single row or column."""
+    """Split ``r`` and return the inner range over one staged tile, moved innermost; the outer range if a tile is a
+    single row or column."""
     outer, inner = k.split(r, size, Role.LOOP)
     if inner.op is not Ops.RANGE:
         return outer
@@ -204,7 +204,7 @@ def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:
 
 
 def _outer_product(k: KernelGraph, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
-    """What every machine can do: lanes along n, and copies of a vector's sums along m and n; as opts of their own."""
+    """Apply the fallback without a matrix unit, as opts of their own: PADTO, lanes along n, copies along n and m."""
     trial = k.copied()
     for axis, multiple in ((m, copies[0]), (n, lanes * copies[1])):
         if multiple > 1 and range_size(trial.ranges[axis]) % multiple:
@@ -213,7 +213,7 @@ def _outer_product(k: KernelGraph, m: int, n: int, copies: tuple[int, int], lane
         if amount > 1:
             loops = len(trial.parallel)
             apply(trial, Opt(op, axis, amount))
-            m -= axis == n and n < m and len(trial.parallel) < loops  # all of n's loop became lanes or copies
+            m -= axis == n and n < m and len(trial.parallel) < loops  # n's loop became lanes or copies
     vars(k).update(vars(trial))
     return []
 
@@ -259,15 +259,15 @@ HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.RANK: counts.rank,
 }
 
-# Their axis is one.
+# Opts whose axis is a reduction.
 OF_REDUCTIONS = (OptOps.GROUP, OptOps.GROUPTOP, OptOps.RANK, OptOps.UNROLL, OptOps.SPLIT, OptOps.TC)
 
 
 def apply(k: KernelGraph, opt: Opt) -> None:
-    """Apply one opt.
+    """Apply one opt and record it in ``k.opts``.
 
     Raises:
-        ArgumentError: if the opt is not legal here, with the axes that there are; the kernel is unchanged.
+        ArgumentError: if the opt is not legal here, with a list of the axes; the kernel is unchanged.
     """
     try:
         said = HANDLERS[opt.op](k, opt)

@@ -1,13 +1,12 @@
-"""The one planner: what a kernel is, the ways to run it that its target's data offer, what each costs; the cheapest is
-applied.
+"""The planner: it prices the candidate schedules that the target's data offer for a kernel and applies the cheapest.
 
-``structure`` names what the kernel is. The generators of that structure yield candidates: descriptors of lists of opts,
-each with a price in cycles that tells what they are spent on. A candidate that the kernel turns out not to suit is
-dropped, with the reason; of those left the cheapest is taken, the first where several cost the same. A contraction that
-no tile suits is taken for rows that are reduced.
+``structure`` classifies the kernel (contraction, reduced rows, scan, scatter, map). The generators of that structure
+yield candidates: lists of opts, each with a price in cycles by cause. A candidate that turns out not to suit the kernel
+is dropped, with the reason; of the others the cheapest is applied, the first of several with equal price. A contraction
+that no tile suits falls back on the generators of row reductions.
 
-What a candidate applies is legal: its generator asks before. Where one of its opts is refused, we made a mistake: with
-``CHECK_IR=1`` it is raised, else the next candidate is taken, and the plan tells.
+A generator only offers legal opts. If one is refused all the same, that is a bug of the generator: with ``CHECK_IR=1``
+the error is raised, else the next candidate is applied and ``Plan.mistakes`` records it.
 """
 from __future__ import annotations
 
@@ -37,14 +36,16 @@ from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structu
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for a kernel, in words.
+    """The planner's choice for a kernel, in words.
 
     Attributes:
-        structure: what the kernel is.
-        chosen: the candidate that was applied, and its ``cycles``.
-        other: the runner-up, ``why`` it lost; empty where there was none.
-        mistakes: opts of candidates that were refused, though their generators offered them.
-        alone: why workers do not share it, though there is much to do.
+        structure: the class of the kernel ("contraction", "rows", …).
+        chosen: the candidate that was applied.
+        cycles: its expected cycles.
+        other: the runner-up; empty if there was none.
+        why: the reason why ``other`` lost.
+        mistakes: candidates whose opts were refused, although their generators offered them.
+        alone: the reason why a large kernel runs on one worker; empty if it does not.
     """
 
     structure: str
@@ -62,7 +63,7 @@ class Plan:
 
 
 def plan(kernel: Kernel, target: Target) -> Plan:
-    """Apply the cheapest candidate that suits ``kernel``; what was chosen, and what came next.
+    """Apply the cheapest candidate that suits ``kernel``; return the choice and the runner-up.
 
     Raises:
         ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers is refused.
@@ -89,7 +90,7 @@ def plan(kernel: Kernel, target: Target) -> Plan:
 
 @contextmanager
 def _refusals(what: str, unfit: list[tuple[str, str]], mistakes: list[str]) -> Iterator[None]:
-    """Note why a candidate is dropped."""
+    """Catch the refusal of candidate ``what`` and record its reason in ``unfit`` or ``mistakes``."""
     try:
         yield
     except Unfit as reason:
@@ -101,7 +102,7 @@ def _refusals(what: str, unfit: list[tuple[str, str]], mistakes: list[str]) -> I
 
 
 def why_not(chosen: Candidate, other: Candidate) -> str:
-    """Why a candidate lost: how much longer it takes, and for what most of that.
+    """Return why ``other`` lost: its cycles relative to ``chosen``, and the cause of most of the difference.
 
     >>> a, b = (Candidate("", {"products": 100.0, "packing": cycles}, print) for cycles in (20.0, 50.0))
     >>> why_not(a, b), why_not(a, a)
@@ -118,27 +119,27 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
 
 
 def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
-    """What the first generator of a kernel's structure that has anything to offer offers."""
+    """Return the candidates of the first generator of a kernel's structure that offers any."""
     return next((ways for generate in generators(kernel, target) if (ways := list(generate(kernel, target)))), [])
 
 
 def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
-    """The generators of a kernel's structure, the most special one first: the next ones are only asked where nothing of
-    that suits it."""
+    """Return the generators of a kernel's structure, the most specific first; a later one is asked only if no candidate
+    of the earlier ones suits the kernel."""
     return GENERATORS[target.parallel][type(structure(kernel.sink))]
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Every thread of a grid by itself, where a setting asks for it."""
+    """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
     if settings.NOLOCALS:
         yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
 
-# *** loops of cores ***
+# *** CPU ***
 
 
 def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bool) -> Generator:
-    """Candidates whose opts end with what all loops of cores need."""
+    """Return a generator whose candidates end with ``finish``: prefetches, non-temporal stores, threads."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         work = weight_of(kernel)
 
@@ -152,7 +153,7 @@ def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bo
 
 
 def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """With sizes known only at run time."""
+    """Generate the candidate for kernels with sizes known only at run time."""
     if not all(isinstance(range_size(r), int) for r in kernel.order):
         yield Candidate("ranges of fixed size", {}, partial(symbolic_opts, target=target))
 

@@ -1,7 +1,8 @@
-"""What a way to run a kernel takes, in cycles of the busiest core, by what they are spent on.
+"""The analytic cost model of candidates: cycles of the busiest core, by cause.
 
-Generators describe a way: the steps of its tiles, and how many of what moves beside them. Only this file knows what
-these take, from the rows of the target: so all ways have one price, and none is touched to have it.
+Generators describe a candidate as the steps of its tiles (``Steps``) and the data moved besides (``Moved``). Only this
+module converts these to cycles, with the costs of the target, so that all candidates are priced alike without applying
+them.
 """
 from __future__ import annotations
 
@@ -22,17 +23,18 @@ from tinsmith.ir.symbolic import is_made_of, values_over
 from tinsmith.ir.units import MatrixUnit, Tile
 
 Price = dict[str, float]
-SEEN_VECTORS = 8  # of a range that is no constant step through memory: they tell for the others
+SEEN_VECTORS = 8  # vectors that are inspected along a range whose stride is not constant
 
 
 class Steps(NamedTuple):
-    """Steps of tiles through a sum, one after the other.
+    """The steps of tiles through a sum, one after the other.
 
     Attributes:
-        number: of the busiest core.
-        products: cycles of a unit's multiplications in a step, ``fed``: those in which its operands come meanwhile,
-            ``beside``: what is added to the longer of the two.
-        speed: the share of this that is reached.
+        number: steps of the busiest core.
+        products: cycles of the multiply-adds of one step.
+        fed: cycles to load the operands of one step, which overlap with ``products``.
+        beside: cycles of one step that overlap with neither.
+        speed: the fraction of the peak rate that is reached.
     """
 
     number: float
@@ -47,7 +49,8 @@ class Steps(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """So many of what ``cost``, a field of ``TileCosts``, is the price of: with several prices, that of ``way``."""
+    """``number`` operations, each costing the `TileCosts` field named ``cost``, or its entry ``way`` if it is a
+    tuple."""
 
     cost: str
     number: float
@@ -62,7 +65,7 @@ _PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
 
 def price(target: Target, steps: Steps | None = None, moved: Iterable[Moved] = (), slowed: float = 1.0) -> Price:
-    """Cycles of steps and of what moves; ``slowed``: all of it takes so many times as long."""
+    """Return the cycles of ``steps`` and of the data in ``moved``, by cause, all multiplied by ``slowed``."""
     spent = {} if steps is None else {"products": slowed * steps.cycles}
     for m in moved:
         each = getattr(target.core.tile, m.cost)
@@ -71,56 +74,64 @@ def price(target: Target, steps: Steps | None = None, moved: Iterable[Moved] = (
     return spent
 
 
-# *** loops of cores ***
+# *** CPU ***
 
 
 def vector_steps(target: Target, number: float, rows: int, vectors: int) -> Steps:
-    """Of a register tile: multiply-adds, and loads of a scalar for each row and of the vectors."""
+    """Return the steps of a register tile of ``rows`` × ``vectors`` accumulators: per step one scalar load for each
+    row, one vector load for each vector, and a multiply-add for each accumulator."""
     core = target.core
     least, beside = core.tile.step
     return Steps(number, rows * vectors / core.issue, max((rows + vectors) / core.issue, least), beside)
 
 
 def unit_steps(number: float, unit: MatrixUnit, copies: tuple[int, int]) -> Steps:
-    """Of a unit of one thread with tiles of sums side by side, each of which takes a row's or a column's operand."""
+    """Return the steps of a one-thread matrix unit with ``copies`` (rows, columns) of its tile: per step one operand
+    load for each row and for each column of tiles."""
     products = math.prod(copies) * 2.0 * unit.m * unit.n * unit.k / unit.rate
     return Steps(number, products, sum(copies) * unit.load, speed=unit.efficiency)
 
 
 def unit_results(target: Target, count: int, turned: int | None = None) -> Moved:
-    """Results of a unit on their way from its tiles to memory, which does not run along columns where they are
-    ``turned``, in blocks of so many rows and columns."""
+    """Return the cost of storing ``count`` results of a unit. If memory does not run along its columns, ``turned`` is
+    the side of the blocks that are transposed in registers on the way."""
     often = 1.0 if turned is None else next(often for side, often in target.core.tile.turned if turned >= side)
     return Moved("result", count * often)
 
 
 def chain_price(target: Target, products: float, seen: float = 1.0, rescaled: bool = False,
                 far: bool = False) -> Price:
-    """Of contractions of computed operands: vectors of ``products``, of which masks leave a share to be ``seen``; with
-    running sums that are ``rescaled``, or rows too ``far`` to stay in the second cache."""
+    """Return the price of contractions of computed operands (back-to-back GEMM).
+
+    Args:
+        products: vectors of multiply-adds.
+        seen: the fraction of them that masks leave.
+        rescaled: running sums are rescaled after every block (online softmax).
+        far: rows are too large to stay in the second cache.
+    """
     core, whole = target.core, products * seen / target.core.issue
     more = {"rescaling": core.rescaling - 1} if rescaled else {"rows beyond the cache": core.spilled - 1} if far else {}
     return {"products": whole} | {part: whole * share for part, share in more.items()}
 
 
 def busiest(count: int, size: int, threads: int) -> float:
-    """How much longer the busiest worker takes than if ``count`` vectors, which come in panels of ``size``, were shared
-    out evenly.
+    """Return the load imbalance (slowest worker / mean) of ``count`` vectors split into panels of ``size`` over
+    ``threads`` workers.
 
     >>> busiest(16, 4, 2), busiest(12, 4, 2), busiest(9, 9, 2)
     (1.0, 1.3333333333333333, 1.0)
     """
     panels = -(-count // size)
     if panels == 1 or threads < 2:
-        return 1.0  # the workers share the rows
+        return 1.0  # a single panel: the workers split the rows instead
     ends = [min(panels * n // threads * size, count) for n in range(threads + 1)]
     return max(b - a for a, b in pairwise(ends)) * threads / count
 
 
 def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp],
                 ranges: Iterable[UOp]) -> dict[UOp | None, float]:
-    """Cycles to read and write as many elements as a vector has, with lanes along each of some ranges, of which a short
-    one fills a part of them, the cheapest first; None: one by one."""
+    """Return the cycles to load and store one vector of elements, by the range that the lanes run along, the cheapest
+    first; the key None is for scalar accesses. A range shorter than ``lanes`` saves only its share of a vector."""
     alone = access_cycles(target, lanes, loads, stores, None)
     found = {r: alone - (alone - access_cycles(target, lanes, loads, stores, r)) * min(1.0, range_size(r) / lanes)
              for r in ranges}
@@ -128,10 +139,10 @@ def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequen
 
 
 def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
-    """Cycles for a vector of ``lanes`` elements along ``r``, or as many one by one. Loads of few elements, which stay
-    in registers or near, count for as much as they are."""
+    """Return the cycles to load and store ``lanes`` elements, as a vector along ``r`` or, for None, one by one. A load
+    is weighted by its number of elements relative to the largest access: few elements stay in registers or near."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
-    beyond = max(lanes - 1, 1)  # each lane but the first
+    beyond = max(lanes - 1, 1)  # lanes after the first
     total = 0.0
     for n in loads:
         total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r, lanes)] * beyond)
@@ -141,7 +152,8 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
 
 
 def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
-    """How memory lies for vectors along ``r``, as ``Core.reads`` counts it."""
+    """Return the position in ``Core.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0), 2
+    stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
     if r is None:
         return 4
     stride = stride_of(index, r)
@@ -155,8 +167,9 @@ def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
 
 
 def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
-    """Whether the lanes of a vector along ``r`` share elements that lie side by side, as a window of two had them as
-    its maximum, and their step if it is constant, as it is in blocks of whole vectors. The first few vectors tell."""
+    """Return (True if the lanes of every vector along ``r`` lie within ``lanes`` neighbouring elements, as after the
+    maximum of a window of two; the stride of the lanes, or None if it is not constant). The first ``SEEN_VECTORS``
+    vectors decide."""
     own = {t: factor for t, factor in linear_form(index)[0].items() if r in t.ranges}
     if not all(is_made_of(t, r) for t in own):
         return False, None
@@ -169,9 +182,18 @@ def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
 
 def row_price(target: Target, vectors: float, cycles: float, stored: float, loops: float, rows: float,
               chain: float = 1, together: int = 1, far: bool = False) -> Price:
-    """Of reductions: each of so many vectors takes ``cycles`` and its share of ``loops``, results take what is
-    ``stored``; at the end of each of ``rows``, which ``together`` wait for, is a chain of operations. ``far``: what is
-    read and written does not stay in the second cache."""
+    """Return the price of reductions of rows.
+
+    Args:
+        vectors: vectors that are read.
+        cycles: cycles to read one of them.
+        stored: cycles to store the results.
+        loops: cycles of loop overhead.
+        rows: row ends, at each of which the lanes are combined.
+        chain: dependent operations at a row's end.
+        together: rows whose ends overlap.
+        far: the data do not stay in the second cache.
+    """
     core = target.core
     ends = rows * core.latency * chain / together
     return {"memory": vectors * cycles + stored, "loops": loops, "waiting": ends} | (
@@ -179,18 +201,18 @@ def row_price(target: Target, vectors: float, cycles: float, stored: float, loop
 
 
 def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Price:
-    """Of running values: steps combined in vectors of ``lanes``, or waiting for each other in several ``chains`` with
-    lanes of their own."""
+    """Return the price of a scan: steps combined within vectors of ``lanes``, or ``chains`` independent chains of
+    dependent steps, each with ``lanes`` lanes."""
     each = target.core.latency / chains if chains else lanes.bit_length()
     return {"steps": steps * each / lanes}
 
 
-# *** grids of blocks ***
+# *** GPU: grids of thread blocks ***
 
 
 def rate_of_core(unit: MatrixUnit, target: Target) -> float:
-    """Multiplications and additions in a cycle of a core of a grid, which has several units for a warp each; those of
-    several warps take all of them."""
+    """Return the multiplications and additions per cycle of one multiprocessor on ``unit``. A multiprocessor has
+    ``Blocks.units`` units of one warp each; a unit of several warps (wgmma) uses all of them."""
     blocks = target.blocks
     if unit.emit == "muladd":
         return 2.0 * blocks.fma
@@ -198,16 +220,21 @@ def rate_of_core(unit: MatrixUnit, target: Target) -> float:
 
 
 def waves_of(target: Target, sizes: Sequence[int], sides: Sequence[int], batch: int = 1) -> int:
-    """How many tiles with such sides a core computes, one after the other, in a batch of results of such sizes."""
+    """Return the number of tiles with sides ``sides`` that one core computes, one after the other, for ``batch``
+    results of ``sizes``."""
     return -(-batch * math.prod(-(-size // side) for size, side in zip(sizes, sides)) // target.cores)
 
 
 def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copies: tuple[int, int],
                 depth: int, waves: int, length: int) -> Steps:
-    """Of tiles whose operands pass through local memory, ``depth`` elements of the sum at a time.
+    """Return the steps of a block's tile whose operands are staged in local memory, ``depth`` elements of the sum at a
+    time.
 
     Args:
-        threads: (or warps with the unit) along the rows and columns of a block's tile, ``copies``: products of each.
+        threads: threads (warps for a unit of a warp) along the rows and columns of the tile.
+        copies: products of each thread along the rows and columns.
+        waves: tiles that one core computes, one after the other.
+        length: elements of the sum.
     """
     data = target.blocks
     own = copies[0] * unit.m, copies[1] * unit.n
@@ -215,20 +242,22 @@ def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copi
     words = (math.prod(threads) * sum(own) + 2 * sum(sides)) * unit.a.itemsize / 4
     products = 2 * math.prod(sides) / rate_of_core(unit, target) + data.copied * sum(sides) / data.fma
     warps = waves * math.prod(threads) * unit.threads / data.warp
-    hidden = max(data.warps / warps, 1.0) ** data.hiding  # few warps wait for each other's results
+    hidden = max(data.warps / warps, 1.0) ** data.hiding  # few warps per core hide less latency
     return Steps(waves * length * hidden, products, words / data.words, data.meeting / depth)
 
 
 def staged_steps(target: Target, unit: MatrixUnit, tile: Tile, columns: int, waves: int, length: int,
                  results: float = 0.0, rows: int = 0) -> Steps:
-    """Of a tile that a unit's row lists: rows below each other and so many columns, at the tile's share of its rate.
+    """Return the steps of a tile that reads its operands from a ring: ``tile.below`` unit tiles high and ``columns``
+    wide, at the fraction ``tile.speed`` of the unit's rate.
 
     Args:
-        length: of the sum; ``results``: steps of it in which the unit waits for what follows.
-        rows: of patches, that copies bring for a row's bytes of steps.
+        length: elements of the sum.
+        results: elements of the sum that the unit could process during the epilogue, while it is idle.
+        rows: rows of patches (convolution) that bulk copies bring for each ``ROW_BYTES`` of the sum.
     """
     data, long = target.blocks, length + results
-    if tile.turns:  # one group's results are stored while another's products are under way
+    if tile.turns:  # ping-pong: one group's epilogue overlaps with another's products
         alone = data.alone * results
         long = max(length, (length + alone) / tile.turns) + alone / waves
     products = 2.0 * unit.m * tile.below * columns / rate_of_core(unit, target)
@@ -236,6 +265,7 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: Tile, columns: int, wav
 
 
 def storing(target: Target, unit: MatrixUnit, after: int) -> float:
-    """Steps of the sum that a staged unit does while results are stored, with so many operations on each."""
+    """Return the elements of the sum that a staged unit could process during the epilogue, with ``after`` operations
+    per result."""
     share = unit.rate / max(u.rate for u in target.units)
     return (target.blocks.result + target.blocks.after * after) * share

@@ -1,31 +1,31 @@
-"""Rings: the loop of a reduction whose operands are on their way to local memory while others are worked on.
+"""Software-pipelined loops over staged operands: rings filled by bulk copies (``Ring``), and double buffering by
+threads (``Pipeline``).
 
-A ``Ring`` is that of a unit which reads its operands from slots itself; a ``Pipeline`` that of all other loops.
-
-The loop of a product whose operands copies under way bring to local memory, slot by slot.
+A ``Ring`` belongs to a matrix unit that reads its operands from local memory itself (wgmma). Asynchronous bulk copies
+fill its slots ahead of the products:
 
     fill slots 0 … distance-1
     for step:  wait for the step's slot;  products;  fill the slot that the products `in_flight` + 1 ago have read;
                drain all groups of products but the last `in_flight`
 
-A slot is filled by bulk copies of boxes of a view of memory, which one thread issues; what lies outside of the view is
-zero, so that padded ranges need no guards. A block's threads meet once per step: then all have drained what read the
-slot to be filled. A ring of one slot is a plain copy between two barriers.
+One thread issues the bulk copies of boxes of a memory view; elements outside of the view are zero, so that padded
+ranges need no guards. The threads of a block meet at a barrier once per step: by then all have drained the products
+that read the slot to be filled. A ring of one slot is a plain copy between two barriers.
 
-With roles, warps of their own fill slots as soon as they are free, and nobody meets:
+With warp specialization (``ROLES``), producer warps fill slots as soon as they are free, without barriers:
 
     filling:  for step:  wait until the slot is free;  fill it
     reading:  for step:  wait for the step's slot;  products;  drain;  release the slot
 
-Groups of readers that take turns at a block's places (``Turns``) leave their steps under way:
+Consumer groups that alternate on the tiles of a block (ping-pong, ``Turns``) keep their last step in flight:
 
     reading:  take the turn
               for step:  wait for the step's slot;  products;  drain those before;  release their slot
               hand on the turn;  drain;  release the last slot;  store the result
 
-Where a block goes through several places of the grid, both count steps on from one place to the next, so that the next
-place's slots are filled while a result is stored. The operands of a chain come by a ring each, which the loop over
-blocks walks (``emit_chains.py``).
+If a persistent block loops over several tiles of the grid, producers and consumers continue counting steps from one
+tile to the next, so that slots are filled for the next tile while a result is stored. The operands of a chain have a
+ring each, which the loop over blocks steps through (``emit_chains.py``).
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tinsmith.ir.uop import toposort
 
 
 class Sum(Protocol):
-    """The reduction whose loop goes through a ring: its emitter, and its values by copy."""
+    """The reduction whose loop uses a ring: its emitter, and its accumulators by copy."""
 
     lin: Emitter
     values: dict[tuple[int, Coords, Coords], UOp]
@@ -59,10 +59,14 @@ class Sum(Protocol):
 
 
 class Ring:
-    """The slots of operands, and the loop that fills them up to its end.
+    """The slots of staged operands, and the loop ``loop`` up to ``end`` that fills them.
 
-    ``in_flight``: steps that the unit works on when the next begins. ``free``: where readers say that they have left a
-    slot; None where all threads meet, or no slot is filled again.
+    Attributes:
+        in_flight: steps whose products are still running when the next step begins.
+        distance: steps that slots are filled ahead.
+        free: the barriers by which consumers release slots; None if all threads meet at a barrier, or if no slot is
+            filled twice.
+        slot: the slot of the step that was waited for last.
     """
 
     def __init__(self, lin: Emitter, stages: Sequence[UOp], loop: UOp | None, end: UOp, in_flight: int) -> None:
@@ -81,11 +85,11 @@ class Ring:
         self.slot = UOp.index(0)
 
     def run(self, writer: Sum, bodies: list[UOp]) -> None:
-        """The whole loop; the writer's values are drained after it."""
+        """Emit the loop; the writer's accumulators are drained after it."""
         lin = self.lin
         if lin.role is None:
             if lin.turn is not None:
-                lin.barrier()  # no warp reads what is filled now
+                lin.barrier()  # no warp still reads the slots
             self.fill_first()
         loop, turns = self.loop, lin.turns if lin.group is not None else None
         if turns is not None and lin.own_turn is not None:
@@ -101,19 +105,19 @@ class Ring:
             self.release(self.at(self.end - 1)[0])
 
     def fill_first(self) -> None:
-        """What is under way before the first step."""
+        """Issue the copies of the first ``distance`` steps."""
         for step in range(self.distance):
             self.fill(UOp.index(step))
 
     def at(self, step: UOp) -> tuple[UOp, UOp]:
-        """The slot of a step, and the parity of its fill: steps count on through all places of the grid."""
+        """Return the slot of a step and the parity of its fill; steps are numbered through all tiles of the block."""
         turn = self.lin.turn
         count = step if turn is None else turn * self.end + step
-        count += 2 * self.depth * (count.vmin < 0)  # of a step before this one, which is none before the first
+        count += 2 * self.depth * (count.vmin < 0)  # step -1, of the tile before
         return (count % self.depth).simplify(), (count // self.depth % 2).simplify()
 
     def step(self, writer: Sum, step: UOp, bodies: list[UOp]) -> None:
-        """Wait for the slot of a step, let the unit work on it, and fill another or say that it is free."""
+        """Wait for the slot of a step, issue its products, and fill another slot or release this one."""
         lin, alone = self.lin, self.lin.role is None
         if alone and not self.distance:
             lin.barrier()
@@ -134,18 +138,18 @@ class Ring:
                 self.release(self.at(step - 1)[0])
 
     def wait(self, step: UOp) -> None:
-        """Until the slot of a step is filled, which tiles are read from then on."""
+        """Wait until the slot of a step is filled; operand tiles are read from it from then on."""
         self.slot, parity = self.at(step)
         lin = self.lin
         lin.force(UOp(Ops.WAIT, None, (self.ring, lin.expression(self.slot), lin.expression(parity))))
 
     def release(self, slot: UOp | None = None) -> None:
-        """This warp has left a slot, the one that it waited for last if none is named."""
+        """Signal that this warp no longer reads ``slot``, by default the slot that it waited for last."""
         if self.free is not None:
             self.lin.force(UOp(Ops.RELEASE, None, (self.free, self.lin.expression(slot or self.slot))))
 
     def refill(self, step: UOp) -> None:
-        """The fill of a step, as soon as its slot is free."""
+        """Wait until the slot of a step is free and issue its copies (producer)."""
         lin = self.lin
         if self.free is not None:
             slot, parity = self.at(step)
@@ -154,7 +158,7 @@ class Ring:
         self.copies(step)
 
     def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp:
-        """An operand's tile in the slot of this step."""
+        """Return an operand's tile in the slot of the current step."""
         lin, which, position = self.lin, self.stages.index(load.src[0]), load.src[1]
         first = {r: UOp.index(0) for r in position.ranges if r.arg[1] is Role.FRAGMENT}
         inside = lin.at(position.substitute(first).simplify(), coords)
@@ -162,7 +166,7 @@ class Ring:
         return lin.emit(lin.here, UOp(Ops.TILE, dtype, (self.memories[which], index)))
 
     def fill(self, step: UOp) -> None:
-        """One thread of the block issues the copies of a step, if there is such a step."""
+        """Let one thread of the block issue the copies of a step, if the loop has that step."""
         lin, within = self.lin, step.lt(self.end).simplify()
         if within.is_const and not within.arg:
             return
@@ -175,7 +179,7 @@ class Ring:
             self.copies(step)
 
     def copies(self, step: UOp) -> None:
-        """The fill of a step's slot begins."""
+        """Issue the copies of a step."""
         lin, slot = self.lin, self.at(step)[0]
         line = lin.expression(slot)
         copies = [self.boxes(which, step, slot) for which in range(len(self.stages))]
@@ -186,7 +190,8 @@ class Ring:
                 lin.force(UOp(Ops.ASYNC_COPY, None, (self.ring, line, memory, *src), view))
 
     def boxes(self, which: int, step: UOp, slot: UOp) -> list[tuple[View, tuple[UOp, ...]]]:
-        """The copies that fill an operand's slot, a chunk each: (view, (place, memory, coordinates))."""
+        """Return the copies that fill an operand's slot, one per chunk: (view, (offset in the ring, memory,
+        coordinates))."""
         lin, stage = self.lin, self.stages[which]
         layout, ranges = stage.arg.layout, stage.src[1:]
         chunk = ranges[0] if layout.chunks > 1 else UOp.index(0)
@@ -207,19 +212,19 @@ class Ring:
 
 
 def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
-    """The stages with slots that the loop over ``r`` fills: it is the last of the loops around them to be opened."""
+    """Return the stages with slots that the loop over ``r`` fills: those whose innermost enclosing loop it is."""
     opened = lin.opened | {r}
     found = [n for n in toposort(nodes) if n.op is Ops.STAGE and n.arg.depth > 1]
     return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
 
 
 class Pipeline:
-    """A loop in which threads load what they will need an iteration later, and then store it to another slot.
+    """A double-buffered loop: threads load the next iteration's operands to registers, and store them to another slot.
 
         load, store 0
         for step:  barrier;  load step + 1;  work on slot step;  store to slot step + 1
 
-    One barrier a step is enough: behind it, all have stored this step's slot and none reads the one before it.
+    One barrier per step suffices: after it, all threads have stored this step's slot, and none reads the one before it.
     """
 
     def __init__(self, writer: Sum, loop: UOp, end: UOp, stages: Sequence[UOp]) -> None:
@@ -229,9 +234,9 @@ class Pipeline:
             self.lin.scopes[-1].values[stage, ()] = memory
 
     def run(self, start: UOp, stores: Sequence[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        """The loop; ``stores`` are what ``inside`` writes, which now reads from slots."""
+        """Emit the loop. ``stores``: the stores that ``inside`` emits; their loads are redirected to the slots."""
         lin, r = self.lin, self.loop
-        if len(lin.scopes) > 1:  # an earlier turn of the loop around may still be read
+        if len(lin.scopes) > 1:  # an iteration of an outer loop may still read the slots
             lin.barrier(self.memories)
         self.land(self.begin(start), start)
         table = {n: n.replace(src=(n.src[0], (n.src[1] + self.place(n.src[0], r)).simplify(), *n.src[2:]))
@@ -247,13 +252,14 @@ class Pipeline:
         self.writer.in_loop(r, start, self.end, step)
 
     def place(self, stage: UOp, step: UOp) -> UOp:
-        """Where the slot of a step begins."""
+        """Return the offset of the slot of a step."""
         slots: int = stage.arg.depth
         elements: int = prod(stage.arg)
         return step % slots * elements
 
     def begin(self, step: UOp) -> list[UOp]:
-        """What a step's slots are filled with, under way; of too many only when they land."""
+        """Issue the loads of a step's slots and return the stores to them; above a limit of registers, loads are issued
+        in ``land``."""
         lin, found = self.lin, []
         for stage, memory in zip(self.stages, self.memories):
             fill = filling(stage, memory)
@@ -270,15 +276,15 @@ class Pipeline:
         return found
 
     def land(self, fills: Sequence[UOp], step: UOp) -> None:
-        """Store to the slots of a step what has come."""
+        """Store the loaded elements to the slots of a step."""
         for stage, fill in zip(self.stages, fills):
             at = (fill.src[1] + self.place(stage, step)).simplify()
             self.lin.fill([fill.replace(src=(fill.src[0], at, *fill.src[2:]))], ())
 
 
 def rings_of(lin: Emitter, product: UOp) -> list[Ring]:
-    """The rings of a product's operands: one for those that a loop brings, the product's own or that over the blocks
-    of a chain; and in a chain one for what stays."""
+    """Return the rings of a product's operands: one for the operands that a loop brings (the product's loop, or the
+    loop over the blocks of a chain), and in a chain one for the operands that stay."""
     stages = list(dict.fromkeys(s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE))
     if all(s in lin.rings for s in stages):
         return [ring for ring in dict.fromkeys(lin.rings[s] for s in stages) if isinstance(ring, Ring)]
@@ -286,18 +292,18 @@ def rings_of(lin: Emitter, product: UOp) -> list[Ring]:
     if blocks is None:
         loop, one = loop_of(lin, product), UOp.index(1)
         deep = min(s.arg.depth for s in stages) > 2
-        late = lin.role is None or lin.group is not None  # else other readers' steps are under way meanwhile
+        late = lin.role is None or lin.group is not None  # else the other consumers' products overlap instead
         return [Ring(lin, stages, loop, one if loop is None else loop.src[-1], int(late and deep))]
     fixed, brought = ([s for s in stages if (blocks in s.ranges) is moves] for moves in (False, True))
     out = [Ring(lin, fixed, None, UOp.index(1), 0)] if fixed else []
-    late = made_ahead(product)  # the unit still works on the last block when the next begins
+    late = made_ahead(product)  # the products of the last block overlap with the next block
     end = lin.span_of(blocks)[1]
     end = end.maximum(1).simplify() if late else end
     return out + ([Ring(lin, brought, blocks, end, int(late))] if brought else [])
 
 
 def produce(lin: Emitter, rings: Sequence[Ring]) -> None:
-    """What one thread does that fills slots: all fills of a place of the grid, step by step."""
+    """Emit the producer thread: all fills of one tile of the grid, step by step."""
     _, thread = lin.threads_of[0]
     with lin.only(lin.raw(thread.eq(0))):
         for loop in dict.fromkeys(ring.loop for ring in rings):
@@ -311,21 +317,22 @@ def produce(lin: Emitter, rings: Sequence[Ring]) -> None:
 
 
 def readers(lin: Emitter, name: str, slots: int, groups: int) -> UOp:
-    """A ring whose slots are filled by all warps of so many groups leaving them."""
+    """Define a ring of barriers for slots that all warps of ``groups`` consumer groups release."""
     warps = groups * lin.kernel.products[0].arg.threads // lin.kernel.target.warp
     return lin.emit(0, UOp(Ops.DEFINE_RING, None, (), (name, slots, warps)))
 
 
 class Turns:
-    """Groups of warps that take turns at their unit: a ring without data, in which each group has a slot, and the group
-    before it leaves that slot when the unit has got its work. While one multiplies, others compute what is between."""
+    """Ping-pong: consumer groups take turns at their matrix unit, ordered by a ring of barriers without data. Each
+    group has a slot, which the group before it releases when its products are issued. While one group multiplies, the
+    others compute softmax or epilogue."""
 
     def __init__(self, lin: Emitter, group: UOp, groups: int) -> None:
         self.lin, self.group, self.groups = lin, group, groups
         self.ring = readers(lin, "turn", groups, 1)
 
     def take(self, step: UOp) -> None:
-        """Until it is this group's turn, for the step of this number; the first group begins."""
+        """Wait until it is this group's turn for step number ``step``; the first group does not wait for step 0."""
         lin, parity = self.lin, (step + 1 + self.group.minimum(1)) % 2
         lin.force(UOp(Ops.WAIT, None, (self.ring, self.group, lin.expression(parity.simplify()))))
 
@@ -335,14 +342,14 @@ class Turns:
 
 
 def loop_of(lin: Emitter, product: UOp) -> UOp | None:
-    """The loop that a product's steps stand in."""
+    """Return the loop that steps through a product; None if it has a single step."""
     fold = next((f for f in lin.kernel.folds if f.src[0] is product), None)
     return None if fold is None else next((r for r in fold.src[1:] if not r.arg[1].expanded), None)
 
 
 def shared_out(lin: Emitter, readers: int, threads: int) -> tuple[int, int] | None:
-    """Registers of a thread that fills slots, and of one that reads them, where they are shared out between ``readers``
-    groups of threads and one that needs few; None where all may have the same."""
+    """Return the registers of a producer thread and of a consumer thread, for ``readers`` consumer groups of
+    ``threads`` threads and one producer group; None if all threads can have the same number."""
     each = lin.kernel.target.block_registers // ((readers + 1) * threads) // 8 * 8
     if readers < 2 or not each:
         return None

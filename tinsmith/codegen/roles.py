@@ -1,4 +1,4 @@
-"""Ranges: what the linearizer makes of one, and its size."""
+"""Kinds of ranges (``Role``), and helpers for their sizes."""
 from __future__ import annotations
 
 import enum
@@ -10,18 +10,18 @@ from tinsmith.ir import UOp
 
 
 class Role(enum.Enum):
-    """The role of a range; the letter names it in kernel names and DEBUG output."""
+    """The kind of a range; the letter names it in kernel names and DEBUG output."""
 
-    THREAD = "t"  # split over CPU workers
-    GLOBAL = "g"  # blocks of a grid
+    THREAD = "t"  # split over the CPU worker threads
+    GLOBAL = "g"  # index of a thread block in the grid
     LOCAL = "l"  # threads of a block
     GROUP = "G"  # threads of a block that share a reduction
-    LOOP = "L"
-    BLOCK = "b"  # loops over blocks, around all that depends on them; sums over them stay in memory
-    REDUCE = "R"
-    RANK = "k"  # steps whose keys the threads of a block count together
-    UPCAST = "u"  # copies in registers
-    UNROLL = "r"  # copies of a reduction's step
+    LOOP = "L"  # loop over independent iterations, or over the ordered steps of a scan
+    BLOCK = "b"  # outer loop over blocks of another range; sums over it are accumulated in memory
+    REDUCE = "R"  # loop of a reduction
+    RANK = "k"  # steps of a histogram or rank, which the threads of a block share
+    UPCAST = "u"  # register tile: copies of a parallel iteration
+    UNROLL = "r"  # unrolled copies of a reduction step
     VECTOR = "v"  # lanes of vector registers
     FRAGMENT = "m"  # rows, columns or depth of a matrix unit's tile
 
@@ -30,20 +30,20 @@ class Role(enum.Enum):
 
     @property
     def expanded(self) -> bool:
-        """Written out by the linearizer instead of looped over."""
+        """True if the linearizer unrolls or vectorizes the range instead of emitting a loop."""
         return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
 
 
-THREADS = (Role.LOCAL, Role.GROUP)  # of a block
+THREADS = (Role.LOCAL, Role.GROUP)  # threads of a block
 
 
 def range_size(r: UOp) -> Any:
-    """How many iterations a range has: an int, or a UOp where it is known at launch only."""
+    """Return the number of iterations of a range: an int, or a UOp if it is known only at launch."""
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
 
 
 def count_of(ranges: Iterable[UOp]) -> int:
-    """Iterations of ranges; a symbolic size counts as its greatest value.
+    """Return the product of the sizes of ``ranges``; a symbolic size counts as its greatest value.
 
     >>> count_of([UOp.range(3, 0, Role.LOOP), UOp.range(4, 1, Role.REDUCE)])
     12
@@ -52,7 +52,7 @@ def count_of(ranges: Iterable[UOp]) -> int:
 
 
 def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
-    """Ranges as digits of one number, the fastest first."""
+    """Return each range as a mixed-radix digit of ``number``; the first range varies fastest."""
     table, pitch = dict[UOp, UOp](), 1
     for r in ranges:
         table[r] = (number // pitch % range_size(r)).simplify()
@@ -61,12 +61,13 @@ def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
 
 
 def limits(r: UOp) -> tuple[UOp, UOp] | None:
-    """The first and the last but one step of a range that takes only some of its steps; None if it takes all."""
+    """Return (start, end) of a range that runs over part of its steps; None if it runs over all."""
     return r.src[:2] if len(r.src) == 3 else None
 
 
 def is_partial(r: UOp) -> bool:
-    """Whether guards stop the last iteration on its way: it is written by itself, and the others have none.
+    """Return True if the range's last iteration is partial: guards leave it early, and it is emitted as a separate copy
+    of the loop body, so that the other iterations need no guards.
 
     >>> is_partial(UOp.range(3, 0, Role.LOOP)), is_partial(UOp.range(3, 0, Role.LOOP, True))
     (False, True)
@@ -75,7 +76,7 @@ def is_partial(r: UOp) -> bool:
 
 
 class Axis(NamedTuple):
-    """One range of a kernel: what an opt's ``axis`` counts.
+    """A range of a kernel as shown to users: the item that an opt's ``axis`` numbers.
 
     >>> Axis(8, Role.REDUCE)
     8 reduce

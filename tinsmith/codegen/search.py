@@ -1,7 +1,7 @@
-"""Searching opts by measured time: a beam of the best lists so far, each extended by every legal opt.
+"""Beam search over lists of opts by measured time: the best lists so far are extended by every legal opt.
 
-The search knows no device: ``measure`` says how long a kernel takes, or None where it failed, was too slow or wrong.
-Only what the model of ``estimate`` thinks worth it is measured.
+The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was too slow or
+gave a wrong result. Only the extensions that the model of ``estimate`` ranks best are measured.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort
 
-ROUNDS = 10  # opts at most that are added to the lists that the search starts from
+ROUNDS = 10  # maximum number of opts added to a start
 GAIN = 0.98  # a round must make the best kernel at least this much faster, or the search ends
 COPIES = 256  # copies of one value beyond which a program is not worth compiling
 AMOUNTS = (2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
@@ -28,7 +28,15 @@ Measure = Callable[[Kernel], "float | None"]
 
 @dataclass(frozen=True)
 class Found:
-    """The best list of opts, its time and that of the first list; how many were measured, and how many failed."""
+    """The result of a search.
+
+    Attributes:
+        opts: the best list of opts.
+        seconds: its time.
+        before: the time of the first start.
+        tried: kernels measured.
+        failed: kernels whose measurement failed.
+    """
 
     opts: tuple[Opt, ...]
     seconds: float
@@ -39,12 +47,12 @@ class Found:
 
 def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: Machine,
                 measure: Measure) -> Found | None:
-    """The fastest list of opts that a beam of ``width`` finds; None if no start could be measured.
+    """Return the fastest list of opts that a beam of ``width`` finds; None if no start could be measured.
 
     Args:
         starts: kernels with opts already applied, the default first.
-        machine: for the model that chooses what to measure.
-        measure: seconds of a kernel, or None.
+        machine: for the model that selects the kernels to measure.
+        measure: returns the seconds of a kernel, or None.
     """
     search = _Search(width, target, machine, measure)
     beam = search.measured(starts)
@@ -63,7 +71,7 @@ def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: M
 
 
 class _Search:
-    """What has been seen and measured so far."""
+    """The kernels seen and measured so far."""
 
     def __init__(self, width: int, target: Target, machine: Machine, measure: Measure) -> None:
         self.width, self.target, self.machine, self.measure = width, target, machine, measure
@@ -72,7 +80,7 @@ class _Search:
         self.tried = self.failed = 0
 
     def measured(self, kernels: Iterable[Kernel]) -> list[tuple[Kernel, float]]:
-        """Kernels not seen before with their times, fastest first; those that failed are left out."""
+        """Return the kernels not seen before with their times, the fastest first; failed ones are left out."""
         out = []
         for k in kernels:
             if not self.new(k):
@@ -94,7 +102,7 @@ class _Search:
         return True
 
     def extended(self, kernel: Kernel) -> Iterator[Kernel]:
-        """``kernel`` with one more opt, for every legal one that does not write out too much."""
+        """Generate ``kernel`` with one more opt, for every legal one that does not unroll too much."""
         for opt in actions(kernel, self.target):
             more = kernel.copied()
             try:
@@ -106,13 +114,13 @@ class _Search:
 
 
 def copies(kernel: Kernel) -> int:
-    """The most copies that the linearizer writes of one value."""
+    """Return the greatest number of copies of one value that the linearizer writes."""
     expanded = (Role.UPCAST, Role.UNROLL)
     return max((count_of(r for r in n.ranges if r.arg[1] in expanded) for n in toposort(kernel.sink)), default=1)
 
 
 def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
-    """Opts worth trying next; some may be refused.
+    """Generate opts worth trying next; some may be illegal.
 
     >>> from tinsmith.codegen.lower import lower
     >>> from tinsmith.ir import Ops
@@ -146,7 +154,7 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
 
 
 def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
-    """A panel of each load, kept for all loops inside the first few that it depends on."""
+    """Generate a STAGE of each load, inside the first few loops that it depends on."""
     parallel = kernel.parallel
     for number, load in enumerate(kernel.loads):
         own = [r for r in parallel if r in load.ranges]

@@ -1,9 +1,9 @@
-"""The opt STAGE: what local memory holds, and in which form it is filled and read.
+"""The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
 
-A load, or what is made of loads alone, becomes a *panel*: boxes of what its readers need, a window with its borders
-once; or rows of a *matrix* for the threads of a block. What is made of reductions becomes a *tile* that every reader
-shares, under whatever names of its ranges. An operand of a matrix unit lies in the order or the layout that the unit
-reads. ``staging.py`` writes all of them.
+A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
+borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from
+reductions becomes a *tile* that all readers share, up to renaming of ranges. An operand of a matrix unit is stored in
+the order or layout that the unit reads. ``staging.py`` builds all of these nodes.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tinsmith.ir.uop import toposort
 
 
 def stage(k: KernelGraph, opt: Opt) -> None:
-    """Stage value number ``axis`` over all of its ranges but those at the positions ``amt``."""
+    """Stage value number ``axis`` over all of its ranges except those at the positions ``amt``."""
     values = k.stageable
     opt.require(opt.axis is not None and 0 <= opt.axis < len(values), f"there are {len(values)} values to stage")
     assert opt.axis is not None
@@ -65,20 +65,21 @@ def stage(k: KernelGraph, opt: Opt) -> None:
 
 
 def _widened(k: KernelGraph, load: UOp) -> UOp:
-    """A load of floats that is only read as other floats of 32 bits is staged as these: converted once, not at every
-    use."""
+    """Return the cast of a float load that is only read as float32 or tf32, so that it is converted once when staged;
+    else the load."""
     users = [n for n in toposort(k.sink) if load in n.src]
     other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
     return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
 
 
-# *** panels: what is loaded ***
+# *** panels: loaded values ***
 
 
 def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
-    """Fill it by vectors of ``lanes`` elements where memory runs along it, else (or for 0) one by one.
+    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory runs along it, else (or for 0) element by
+    element.
 
-    Ranges that only enter as one sum (a window's position and offset) are staged as that sum: a padded tile.
+    Ranges that only occur as one sum (position and offset of a window) are staged as that sum: a padded tile.
     """
     inside = sorted(inside, key=layout_rank)
     sides, table, valid = list[Side](), dict[UOp, UOp](), None
@@ -95,8 +96,9 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
 
 
 def _turned(k: KernelGraph, value: UOp) -> UOp | None:
-    """The threads that stores run along where a value's memory does not: each tile's rows are laid out along them,
-    and are one element longer, so that those who fill it column by column do not all meet in one bank."""
+    """Return the thread range that stores run along but the value's memory does not (a transposition); None if there is
+    none. Each row of the stage is laid out along it and padded by one element, so that threads that fill the stage
+    column by column do not all hit one bank."""
     if any(r.arg[1] is Role.VECTOR for r in value.ranges):
         return None
     along = [r for r in k.order if r.arg[1] is Role.LOCAL and r in value.ranges
@@ -106,10 +108,10 @@ def _turned(k: KernelGraph, value: UOp) -> UOp | None:
 
 
 def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
-    """Fresh ranges that fill a box, and the position they stand for.
+    """Return new ranges that fill a box, and the position that they stand for.
 
-    Where memory runs along it, these are whole vectors, or for a value with lanes as many copies as are worth
-    transposing.
+    If memory runs along the box, they are full vectors, or for a value with lanes as many copies as can be transposed
+    in registers.
     """
     lead = box.lead
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
@@ -119,7 +121,7 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
         if step > 1 and box.size >= step // 2:
             outer, inner = k.new_range(-(-box.size // step), Role.LOOP), k.new_range(step, role)
             return [outer, inner], (outer * step + inner).simplify()
-    dealt = any(r.arg[1] in THREADS for r in k.order)  # elements, out to the threads of a block
+    dealt = any(r.arg[1] in THREADS for r in k.order)  # elements are divided among the threads of a block
     copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
     f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
@@ -127,11 +129,9 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
 
 
 def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequence[UOp]) -> None:
-    """What a block reads of a contraction's operand as a matrix: ``deep``: each step of the reduction is a row of it;
-    ``flat``: its rows run along the reduction. Rows are 16 bytes further apart than they are long, so that what is
-    written across them does not all lie in one bank. With ``depth`` slots, the next steps' tiles are on their way while
-    the threads work on one (``rings.py``).
-    """
+    """Stage a contraction's operand as a matrix for the threads of a block. Layout ``deep``: each step of the reduction
+    is a row; ``flat``: rows run along the reduction. Rows are padded by 16 bytes against bank conflicts of column-wise
+    writes. With ``depth`` slots, the next steps' tiles are loaded while threads compute on one (``rings.py``)."""
     opt.require(opt.layout in ("deep", "flat") and k.target.block_threads > 0,
                 "a tile of a block of threads is deep or flat")
     filled = [n for n in toposort(k.sink) if n.op is Ops.STAGE and value in toposort(n)]
@@ -158,12 +158,12 @@ def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequ
     k.read_staged(load, {value: load})
 
 
-# *** tiles: what is made of reductions ***
+# *** tiles: values computed from reductions ***
 
 
 def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp], lanes: int, copies: int) -> None:
-    """It is laid out row by row along the last reduced range, filled as a tile of ``copies`` vectors of ``lanes``, and
-    read wherever the same value is needed, also by reductions that call their ranges otherwise."""
+    """Stage a computed value row by row along the last reduced range, filled as a tile of ``copies`` vectors of
+    ``lanes``; every equal value reads the stage, also in reductions that name their ranges differently."""
     *rows, last = sorted(inside, key=lambda r: r.arg[1] is Role.REDUCE)
     tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
     sides, table = list[Side](), dict[UOp, UOp]()
@@ -187,12 +187,12 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
 
 
 def _loads_elements(unit: MatrixUnit) -> bool:
-    """Whether the lanes of a unit load the elements of its operands, from wherever they are."""
+    """Return True if each lane of a unit loads its own elements of the operands, from any layout."""
     return not unit.fragment_a.whole and not unit.staged
 
 
 def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
-    """An operand of a matrix unit is staged as a whole, in the order in which the unit wants its elements."""
+    """Stage a complete operand of a matrix unit, in the unit's order of elements."""
     operand, unit = product.src[which], product.arg
     if matrix.reads_held(operand):
         return chains.make_ahead(k, opt, product, outside)
@@ -212,7 +212,8 @@ def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[U
 
 
 def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
-    """Read an operand of a matrix unit from a stage over ``inside`` and the unit's own ranges; or why it cannot."""
+    """Stage an operand of a matrix unit over ``inside`` and the unit's own ranges; return the reason if that is
+    impossible, else an empty string."""
     found: UOp | str
     if not product.arg.staged:
         found = matrix.packed_operand(product, which, inside, k.new_range, k.target)
@@ -226,7 +227,7 @@ def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UO
 
 
 def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int) -> UOp | str:
-    """An operand read from a slot of the ring of its reduction's loop."""
+    """Return an operand that is read from a slot of its ring, or the reason why that is impossible."""
     fold = next((f for f in k.folds if f.src[0] is product), None)
     loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
     loops += [r for r in product.src[which].ranges if r.arg[1] is Role.BLOCK]
@@ -244,10 +245,10 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
 
 
 def stage_what_no_unit_loads(k: KernelGraph) -> None:
-    """Operands that do not lie in memory as their unit loads them are staged, a tile at a time.
+    """Stage the operands whose memory layout their unit cannot load, a tile at a time.
 
     Raises:
-        ArgumentError: for a unit that reads them from a ring's slots, if they cannot lie there.
+        ArgumentError: for a unit that reads from a ring's slots, if they cannot be staged there.
     """
     while found := next((p for p in k.products if matrix.unloadable(p)), None):
         which = matrix.unloadable(found)[0]

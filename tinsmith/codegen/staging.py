@@ -1,10 +1,10 @@
-"""The one writer of stages: a value that is computed once into local memory, and is read from there.
+"""The builder of STAGE nodes: a value that is computed once into local memory and read from there.
 
     value(r, q)   →   load(STAGE(value(r', q'), r', q'), place)        r', q': fresh ranges that fill it
 
-Panels, padded windows, tiles of computed values, a unit's operands and its sums, what threads share: they are the same
-node and differ in their ``Side``s. What becomes a stage and with which sides is said by ``stages.py`` for the opt
-STAGE, by ``matrix.py`` and ``views.py`` for the operands of units.
+Panels, padded windows, tiles of computed values, a unit's operands and accumulators, values shared by threads: all are
+the same node with different ``Side``s. ``stages.py`` (for the opt STAGE), ``matrix.py`` and ``views.py`` (for operands
+of units) choose the value and its sides.
 """
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Side(NamedTuple):
     """A dimension of a stage.
 
     Attributes:
-        loops: what fills it, the slowest first; those of one step are none.
-        place: where along it a reader finds its element.
-        free: further steps of its first loop that nothing fills, so that what lies across is in other banks.
+        loops: the ranges that fill it, the slowest first; ranges of size 1 are left out.
+        place: the index along it at which a reader finds its element.
+        free: padding, in steps of its first loop, so that elements across it fall into different banks.
     """
 
     loops: Sequence[UOp]
@@ -36,12 +36,13 @@ class Side(NamedTuple):
 
 def from_stage(value: UOp, sides: Sequence[Side], table: Mapping[UOp, UOp] | None = None, valid: UOp | None = None,
                layout: Layout | None = None, depth: int = 1) -> UOp:
-    """The load of a value from its stage.
+    """Return the load of a value from its stage.
 
     Args:
-        table: the value's ranges in terms of those that fill the stage.
-        valid: where an element is filled with the value; its loads give 0 elsewhere.
-        layout: how it lies, if not as the sides say; ``depth``: slots.
+        table: the value's ranges in terms of the ranges that fill the stage.
+        valid: the condition under which an element is filled; loads of the value give 0 elsewhere.
+        layout: the layout in local memory; None: the order of ``sides``.
+        depth: slots of the stage.
     """
     copy, loops, sizes, place = value, list[UOp](), list[int](), UOp.index(0)
     for r, at in (table or {}).items():
@@ -58,12 +59,12 @@ def from_stage(value: UOp, sides: Sequence[Side], table: Mapping[UOp, UOp] | Non
 
 
 def under_names(load: UOp, names: dict[UOp, UOp]) -> UOp:
-    """What reads the same stage where a place's ranges have other names."""
+    """Return the load from the same stage with the ranges of its index renamed."""
     return load.replace(src=(load.src[0], load.src[1].substitute(names).simplify()))
 
 
 def _guarded(value: UOp, valid: UOp) -> UOp:
-    """A value whose loads, as far as a condition's ranges move them, give 0 where it is false."""
+    """Return ``value`` with ``valid`` as a further guard of the loads that depend on its ranges."""
     found = [n for n in toposort(value) if n.op is Ops.LOAD and not valid.ranges.isdisjoint(n.src[1].ranges)]
     return value.substitute({n: n.replace(src=(*n.src[:2], n.src[2] & valid if len(n.src) > 2 else valid))
                              for n in found})

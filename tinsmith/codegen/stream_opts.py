@@ -1,7 +1,9 @@
-"""The analytic model for contractions of computed operands: rows held in local memory, three register tiles.
+"""Candidates for contractions of computed operands on a CPU (back-to-back GEMM, attention): rows in local memory, and
+three register tiles.
 
-Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the rows'
-statistics read it along lanes, and the outer contraction reads it as scalars against vectors of its other operand.
+Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the row
+statistics (maximum, sum) read it along lanes, and the outer contraction reads it as broadcast scalars against vectors
+of its other operand.
 """
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from tinsmith.ir.uop import toposort
 
 
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Ways to go through contractions of computed operands, and through statements that sum up one tile."""
+    """Generate the schedules of contractions of computed operands, and of statements that reduce one tile along both
+    sides."""
     lanes, core = lanes_of(kernel, target), target.core
     products = sum(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
     sides = crossing(kernel.sink)
@@ -71,16 +74,17 @@ def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) 
 
 
 def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
-    """A few rows at a time, over all that is reduced."""
+    """Compute a few complete rows at a time."""
     lanes = lanes_of(kernel, target)
-    split(kernel, OptOps.UPCAST, rows[0], min(target.core.tile_rows, range_size(rows[0])))  # a size of one is no range
+    split(kernel, OptOps.UPCAST, rows[0], min(target.core.tile_rows, range_size(rows[0])))  # sizes of 1 have no range
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
 
 
 def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], sizes: list[int]) -> None:
-    """Statements that sum up one tile along both of its sides: block by block, their results in memory."""
+    """Compute statements that reduce one tile along both of its sides block by block, with their results accumulated in
+    memory."""
     lanes = lanes_of(kernel, target)
     for side, size in zip(sides, sizes):
         at = [kernel.ranges.index(r) for r in side]
@@ -94,8 +98,16 @@ def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], size
 
 
 class _Row(NamedTuple):
-    """Rows with a maximum and sums relative to it, one of them a contraction of all columns: what the maximum is over,
-    the rows and the columns of the results, bytes of a row, columns of a block, and whether a mask hides blocks."""
+    """A row reduction with a maximum and sums relative to it, one of them a contraction with all columns of the result.
+
+    Attributes:
+        over: the range of the maximum.
+        rows: the ranges of the rows.
+        column: the range of the result's columns.
+        nbytes: bytes of a row.
+        block: elements of a block of ``over``.
+        masked: a mask hides some blocks completely.
+    """
 
     over: UOp
     rows: list[UOp]
@@ -122,10 +134,10 @@ def _row(kernel: Kernel, target: Target) -> _Row | None:
 
 
 def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
-    """Rows with a maximum, block by block: where whole rows do not fit half of the second cache, or where a mask hides
-    blocks of them.
+    """Compute rows with a maximum block by block (online softmax): for rows that exceed half of the second cache, or
+    with a mask that hides blocks.
 
-    Measured, 8 heads of 64: 512 rows of 512 keys take 4.7 ms in blocks and 3.9 ms as whole rows, with a causal mask 3.5
+    Measured, 8 heads of 64: 512 rows of 512 keys take 4.7 ms in blocks and 3.9 ms as full rows, with a causal mask 3.5
     and 3.9; 4096 of 4096 (one head) 53 and 44 ms, with the mask 23 and 49.
     """
     lanes = lanes_of(kernel, target)
@@ -152,8 +164,8 @@ def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
 
 
 def tiles(kernel: Kernel, core: Core, lanes: int, around: Sequence[UOp] | None = None) -> None:
-    """Every inner contraction gets its tile, and then every computed operand that is not one already; ``around`` are
-    the loops around the tiles, all if not given."""
+    """Stage every inner contraction as a tile, then every computed operand that is not staged yet. ``around``: the
+    loops that enclose the tiles; None: all."""
     while inner := next((i for operand, _ in streams(kernel.sink) if (i := inner_contractions(operand))), None):
         values = [single_way_out(f, kernel.sink, _made_of_others(f, inner, kernel.sink)
                                  | _in_fewer_places(f, kernel.sink, around)) for f in inner]
@@ -177,7 +189,7 @@ def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
 
 
 def _in_fewer_places(fold: UOp, sink: UOp, around: Sequence[UOp] | None) -> frozenset[UOp]:
-    """Values made of a contraction that not everything made of it has, under whatever names of its ranges."""
+    """Return values computed from ``fold`` that occur fewer times than ``fold``, up to renaming of ranges."""
     if around is None:
         return frozenset()
     fixed = frozenset(around)
@@ -187,23 +199,23 @@ def _in_fewer_places(fold: UOp, sink: UOp, around: Sequence[UOp] | None) -> froz
 
 
 def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[UOp] | None) -> None:
-    """Stage ``value`` for the rows in registers and everything that reductions run over."""
+    """Stage ``value`` over its register-tile rows and its reduced ranges."""
     loops = [r for r in kernel.ranges if r.arg[1] in (Role.LOOP, Role.THREAD)] if around is None else around
     outside = [r for r in loops if r in value.ranges]
     reduced = (range_size(r) for r in reversed(kernel.order) if r in value.ranges and r.arg[1] is Role.REDUCE)
-    along = next(reduced, 1)  # a reduction over one element has no range
+    along = next(reduced, 1)  # a reduction over 1 element has no range
     while copies > 1 and along < lanes * copies:
         copies //= 2
     stage(kernel, value, outside, lanes if 1 < lanes <= 2 * along else 0, copies)
 
 
 def columns(kernel: Kernel, core: Core, lanes: int) -> None:
-    """Lanes and two vectors of columns for every outer contraction."""
+    """Vectorize every outer contraction along its columns, with ``Core.tile_vectors`` vectors of accumulators."""
     done: set[UOp] = set()
     while True:
         ready = [f for f in outer_folds(kernel.sink) if contraction(f)
                  and not any(r.arg[1] is Role.VECTOR for r in f.ranges)]
-        staged = {r for n in toposort(kernel.sink) if n.op is Ops.STAGE for r in n.ranges}  # once for all lanes
+        staged = {r for n in toposort(kernel.sink) if n.op is Ops.STAGE for r in n.ranges}  # not once per lane
         options = [(f, r) for f in ready for r in kernel.parallel if r in f.ranges and range_size(r) >= 4
                    and r not in done | staged and any(r not in s.ranges for s in f.src[0].src)
                    and kernel.may_have_lanes(r)]
@@ -219,7 +231,7 @@ def columns(kernel: Kernel, core: Core, lanes: int) -> None:
 
 
 def rows(kernel: Kernel) -> None:
-    """Rows in registers for every outer contraction: the loop along the factor that has no lanes."""
+    """Upcast the rows of every outer contraction: the loop of the factor without lanes."""
     for f in [f for f in outer_folds(kernel.sink) if contraction(f)]:
         factor = next((s for s in f.src[0].src if not any(r.arg[1] is Role.VECTOR for r in s.ranges)), f.src[0].src[0])
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
@@ -229,7 +241,7 @@ def rows(kernel: Kernel) -> None:
 
 
 def statistics(kernel: Kernel, core: Core, lanes: int) -> None:
-    """Reductions of staged rows: lanes along the row, several accumulators."""
+    """Vectorize the reductions of staged rows along the row, with several accumulators."""
     for ranges in dict.fromkeys(f.src[1:] for f in kernel.folds if not contraction(f)):
         r = ranges[-1]
         if r.arg[1] is Role.BLOCK:
@@ -242,8 +254,8 @@ def statistics(kernel: Kernel, core: Core, lanes: int) -> None:
 
 
 def panels(kernel: Kernel, target: Target) -> None:
-    """Factors that memory does not hold as they are needed are packed: vectors whose lanes lie apart, and scalars that
-    have to be computed first."""
+    """Pack factors that cannot be read from memory directly: vectors whose lanes are not contiguous, and scalars that
+    must be computed first."""
     while True:
         wanted = [s for f in kernel.folds if contraction(f) for s in f.src[0].src if _wants_panel(s)]
         packed = next(((s, out) for s in wanted if (out := _outside(kernel, s)) is not None), None)
@@ -264,8 +276,8 @@ def _wants_panel(factor: UOp) -> bool:
 
 
 def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
-    """The loops around a packed factor: parallel ones, and blocks that come around rows, or where all blocks would be
-    too much. None if it would be too large."""
+    """Return the loops that enclose the packing of a factor: the parallel ones and the carried BLOCK loops; all BLOCK
+    loops if the panel would else exceed ``Core.largest_panel``. None if it is too large even then."""
     around = [r for r in kernel.order if r in factor.ranges and r in kernel.parallel
               and all(r in s.ranges for s in kernel.stores)]
     carried = {s.src[4] for s in kernel.stores if s.op is Ops.SCATTER_STORE}
@@ -278,7 +290,7 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
 
 
 def steps(kernel: Kernel, most: int) -> None:
-    """A few steps of every contraction are written out."""
+    """Unroll ``most`` steps of every contraction."""
     for r in dict.fromkeys(f.src[-1] for f in kernel.folds if contraction(f)):
         size = range_size(r) if r in kernel.order else 1
         if r.arg[1] is Role.REDUCE and size > 1:

@@ -1,9 +1,10 @@
-"""Contractions of computed operands: the operand is made tile by tile in local memory, next to where it is consumed.
+"""Analysis of contractions of computed operands (back-to-back GEMM): an operand is computed tile by tile in local
+memory, next to its consumer.
 
     out[i, d] = Σ_j p(i, j) * v[j, d]    with p made of Σ_e q[i, e] * k[j, e], of statistics of its rows, ...
 
-A few rows of p are computed over all j as a register tile of the inner contraction, stay in local memory, and are read
-from there by the rows' statistics and by the outer contraction: attention and its gradients, without all scores.
+A few rows of p are computed over all j as a register tile of the inner contraction and staged in local memory, from
+which the row statistics and the outer contraction read them: attention and its gradients, without storing all scores.
 """
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 
-SIDE = 4  # lanes and copies of a block that is worth transposing in registers: 128 bits of every line at a time
+SIDE = 4  # lanes and copies of a block to transpose in registers: 128 bits of each line at a time
 
 
 def streams(sink: UOp) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
-    """Operands made of contractions, or computed at some cost, of reductions that no other reduction holds: a computed
-    factor of a contraction, or all that a statistic of its rows reduces; and parallel ranges that only it has."""
+    """Generate (operand, rows): operands computed from contractions, or at some cost, in outermost reductions (a
+    computed factor of a contraction, or the body of a row statistic), with the parallel ranges that only the operand
+    has."""
     for fold in outer_folds(sink):
         body, bound, product = fold.src[0], set(fold.src[1:]), contraction(fold)
         for operand, other in (body.src, body.src[::-1]) if product else ():
@@ -34,7 +36,7 @@ def streams(sink: UOp) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
 
 
 def outer_folds(sink: UOp) -> list[UOp]:
-    """Reductions that are not computed inside another's loop or inside a stage."""
+    """Return the reductions that are not computed inside another reduction's loop or inside a stage."""
     outside = toposort(sink, lambda n: n.op is not Ops.FOLD and n.op is not Ops.STAGE)
     sources = (s for n in outside if n.op not in (Ops.FOLD, Ops.STAGE) for s in n.src)
     return list(dict.fromkeys(s for s in sources if s.op is Ops.FOLD))
@@ -45,22 +47,23 @@ def _in_order(ranges: frozenset[UOp]) -> tuple[UOp, ...]:
 
 
 def _has_fold(node: UOp) -> bool:
-    """Whether reductions that no stage holds make up the node."""
+    """Return True if a node contains a reduction outside of stages."""
     return any(n.op is Ops.FOLD for n in toposort(node, lambda n: n.op is not Ops.STAGE))
 
 
 def is_made(factor: UOp) -> bool:
-    """Whether a factor is computed at such a cost that it is not to be computed again for every column."""
+    """Return True if a factor is too expensive to be recomputed for every column: it contains a reduction or a
+    transcendental function."""
     return any(n.op in (Ops.FOLD, *FUNCTIONS) for n in toposort(factor, lambda n: n.op is not Ops.STAGE))
 
 
 def inner_contractions(node: UOp) -> list[UOp]:
-    """Contractions that ``node`` is made of and that no stage holds yet."""
+    """Return the contractions that ``node`` is computed from and that are not staged yet."""
     return [n for n in toposort(node, lambda n: n.op is not Ops.STAGE) if n.op is Ops.FOLD and contraction(n)]
 
 
 def share_rows(sink: UOp) -> UOp:
-    """Stores that are made of one contraction, under other names of its ranges, run over the same ranges."""
+    """Rename the ranges of stores that are computed from the same contraction so that they run over the same ranges."""
     stores = sorted((s for s in sink.src if s.op is Ops.STORE), key=lambda s: -len(s.ranges))
     table: dict[UOp, UOp] = {}
     for at, store in enumerate(stores):
@@ -73,7 +76,8 @@ def share_rows(sink: UOp) -> UOp:
 
 
 def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
-    """What the ranges of a store are called in another one that holds the same reductions of a contraction."""
+    """Return the renaming from the ranges of ``store`` to those of ``main``, if both contain the same reduction of a
+    contraction; else None."""
     mine, its = ([n for n in toposort(s.src[2]) if n.op is Ops.FOLD] for s in (store, main))
     for fold in reversed(mine):
         if not any(contraction(n) for n in toposort(fold) if n.op is Ops.FOLD):
@@ -87,11 +91,12 @@ def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
     return None
 
 
-# *** values that local memory holds ***
+# *** values in local memory ***
 
 
 def same_value(a: UOp, b: UOp, renamed: dict[UOp, UOp]) -> bool:
-    """Whether ``b`` is ``a`` with the ranges of ``a`` renamed; ``renamed`` holds the pairs known, and gains the others.
+    """Return True if ``b`` equals ``a`` up to renaming of ranges; ``renamed`` holds the known pairs and receives the
+    others.
 
     >>> i, j = UOp.range(3, 0, None), UOp.range(3, 1, None)
     >>> same_value(i * 2, j * 2, {}), same_value(i * 2, j * 2, {i: i})
@@ -116,7 +121,7 @@ def same_value(a: UOp, b: UOp, renamed: dict[UOp, UOp]) -> bool:
 
 
 def bind(node: UOp, r: UOp, value: UOp) -> UOp:
-    """The node for one value of ``r``. A reduction inside that runs over ``r`` itself has an ``r`` of its own."""
+    """Return ``node`` with ``value`` in place of ``r``; a reduction inside that runs over ``r`` keeps its own ``r``."""
     new = {r: value}
     for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
         src = tuple(new.get(s, s) for s in n.src)
@@ -125,8 +130,8 @@ def bind(node: UOp, r: UOp, value: UOp) -> UOp:
 
 
 def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
-    """The last value that every use of ``start`` below ``top`` goes through, before it meets a node of ``stop`` or one
-    that depends on more ranges."""
+    """Return the last value that all uses of ``start`` below ``top`` pass through (a dominator), before they reach a
+    node of ``stop`` or one with more ranges."""
     order = toposort(top)
     above = {start}
     for n in order:
@@ -155,7 +160,8 @@ def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
 
 
 def computed_values(sink: UOp) -> list[UOp]:
-    """Computed factors of contractions, and values inside reductions that are made of reductions, in a stable order."""
+    """Return the computed factors of contractions, and the values inside reductions that contain reductions, in a
+    stable order."""
     folds = [f for f in toposort(sink) if f.op is Ops.FOLD]
     inside = dict.fromkeys(n for f in folds for n in toposort(f.src[0]))
     factors = {s for f in folds if contraction(f) for s in f.src[0].src}
@@ -165,7 +171,7 @@ def computed_values(sink: UOp) -> list[UOp]:
 
 
 def equal_values(sink: UOp, value: UOp, fixed: frozenset[UOp]) -> dict[UOp, dict[UOp, UOp]]:
-    """The nodes that are ``value`` but for the names of reduced ranges, each with what its ranges are called there."""
+    """Return the nodes that equal ``value`` up to the names of reduced ranges, each with the renaming of its ranges."""
     found = {}
     for n in toposort(sink):
         if n.op is value.op and n.dtype is value.dtype:

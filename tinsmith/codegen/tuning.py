@@ -1,4 +1,5 @@
-"""What generators of candidates are made of. Every change is an opt, so that the list of opts tells all."""
+"""Candidates of the planner, and the helpers that their generators share. Every change to a kernel is an ``Opt``, so
+that ``Kernel.opts`` describes it completely."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +17,16 @@ from tinsmith.ir.uop import toposort
 
 
 class Unfit(Exception):
-    """A candidate does not suit a kernel, as its generator expects of some: why."""
+    """A candidate turns out not to suit a kernel, as its generator allows for; the message says why."""
 
 
 class Candidate(NamedTuple):
-    """A way to run a kernel that is not applied yet.
+    """A schedule for a kernel (a list of opts) that is not applied yet.
 
     Attributes:
-        what: in words.
-        price: expected cycles of one core, by what they are spent on.
-        apply: applies its opts, all of them legal; raises Unfit where the kernel turns out not to suit them.
+        what: its description in words.
+        price: expected cycles of the busiest core, by cause (``"products"``, ``"memory"``, …).
+        apply: applies its opts, all of them legal; raises Unfit if the kernel turns out not to suit them.
     """
 
     what: str
@@ -38,12 +39,12 @@ class Candidate(NamedTuple):
 
 
 def the_sum(kernel: Kernel) -> UOp | None:
-    """The one reduction of a kernel that stores nothing but in places of its own."""
+    """Return the only reduction of a kernel whose stores are all plain STOREs; None if there is no such reduction."""
     return kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
 
 
 def name_of(r: UOp) -> str:
-    """A range in words: its role, number and size."""
+    """Return a range in words: its role letter, number and size ("L0 of 64")."""
     return f"{r.arg[1].value}{r.arg[0]} of {r.vmax + 1}"
 
 
@@ -52,10 +53,10 @@ def apply_to(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] |
 
 
 def apply_if_it_fits(kernel: Kernel, opt: Opt) -> None:
-    """Apply an opt of which nothing else knows whether it is legal: how memory lies decides.
+    """Apply an opt whose legality depends on the memory layout, which only the opt itself checks.
 
     Raises:
-        Unfit: with the reason, if it is not.
+        Unfit: with the reason, if the opt is illegal.
     """
     try:
         kernel.apply(opt)
@@ -64,7 +65,7 @@ def apply_if_it_fits(kernel: Kernel, opt: Opt) -> None:
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
-    """Apply a splitting opt; returns (outer loop if one is left, inner range)."""
+    """Apply a splitting opt; return (outer loop, or None if no loop is left; inner range)."""
     at = kernel.order.index(r)
     size = range_size(r)
     apply_to(kernel, op, r, amount)
@@ -74,13 +75,13 @@ def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, 
 
 
 def stage(kernel: Kernel, value: UOp, outside: Iterable[UOp], lanes: int = 0, copies: int = 1) -> None:
-    """Stage a value over all of its ranges but some."""
+    """Stage ``value`` over all of its ranges except ``outside``."""
     kept = tuple(kernel.ranges.index(r) for r in outside)
     kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), kept, lanes, copies=copies))
 
 
 def order(kernel: Kernel, first: Sequence[UOp]) -> None:
-    """Nest the loops so that ``first`` come outermost, as listed; the others follow as they stand."""
+    """Permute the loops: ``first`` outermost, in the given order, then the others in their present order."""
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
     positions = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])
     if positions != tuple(range(len(loops))):
@@ -88,7 +89,7 @@ def order(kernel: Kernel, first: Sequence[UOp]) -> None:
 
 
 def weight_of(kernel: Kernel) -> int:
-    """Elements computed, each with its operations."""
+    """Return the amount of work of a kernel: elements computed and stored, weighted by the cost of their operations."""
     total = 0
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
@@ -107,7 +108,7 @@ def stored_bytes(store: UOp) -> int:
 
 
 def stride_of(index: UOp, r: UOp) -> int | None:
-    """Step of an index per step of ``r``; None if it is not constant."""
+    """Return the step of ``index`` per step of ``r``; None if it is not constant."""
     if r not in index.ranges:
         return 0
     terms, _ = linear_form(index)
@@ -117,8 +118,7 @@ def stride_of(index: UOp, r: UOp) -> int | None:
 
 
 def footprint(index: UOp, ranges: Iterable[UOp]) -> int:
-    """About how many elements an index reaches over some ranges, those that several of their values share counted
-    once."""
+    """Return roughly the number of distinct elements that ``index`` reaches over ``ranges``, overlaps counted once."""
     count = reach = 1
     for step, size in sorted((abs(stride_of(index, r) or 0), range_size(r)) for r in ranges):
         further = reach + step * (size - 1)
@@ -128,7 +128,7 @@ def footprint(index: UOp, ranges: Iterable[UOp]) -> int:
 
 
 def lanes_of(kernel: Kernel, target: Target) -> int:
-    """Lanes of the widest type that the kernel computes in."""
+    """Return the number of lanes of a vector register for the widest type that the kernel computes in."""
     sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
              if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
     return max(target.vector_bytes // max(4, *sizes), 1)

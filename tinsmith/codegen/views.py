@@ -1,13 +1,14 @@
-"""Operands that copies of boxes bring to local memory: the stage of a ring, and the view of memory that its box is of.
+"""Operands that bulk copies of boxes (TMA) bring to local memory: the stage of a ring, and the memory view that its box
+belongs to.
 
     MMA(load(a), load(b), m, n, k)   →   MMA(load(STAGE(load(a), chunk, row, column)), load(STAGE(load(b), …)), m, n, k)
 
-A view has up to five dimensions. Its box runs along columns and along the *digits* of a tile's rows, which are pixels
-of a patch where lines and columns of an image were merged. What ranges beside them add to an index shifts the box: the
-place in a window, the image, the slice of channels. A condition says where a dimension begins and ends; a copy gives 0
-outside, which is what a guarded load gives, so padding costs nothing.
+A view has up to five dimensions. Its box runs along the columns and along the *digits* of a tile's rows, which are
+pixels of a patch if lines and columns of an image were merged. All other ranges of the index shift the box: the
+position in a window, the image, the slice of channels. Guards give the bounds of a dimension; a copy fills 0 outside of
+them, as a guarded load does, so padding is free.
 
-How such a stage lies is ``ir.layout``'s subject, when it is filled that of ``rings``.
+``ir.layout`` defines the layout of such a stage, ``rings`` when it is filled.
 """
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from tinsmith.ir.layout import LEAST_ROW_BYTES, MOST_DIMENSIONS, MOST_STEP, ROW_
 from tinsmith.ir.linear import Linear, from_linear, linear_form
 from tinsmith.ir.units import in_memory
 
-MOST_ROWS = 256  # of a box
+MOST_ROWS = 256  # rows of a box
 
 
 def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, align: int, unread: Sequence[UOp],
                    new_range: Callable[[int, Role], UOp]) -> UOp | str:
-    """Operand ``which`` read from a ring's stage over ``inside``; or why it cannot be.
+    """Return operand ``which`` read from a ring's stage over ``inside``; or the reason why that is impossible.
 
     Args:
-        align: bytes that starts and strides of a bulk copy must be multiples of.
-        unread: conditions without which no result is stored, so that an operand may be anything there.
+        align: bytes of which starts and strides of a bulk copy must be multiples.
+        unread: conditions without which no result is stored, so that an operand may have any value there.
     """
     value, k = product.src[which], product.src[4]
     load = loaded(value)
@@ -50,7 +51,7 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
     for columns in (0, 1):
         (size, rows), (along, across) = (sizes, chains) if not columns else (sizes[::-1], chains[::-1])
         lies = any(t.ranges & {*along} for t, n in linear_form(load.src[1])[0].items() if n == 1)
-        width = math.gcd(size, whole) if columns else whole  # a step of the unit is in one chunk of the reduction
+        width = math.gcd(size, whole) if columns else whole  # a unit's step is in one chunk
         if not lies or size % width or width < narrow or rows % 8 or rows > MOST_ROWS:
             continue
         if columns and not product.arg.turned:
@@ -72,14 +73,15 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
 
 
 def loaded(value: UOp) -> UOp | None:
-    """The load that an operand is; its elements may be rounded on their way (``units.in_memory``)."""
+    """Return the load of an operand, also behind a rounding to the unit's type (``units.in_memory``); None for other
+    values."""
     if value.op is Ops.CAST and in_memory(value.dtype) is value.src[0].dtype:
         value = value.src[0]
     return value if value.op is Ops.LOAD and value.src[0].op is Ops.PARAM else None
 
 
 def _in_order(index: UOp, ranges: Sequence[UOp]) -> list[UOp]:
-    """Ranges of one axis of a tile: that of a unit's step is the fastest, then the fastest in memory."""
+    """Return the ranges of one axis of a tile, the fastest first: the unit's own, then by stride in memory."""
     terms = linear_form(index)[0]
 
     def stride(r: UOp) -> int:
@@ -91,7 +93,13 @@ def _in_order(index: UOp, ranges: Sequence[UOp]) -> list[UOp]:
 
 
 class Box(NamedTuple):
-    """The box of a tile: the view that it is of, where it begins, and places in it along the first dimensions."""
+    """The box of a tile.
+
+    Attributes:
+        view: the memory view that it belongs to.
+        starts: its start along each dimension of the view.
+        axes: the position in the box along the first dimensions.
+    """
 
     view: View
     starts: tuple[UOp, ...]
@@ -99,7 +107,7 @@ class Box(NamedTuple):
 
     @property
     def guard(self) -> tuple[UOp, ...]:
-        """Where an element is one of the view, if not all are."""
+        """The condition that an element lies inside of the view; empty if all do."""
         inside = UOp.const(dtypes.bool, True)
         for start, axis, size in itertools.zip_longest(self.starts, self.axes, self.view.sizes, fillvalue=UOp.index(0)):
             inside = inside & (start + axis).ge(0) & (start + axis).lt(size)
@@ -109,7 +117,7 @@ class Box(NamedTuple):
 
 @dataclass
 class _Limits:
-    """What conditions say of a sum of terms: from ``low`` on, up to ``high``."""
+    """The bounds of a sum of terms: ``low`` <= sum < ``high``; None: unbounded."""
 
     terms: Linear
     low: int | None = None
@@ -118,7 +126,7 @@ class _Limits:
 
 @dataclass
 class _Dimension:
-    """A part of an index: stride · (terms + first), where terms + first begins at 0 and ends before ``size``."""
+    """A part of an index: stride · (terms + first), with 0 <= terms + first < ``size``."""
 
     stride: int
     terms: Linear
@@ -127,10 +135,10 @@ class _Dimension:
 
 
 def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] = ()) -> Box | None:
-    """The box of memory that a stage's rows and columns are; None if they are none.
+    """Return the box of memory with a stage's rows and columns; None if they are no box.
 
-    A dimension for each condition, one for each digit of the row and for the column that no condition knows, and one
-    more for what then is left of the index. Of a window's places ``unread`` conditions only say how far they get.
+    The view has a dimension for each bounded sum, one for each digit of the row and for the column without bounds, and
+    one for the rest of the index. ``unread`` conditions only limit how far the positions of a window reach.
     """
     found = _limits([c for n in load.src[2:] for c in conjuncts(n)])
     terms, offset = linear_form(load.src[1])
@@ -156,7 +164,7 @@ def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] =
 
 
 def _limits(conditions: Sequence[UOp]) -> list[tuple[UOp, _Limits]] | None:
-    """What each condition says; None if one of them is no bound of a sum."""
+    """Return each condition with its bounds; None if one of them does not bound a sum."""
     out = list[tuple[UOp, _Limits]]()
     for c in conditions:
         below = not (c.op is Ops.CMPEQ and c.src[1].is_const and not c.src[1].arg)
@@ -172,7 +180,7 @@ def _limits(conditions: Sequence[UOp]) -> list[tuple[UOp, _Limits]] | None:
 
 
 def _united(limits: Sequence[_Limits]) -> list[_Limits]:
-    """One for each sum, the strictest."""
+    """Return one bound for each sum, the strictest."""
     out = list[_Limits]()
     for x in limits:
         same = next((y for y in out if y.terms == x.terms), None)
@@ -185,7 +193,7 @@ def _united(limits: Sequence[_Limits]) -> list[_Limits]:
 
 
 def _dimension(limit: _Limits, terms: Linear, ends: Sequence[_Limits]) -> _Dimension | None:
-    """The dimension whose places a condition bounds, if its sum is a part of the index."""
+    """Return the dimension whose index a bound limits, if its sum is a part of the index; else None."""
     strides = {terms.get(t, 0) // n for t, n in limit.terms.items()}
     if len(strides) != 1 or any(terms.get(t, 0) % n for t, n in limit.terms.items()) or 0 in strides:
         return None
@@ -199,8 +207,8 @@ def _dimension(limit: _Limits, terms: Linear, ends: Sequence[_Limits]) -> _Dimen
 
 
 def _free(terms: Linear, axes: Sequence[UOp], taken: Sequence[int], ends: Sequence[_Limits]) -> list[_Dimension]:
-    """The dimensions of terms that no condition knows: each axis of the box takes what are multiples of its stride and
-    of no longer one; what is left shifts the box along one more."""
+    """Return the dimensions of terms without bounds: each axis of the box takes the terms that are multiples of its
+    stride, the largest such stride first; the remaining terms shift the box along one more dimension."""
     parts = {abs(terms[t]): Linear() for t in axes if t in terms}
     rest = Linear()
     for t, n in terms.items():
@@ -222,7 +230,7 @@ def _least(terms: Linear) -> int:
 
 
 def _most(terms: Linear, ends: Sequence[_Limits]) -> int:
-    """The greatest value of a sum where the conditions ``ends`` hold."""
+    """Return the greatest value of a sum if the bounds ``ends`` hold."""
     total, left = 0, dict(terms)
     for e in ends:
         shared = {t: n for t, n in e.terms.items() if t in left}
@@ -236,7 +244,7 @@ def _most(terms: Linear, ends: Sequence[_Limits]) -> int:
 
 
 def _digits(terms: Sequence[UOp], row: UOp) -> list[UOp] | None:
-    """The digits of a range that an index is made of, the fastest first, if they are all of them."""
+    """Return the digits of ``row`` that an index contains, the fastest first, if they make up all of it; else None."""
     found = sorted((pitch, count, t) for t in terms for base, pitch, count in [_digit(t)] if base is row)
     size = 1
     for pitch, count, _ in found:
@@ -247,7 +255,7 @@ def _digits(terms: Sequence[UOp], row: UOp) -> list[UOp] | None:
 
 
 def _together(digits: Sequence[UOp], sums: Sequence[Linear]) -> list[UOp]:
-    """Neighbouring digits as one, in place, where all sums take them so."""
+    """Merge neighbouring digits whose factors in all ``sums`` match; the sums are changed in place."""
     out = list(digits[:1])
     for t in digits[1:]:
         last, (row, pitch, count) = out[-1], _digit(out[-1])
@@ -262,7 +270,7 @@ def _together(digits: Sequence[UOp], sums: Sequence[Linear]) -> list[UOp]:
 
 
 def _digit(x: UOp) -> tuple[UOp, int, int]:
-    """What a term is a digit of, the pitch of that digit, and how many values it has."""
+    """Return (number, pitch, count) of a term that is a digit ``number // pitch % count``."""
     if x.op in (Ops.IDIV, Ops.MOD) and x.src[1].is_const:
         (base, pitch, count), by = _digit(x.src[0]), int(x.src[1].arg)
         if count % by == 0:
@@ -271,7 +279,7 @@ def _digit(x: UOp) -> tuple[UOp, int, int]:
 
 
 def _cuts(terms: Iterable[UOp]) -> dict[UOp, set[int]]:
-    """Where the digits of each number begin and end, in whatever terms they are."""
+    """Return for each number the pitches at which its digits begin and end in any of ``terms``."""
     cuts = dict[UOp, set[int]]()
     for base, pitch, count in map(_digit, terms):
         cuts.setdefault(base, set()).update((pitch, pitch * count))
@@ -279,7 +287,7 @@ def _cuts(terms: Iterable[UOp]) -> dict[UOp, set[int]]:
 
 
 def _refined(terms: Linear, cuts: dict[UOp, set[int]]) -> Linear:
-    """A sum over digits that no cut divides: sums that share some of a number's digits then share terms."""
+    """Return a sum over digits that no cut divides, so that sums over parts of the same number share terms."""
     out = Linear()
     for t, n in terms.items():
         base, pitch, count = _digit(t)
@@ -293,7 +301,7 @@ def _refined(terms: Linear, cuts: dict[UOp, set[int]]) -> Linear:
 
 
 def _coarse(limit: _Limits, cuts: dict[UOp, set[int]]) -> _Limits:
-    """The same bound without what is too small to matter: 8·a + b < 56 where b < 8 is a < 7."""
+    """Return the same bounds without terms that are too small to matter: 8·a + b < 56 where b < 8 is a < 7."""
     terms, ends = _refined(limit.terms, cuts), [n for n in (limit.low, limit.high) if n is not None]
     for step in sorted({abs(n) for n in terms.values()}, reverse=True):
         small = {t: n for t, n in terms.items() if n % step}
@@ -309,7 +317,8 @@ def _count(digit: UOp) -> int:
 
 def _box(load: UOp, dimensions: Sequence[_Dimension], offset: int, column: UOp, digits: Sequence[UOp],
          align: int) -> Box | None:
-    """Put together: the column first, then the digits of the row, then what is one element wide."""
+    """Assemble the box: the column's dimension first, then those of the row's digits, then those of width 1; None if
+    alignment, strides or bounds do not allow a bulk copy."""
     unit = max(align // load.dtype.itemsize, 1)
     axes = [column, *digits]
     owners = [next((d for d in dimensions if t in d.terms), None) for t in axes]
@@ -335,7 +344,7 @@ def _box(load: UOp, dimensions: Sequence[_Dimension], offset: int, column: UOp, 
 
 
 def maps(program: Sequence[UOp]) -> dict[Map, int]:
-    """The views that a linear program copies boxes of, numbered."""
+    """Return the numbered views (tensor maps) of the boxes that a linear program copies."""
     found: dict[Map, int] = {}
     for u in program:
         if u.op is Ops.ASYNC_COPY:
@@ -344,13 +353,20 @@ def maps(program: Sequence[UOp]) -> dict[Map, int]:
 
 
 def map_of(copy: UOp) -> Map:
-    """What a copy reads, what its elements become, and how long their rows are then."""
+    """Return the tensor map of a copy."""
     near = copy.src[2]
     return Map(copy.src[4], copy.arg, near.dtype.scalar, near.arg[2].row)
 
 
 class Map(NamedTuple):
-    """An argument and a view of it, the type of the slots' elements, and bytes of a row there."""
+    """A tensor map: a kernel argument and a view of it.
+
+    Attributes:
+        memory: the argument.
+        view: the view.
+        to: the element type in the slots.
+        row: bytes of a row in the slots.
+    """
 
     memory: UOp
     view: View

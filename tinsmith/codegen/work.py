@@ -1,4 +1,4 @@
-"""What a kernel does: operations, and bytes read and written."""
+"""The work of a kernel: arithmetic operations, and bytes read and written."""
 from __future__ import annotations
 
 import math
@@ -17,7 +17,8 @@ MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
 
 
 class Work(NamedTuple):
-    """What a kernel does at least: arithmetic operations, and bytes read and written, each place once."""
+    """The minimal work of a kernel: arithmetic operations, and bytes read and written, each memory location counted
+    once."""
 
     operations: int
     bytes_read: int
@@ -32,17 +33,18 @@ NO_WORK = Work(0, 0, 0)
 
 
 def repeated(ranges: Iterable[UOp]) -> int:
-    """How often what stands in loops is done; a result asks for one of the steps that threads count together."""
+    """Return how many times a loop body runs; a RANK range counts as one step, because the threads of a block share
+    it."""
     return count_of(r for r in ranges if r.arg[1] is not Role.RANK)
 
 
 def is_arithmetic(n: UOp) -> bool:
-    """Arithmetic on data: neither on indices nor on conditions."""
+    """Return True if ``n`` is arithmetic on data, not on indices or conditions."""
     return n.op.alu and n.dtype.name not in ("index", "bool")
 
 
 def work_of(kernel: Kernel) -> Work:
-    """What ``kernel`` does: arithmetic once per element computed, each place of memory read or written once.
+    """Return the work of ``kernel``: arithmetic once per computed element, each memory location read or written once.
 
     >>> from tinsmith.codegen.lower import lower
     >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
@@ -53,8 +55,8 @@ def work_of(kernel: Kernel) -> Work:
     reached: dict[tuple[UOp, bool], int] = {}
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
-            keys = counted(n)  # can be counted in one go through the steps
-            over = n.src[0].ranges | frozenset(n.src[1:])  # equal steps are steps, too
+            keys = counted(n)  # one pass over the steps counts all keys
+            over = n.src[0].ranges | frozenset(n.src[1:])  # steps that do not change the value are computed too
             steps = count_of(over) if keys is None else max(map(count_of, (n.ranges, keys.key.ranges)))
             operations += n.arg.cost * steps
         elif is_arithmetic(n):
@@ -68,15 +70,16 @@ def work_of(kernel: Kernel) -> Work:
 
 
 def transcendentals(sink: UOp) -> int:
-    """Exponentials, logarithms and the like that a lowered kernel computes, before they became arithmetic."""
+    """Return how many exponentials, logarithms and similar functions a lowered kernel computes, before
+    decomposition."""
     return sum(count_of(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
 
 
 def elements_of(access: UOp) -> int:
-    """Places that one load or store reaches."""
+    """Return the number of elements that one load or store accesses."""
     return count_of(access.src[1].ranges)
 
 
 def size_of(param: UOp) -> int:
-    """Elements of a kernel argument; a symbolic size counts as its greatest value."""
+    """Return the number of elements of a kernel argument; a symbolic size counts as its greatest value."""
     return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])
