@@ -89,7 +89,7 @@ def encoded(value: UOp, dtype: DType) -> UOp:
     shift = 23 - f.mantissa
     odd = (size >> shift) & 1
     normal = ((size + ((1 << (shift - 1)) - 1) + odd) >> shift) - ((127 - f.bias) << f.mantissa)
-    # added to it, subnormal numbers are rounded: the last bit of ``unit`` is one step of them
+    # adding it rounds to multiples of the subnormal step, which is the last bit of this float32
     unit = 2.0 ** (24 - f.bias - f.mantissa)
     small = (size.bitcast(dtypes.float32) + unit).bitcast(dtypes.uint32) - int(np.float32(unit).view(np.uint32))
     byte = size.lt((128 - f.bias) << 23).where(small, normal)

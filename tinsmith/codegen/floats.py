@@ -12,7 +12,8 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.uop import UOp
 
 LOG2E = 1.4426950408889634
-LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08  # as a float32, and what that lacks
+# log2(e) as a float32, and the rest that this rounds away
+LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08
 
 
 class Format(NamedTuple):
