@@ -74,8 +74,8 @@ class CountWriter:
         self.lin.store_as_usual(self.statement(self.over_warps()[0]))
 
     def turn_by_turn(self, keys: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-        """Update each warp's counters key by key. Return, per step, the counter's address and its earlier value plus
-        rank."""
+        """Update each warp's counters step by step. Return, per step, the counter's address and the number of earlier
+        equal keys in the warp's piece."""
         lin, here = self.lin, self.here
         first = lin.raw((self.line // self.warp * self.threads).simplify(), here)
         zero = lin.emit(0, UOp.const(dtypes.int32, 0))

@@ -1,4 +1,4 @@
-"""Strided vector loads and stores without gather or scatter: whole vectors, shared with adjacent register copies, and
+"""Strided vector loads and stores without gather or scatter: full vectors, shared with adjacent register copies, and
 shuffles in registers."""
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """Load lanes that lie within one vector or a few, and pick them by a shuffle.
 
-    Lanes 2 or 4 elements apart are picked from whole vectors where these lie inside the memory; register copies that
+    Lanes 2 or 4 elements apart are picked from full vectors where these lie inside the memory; register copies that
     read the elements in between share the vectors. Lanes that repeat few elements (for example the gradient of max
     pooling) are spread from one vector. Where the vector may cross the end of the memory, or lanes are guarded, a mask
     restricts the load to the elements that are needed.

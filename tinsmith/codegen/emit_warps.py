@@ -2,8 +2,8 @@
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-In the kernel graph every thread's partial result is in local memory (``blocks.py``). That defines the meaning, and is
-what is written for targets without shuffles.
+In the kernel graph every thread's partial result is in local memory (``blocks.py``). That form defines the semantics;
+it is emitted for targets without shuffles.
 """
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ from tinsmith.ir.verify_tensor import verify_tensor
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:
-    """Source and launch data of the kernel ``sink`` (a SINK of tensor values over PARAMs).
+    """Compile ``sink`` (a SINK of tensor values over PARAMs) to source and launch data.
 
     Args:
         sink: the kernel's tensor graph.
         renderer: writes the source for its target.
-        opts: optimizer choices to apply instead of the heuristic ones.
+        opts: opts to apply instead of the optimizer's choice.
     """
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = programs.get(key)

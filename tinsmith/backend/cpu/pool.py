@@ -29,7 +29,7 @@ from tinsmith.core.settings import settings
 _SLICE_NS: Final = 100_000_000  # 100 ms: maximum delay of Ctrl-C by a table, in addition to the running kernel
 _CROWDED_SPIN: Final = 100
 _STOP: Final = getattr(signal, "SIGURG", 0)  # interrupts a thread's kernel; without a handler it is ignored
-_FEW: Final = 4  # up to so many serial commands run without the pool's lock and deadline
+_FEW: Final = 4  # maximum number of serial commands that run without the pool's lock and deadline
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 

@@ -72,7 +72,7 @@ class Blocks(NamedTuple):
     latency: int = 600  # cycles of latency of a load from main memory
     stores: float = 1.5  # weight of a store, relative to a load, in the choice of the range along adjacent threads
     same: float = 0.25  # weight of an access that is equal for adjacent threads, in that choice
-    # factor on the price of a general candidate where a specialized one exists, whose estimates are measured
+    # factor on the price of a general candidate if a specialized one applies: the estimates are not yet measured
     doubt: float = 3.0
 
 
@@ -91,7 +91,7 @@ class TileCosts(NamedTuple):
     row: float = 1.5  # efficiency of a tile with m rows: m / (m + row)
     # Slowdown of a tile whose steps cannot be unrolled because registers would spill.
     spilled: float = 1.7
-    # (steps, slowdown) of a sum of at least so many steps that all read lines of the same few cache sets (set
+    # (steps, slowdown) of a sum of at least that many steps, all of which read lines of the same few cache sets (set
     # conflicts); measured: 7.1 against 5.3 ms for 2048 × 256 results of 512 products.
     same_sets: tuple[int, float] = (128, 1.3)
     near: float = 0.7  # share of L1 that a panel may fill to stay there
@@ -139,8 +139,8 @@ class Core(NamedTuple):
     # Register copies of a step, at most: elements of a window, output positions of an input, inputs of a stack.
     written_out: int = 16
     window_step: int = 4  # stride of a window between lanes, at most
-    # Iterations unrolled so that they share work (the gates and states of a recurrent cell) if they share at least
-    # ``shared_work`` operations per element.
+    # Iterations, at most, that are unrolled so that they share work (the gates and states of a recurrent cell) if they
+    # share at least ``shared_work`` operations per element.
     shared_copies: int = 6
     shared_work: int = 16
     # Rows that are summed before they are added to a sum in memory, so that this is read and written less often.
@@ -252,8 +252,8 @@ class Renderer:
         return "" if self.numbers is None else f"\0{self.numbers.get(u, -1)}"
 
     def lines(self, name: str, program: Sequence[UOp]) -> list[tuple[str, UOp | None]]:
-        """Return the lines of ``render``, each with the UOp it was written for; None for lines of the kernel as a
-        whole."""
+        """Return the lines of ``render``, each with the UOp it was written for; None for lines of the kernel in
+        general."""
         marked = copy.copy(self)
         marked.numbers = {u: n for n, u in enumerate(program)}
         found = []

@@ -8,7 +8,7 @@ class Cuts(NamedTuple):
     """When long reductions and scans of few rows, and the sums fused into them, are split, and into how many parts."""
 
     long: int = 1 << 15  # elements per result from which on a reduction with few results is split
-    chunks: int = 32  # default number of parts
+    chunks: int = 32  # parts to aim for, at least
     most_chunks: int = 1 << 12  # parts of a sum, at most
     most_others: int = 32  # parts of other reductions (maxima and similar), at most
     few: int = 64  # results that keep all cores busy without splitting; two per core at least
@@ -21,7 +21,7 @@ class Cuts(NamedTuple):
     scan: int = 1 << 14  # steps from which on a scan is split
     scan_rows: int = 16  # rows of a scan to be split, at most
     scan_blocks: int = 64  # blocks to split a scan into, about; 0: as many as are resident
-    scan_step: int = 16  # blocks hold a multiple of so many steps, where the length allows it
+    scan_step: int = 16  # the steps per block are a multiple of this, where the length allows it
     scan_threads: int = 256  # threads that share the steps of a block of a scan, on a grid
     scan_column: int = 64  # steps of a scan's block that one thread computes in sequence
     scan_waves: int = 2  # blocks of a scan per resident block (waves)
@@ -51,13 +51,13 @@ class Costs(NamedTuple):
     light: int = 12  # the same for a value of small reductions that is stored in any case
     places: int = 128  # operations per element for recomputing a value at several places of one kernel, at most
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
-    rows: int = 8  # rows that a multi-pass kernel needs to be parallel
+    rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     small_work: int = 1 << 14  # elements below which parallelism does not matter
     # Products per element up to which a row-by-column value (score matrix) is recomputed instead of stored.
     stream_depth: int = 128
     streams: bool = True  # a contraction of a function of a contraction becomes one kernel
-    # The same only for factors of at most so many bytes per element and an online softmax, with at least ``chain_rows``
-    # rows that share the other factor: back-to-back contractions in a matrix unit's registers. 0: never.
+    # The same only for factors of at most ``chain_bytes`` bytes per element and an online softmax, with at least
+    # ``chain_rows`` rows that share the other factor: back-to-back contractions in a matrix unit's registers. 0: never.
     chain_bytes: int = 0
     chain_rows: int = 32
     # sums over the rows that another kernel traverses are fused into it, one partial sum per block of rows

@@ -79,7 +79,7 @@ _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({sl
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
-UNROLLED = 16  # loops of up to so many iterations are unrolled by the compiler
+UNROLLED = 16  # iterations up to which the compiler unrolls a loop
 
 
 def generation(arch: str) -> int:
