@@ -142,7 +142,8 @@ class Lowering:
         return memory.store(offset, result, valid)
 
     def histogram(self, memory: UOp, node: UOp) -> UOp:
-        """Lower a histogram: two stores in one ordered loop, the counters first, then the value noted by each step."""
+        """Lower a histogram: the output holds the counters, then each step's old count; one ordered loop stores both.
+        """
         base, where, x = node.src
         op, axis = node.arg
         index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
