@@ -1,1 +1,1 @@
-"""From a kernel's tensor graph to source: lowering, optimizer choices, linearizer, renderers."""
+"""The kernel compiler: lowering of a kernel's tensor graph, optimizer, linearizer and renderers."""

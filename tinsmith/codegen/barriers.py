@@ -1,10 +1,9 @@
-"""Only those barriers that order something: a pass from linear program to linear program.
+"""Redundant barrier elimination, from linear program to linear program.
 
-The linearizer puts a barrier before and behind whatever fills local memory. Of those, one is left out if what it orders
-is ordered without it: no load may follow a store, and no store a load, of the same memory without a barrier between
-them, on any way through the program. Memory counts as a whole; that of a ring's slots, or of a warp's counters, is
-ordered by barriers that name it, which stay. Two stores that fill one memory need no order of their
-own: different elements are stored by one filling, and between two of them someone loads.
+The linearizer puts a barrier before and after every fill of local memory. A barrier is removed if no load can follow a
+store, and no store a load, of the same memory without another barrier in between, on any path through the program. An
+array counts as one unit. Ring slots and warp counters are ordered by barriers that name them, which stay. Two stores to
+one array need no order: one fill stores different elements, and between two fills there is a load.
 
     barrier; fill a; barrier; fill b; barrier; use a, b   →   barrier; fill a; fill b; barrier; use a, b
 """
@@ -21,7 +20,7 @@ _OPENS, _CLOSES = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 @dataclass(frozen=True)
 class _Since:
-    """Local memory that was stored to and loaded from since the last barrier; ``fault`` if one was missing."""
+    """Local memory stored to and loaded from since the last barrier; ``fault`` if a path lacks a barrier."""
 
     stored: frozenset[UOp] = frozenset()
     loaded: frozenset[UOp] = frozenset()
@@ -32,7 +31,7 @@ class _Since:
 
 
 def needed_barriers(lines: Sequence[UOp]) -> list[UOp]:
-    """The program without the barriers that order nothing; as it is if it accesses local memory in further ways."""
+    """Remove redundant barriers; return the program unchanged if it accesses local memory by other ops."""
     slots = {m for u in lines if u.op in (Ops.BARRIER, Ops.WARP_BARRIER) for m in u.src}
     used = [n for n, u in enumerate(lines) if u.op in (Ops.BARRIER, *_OPENS, *_CLOSES) or _near(u, slots)]
     if not all(lines[n].op in (*_LOADS, *_STORES) for n in used if _near(lines[n], slots)):
@@ -52,12 +51,12 @@ def _near(u: UOp, slots: set[UOp]) -> bool:
 
 
 def _enters(u: UOp) -> bool:
-    """Whether a loop certainly has an iteration."""
+    """Return True if a loop has at least one iteration."""
     return u.op is Ops.RANGE and all(s.op is Ops.CONST for s in u.src) and u.src[0].arg < u.src[1].arg
 
 
 def _after(positions: Sequence[int], lines: Sequence[UOp], since: _Since) -> _Since:
-    """What is unordered behind some lines."""
+    """Return the unordered accesses after executing the lines at ``positions``."""
     at = 0
     while at < len(positions):
         u = lines[positions[at]]

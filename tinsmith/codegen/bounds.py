@@ -1,11 +1,11 @@
-"""The bounds pass: a loop whose body changes its formula on the way becomes several loops, each of one formula.
+"""Loop partitioning: split a loop where guards or index expressions change, so that each part has one simple body.
 
     for x < 1554: y[x] = x < 777 ? a[x] : b[x - 777]    →    for x < 777: y[x] = a[x]
                                                              for x < 777: y[x + 777] = b[x]
 
-``cut_loop`` splits a loop's range at some points: every statement over it becomes one per piece, with ranges of its
-own, so the pieces are in the kernel graph and every interpreter sees them. ``change_points`` says where guards and
-indices change; ``heuristics_cuts`` has where that pays.
+``cut_loop`` splits a range at given points: every statement over it becomes one statement per part, with its own
+ranges, so the parts are in the kernel graph and every interpreter sees them. ``change_points`` returns the points where
+guards and indices change; ``heuristics_cuts`` decides where splitting pays.
 """
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tinsmith.ir.properties import bound_ranges
 from tinsmith.ir.symbolic import simplify
 from tinsmith.ir.uop import toposort
 
-MOST_PIECES = 16  # statements that one may become: each is code of its own; more where each has a part of the code
-MOST_LOOPS = 256  # pieces of a loop, however short the code of each
+MOST_PIECES = 16  # parts per loop, each duplicating its code; more if every part has only a share of the code
+MOST_LOOPS = 256  # parts per loop at most, however short their code
 
 
-# *** where a formula changes ***
+# *** change points ***
 
 
 def change_points(nodes: Iterable[UOp], r: UOp) -> list[int]:
-    """The values of ``r`` from which on a comparison with a constant, a quotient or a remainder goes another way.
+    """Return the values of ``r`` at which a comparison with a constant, a quotient or a remainder changes its form.
 
     >>> r = UOp.range(9, 0, Role.LOOP)
     >>> change_points([(r - 2).lt(3), (r + 1) // 8, r.lt(9)], r)
@@ -43,7 +43,7 @@ def change_points(nodes: Iterable[UOp], r: UOp) -> list[int]:
         if r not in n.ranges or len(n.src) != 2:
             continue
         if n.op in (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE) and (line := _line(n.src[0], n.src[1], r)) is not None:
-            step, start = line  # the difference is step*r + start
+            step, start = line  # the difference of the operands is step*r + start
             if n.op is Ops.CMPLT:
                 points.add(-(start // step) if step > 0 else start // -step + 1)
             elif start % step == 0:
@@ -53,13 +53,14 @@ def change_points(nodes: Iterable[UOp], r: UOp) -> list[int]:
             by, last = n.src[1].arg, step * (size - 1) + start
             if by > 0 and abs(last // by - start // by) < MOST_PIECES:
                 for whole in range(min(last, start) // by + 1, max(last, start) // by + 1):
-                    bound = whole * by - start  # from here on the quotient is whole, or just before it was
+                    # r where the quotient becomes ``whole`` (step > 0) or stops being so (step < 0)
+                    bound = whole * by - start
                     points.add(-(-bound // step) if step > 0 else bound // step + 1)
     return sorted(p for p in points if 0 < p < size)
 
 
 def _line(a: UOp, b: UOp, r: UOp) -> tuple[int, int] | None:
-    """``a - b`` as step*r + start; None if it is something else."""
+    """Return (step, start) with ``a - b`` = step*r + start; None if it has another form."""
     low, high = as_index(a), as_index(b)
     if low is None or high is None:
         return None
@@ -68,8 +69,8 @@ def _line(a: UOp, b: UOp, r: UOp) -> tuple[int, int] | None:
 
 
 def decided(root: UOp, r: UOp, begin: int, end: int) -> UOp:
-    """``root`` as it is for these values of ``r``, without the branches of choices that they never take. Only what is
-    left is looked at: of a sum over pieces of a loop each piece has its own term.
+    """Specialize ``root`` to begin ≤ r < end: WHEREs decided on that interval are replaced by their selected branch.
+    Only selected branches are visited: of a sum over parts of a loop, each part keeps its own term.
 
     >>> r, x = UOp.range(9, 0, Role.LOOP), UOp.index(5)
     >>> decided(r.lt(4).where(x, r), r, 0, 4) is x, decided(r.lt(4).where(x, r), r, 4, 9) is r
@@ -94,7 +95,7 @@ def decided(root: UOp, r: UOp, begin: int, end: int) -> UOp:
 
 
 def _holds(condition: UOp, r: UOp, begin: int, end: int, known: dict[UOp, bool | None]) -> bool | None:
-    """Whether a condition holds for all values of ``r`` from ``begin`` to ``end``; None if it depends."""
+    """Return the condition's truth value for all ``r`` from ``begin`` to ``end`` (exclusive); None if it varies."""
     if condition not in known:
         known[condition] = None
         if condition.op is Ops.CMPLT and (line := _line(condition.src[0], condition.src[1], r)) is not None:
@@ -109,11 +110,11 @@ def _holds(condition: UOp, r: UOp, begin: int, end: int, known: dict[UOp, bool |
     return known[condition]
 
 
-# *** pieces of a loop in the kernel graph ***
+# *** loop parts in the kernel graph ***
 
 
 def cut(k: KernelGraph, opt: Opt) -> None:
-    """A parallel loop becomes one loop per piece between the points ``amt``."""
+    """Apply CUT: split a parallel loop at the points ``amt``."""
     r = k.axis(opt)
     points = opt.amt if isinstance(opt.amt, tuple) else (opt.amt,)
     size = range_size(r)
@@ -131,7 +132,7 @@ def cut(k: KernelGraph, opt: Opt) -> None:
 
 
 def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
-    """Every statement over ``r`` becomes one per piece; the loops inside of ``r`` are each piece's own."""
+    """Split every statement over ``r`` into one per part; loops inside of ``r`` get new ranges for each part."""
     edges = [0, *points, range_size(r)]
     inside = _inside(k, r)
     nest: dict[UOp, list[UOp]] = {q: [q] for q in k.order if q is not r}
@@ -140,7 +141,7 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
         piece = k.new_range(end - begin, r.arg[1], is_partial(r) and end == edges[-1])
         names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside} if number else {}
         table = {r: (piece + begin).simplify(), **names}
-        names = {q: new.substitute(table) for q, new in names.items()}  # their limits, too
+        names = {q: new.substitute(table) for q, new in names.items()}  # their limits contain ranges, too
         for old, new in names.items():
             nest[old].append(new)
         pieces += [piece] if piece.op is Ops.RANGE else []
@@ -157,12 +158,13 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
 
 
 def _over(statement: UOp) -> frozenset[UOp]:
-    """All ranges of a statement, and of those that it comes after."""
+    """Return all ranges of a statement and of the statements it is ordered after."""
     return frozenset().union(*(n.ranges for n in toposort(statement) if n.op in (Ops.STORE, Ops.SCATTER_STORE)))
 
 
 def _inside(k: KernelGraph, r: UOp) -> list[UOp]:
-    """Loops of statements over ``r`` further in, and of what is reduced, staged or carried for each value of ``r``."""
+    """Return the loops nested inside ``r`` in its statements, and ranges reduced, staged or scanned per value of ``r``.
+    """
     statements = [s for s in k.sink.src if r in _over(s)]
     further = set(k.order[k.order.index(r) + 1 :])
     found = {q for s in statements for q in _over(s) & further if not q.arg[1].expanded}
@@ -173,7 +175,7 @@ def _inside(k: KernelGraph, r: UOp) -> list[UOp]:
 
 
 def _renamed(statement: UOp, table: dict[UOp, UOp]) -> UOp:
-    """A statement with ranges replaced; its loads look ahead along the loops that they are in now."""
+    """Substitute ranges in a statement, including the loop numbers of its prefetched and rotated loads."""
     numbers = {q.arg[0]: n for q, new in table.items() for n in new.ranges}
     loads = {n: n.replace(arg=replace(n.arg, loop=numbers[n.arg.loop].arg[0])) for n in toposort(statement)
              if n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.loop in numbers}
@@ -181,7 +183,7 @@ def _renamed(statement: UOp, table: dict[UOp, UOp]) -> UOp:
 
 
 def outermost_loops(k: KernelGraph) -> set[UOp]:
-    """The outermost loop of each statement, where the statements could run in any order; else none."""
+    """Return the outermost loop of each statement if the statements are independent of order; else an empty set."""
     written = {s.src[0] for s in k.stores}
     if any(s.op is not Ops.STORE for s in k.stores) or any(n.op is Ops.LOAD and n.src[0] in written for n in k.nodes):
         return set()
@@ -189,5 +191,5 @@ def outermost_loops(k: KernelGraph) -> set[UOp]:
 
 
 def first_loop(k: KernelGraph) -> UOp | None:
-    """The outermost loop. Blocks that a reduction walks over (``ONLINE``) stand before the loops it is computed in."""
+    """Return the outermost loop; loops over blocks of an online softmax (``ONLINE``) do not count."""
     return next((r for r in k.ranges if r.arg[1] is not Role.BLOCK or all(r not in f.src[1:] for f in k.folds)), None)

@@ -1,5 +1,5 @@
-"""Ops that a target lacks, written with ops that it has; floats of 16 and 8 bits compute in float32 and round after
-every op."""
+"""Decompositions of ops that a target lacks into ops that it has. Floats of 16 and 8 bits compute in float32 and round
+after every op."""
 from __future__ import annotations
 
 from tinsmith.codegen.eights import as_bytes
@@ -22,7 +22,7 @@ _HALVES = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
 
 
 def _widen(n: UOp) -> UOp | None:
-    """f(x, y) on narrow floats = cast(f(cast x, cast y)), also for comparisons."""
+    """Rewrite f(x, y) on narrow floats to cast(f(cast x, cast y)); comparisons keep their result type."""
     if not any(s.dtype in _HALVES for s in n.src) or n.op in (Ops.LOAD, Ops.STORE):
         return None
     src = tuple(s.cast(dtypes.float32) if s.dtype in _HALVES else s for s in n.src)
@@ -49,14 +49,15 @@ widen_halves = RuleSet("widen-halves", (
 
 
 def decompose(sink: UOp) -> UOp:
-    """The kernel graph in the types that targets compute in."""
+    """Return the kernel graph in dtypes that targets compute in."""
     if settings.FASTMATH:
         (sink,) = rewrite([sink], fastmath)
     return as_bytes(rewrite([sink], widen_halves)[0])
 
 
 def _tanh_plus_one(sink: UOp, rough: bool) -> dict[UOp, UOp]:
-    """Every 1 + tanh(x) whose tanh(x) nothing else reads, and what it is computed as, with what it is multiplied by."""
+    """Return replacements for every 1 + tanh(x) whose tanh has no other reader, including a factor multiplied with it.
+    """
     users: dict[UOp, list[UOp]] = {}
     for n in toposort(sink):
         for s in n.src:
@@ -90,8 +91,8 @@ without_signs = RuleSet("without-signs", (
 
 
 def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
-    """exp(x - m), m the greatest x, as 2**((x - m)·log2(e)) where absolute errors count: in a sum, whose greatest term
-    is 1, and in what is rounded to 16 bits."""
+    """Replace exp(x - m), m the maximum of x, by 2**((x - m)·log2(e)) where absolute errors count: in a sum whose
+    greatest term is 1, and in values rounded to 16 bits."""
     nodes = toposort(sink)
     readers = readers_of(nodes)
     return {n: UOp(Ops.EXP2, None, (n.src[0] * LOG2E,), ROUGH) for n in nodes
@@ -100,7 +101,7 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
 
 
 def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]]) -> bool:
-    """Whether all that reads a value adds up such values as they are, or rounds to 16 bits what it computes of them."""
+    """Return True if all readers of a value sum it unchanged, or round to 16 bits the result computed from it."""
     stack = [(n, True) for n in readers.get(x, ())]
     while stack:
         n, same = stack.pop()
@@ -113,12 +114,13 @@ def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]]) -> bool:
 
 
 def _inside(x: UOp) -> UOp:
-    """What a value is where a condition holds, if it is a constant elsewhere."""
+    """Return the value under a WHERE with a constant else branch."""
     return x.src[1] if x.op is Ops.WHERE and x.src[2].is_const else x
 
 
 def _greatest(x: UOp, top: UOp) -> bool:
-    """Whether ``top`` is the maximum over all that ``x`` is, or 0 where that is not finite; threads may share it."""
+    """Return True if ``top`` is the maximum over all values of ``x``, or 0 where that is not finite; threads may share
+    the reduction."""
     free = top.ranges
     fold = top.src[2] if top.op is Ops.WHERE else top
     while fold.op is Ops.FOLD and fold.arg is Ops.MAX:
@@ -132,8 +134,8 @@ def _greatest(x: UOp, top: UOp) -> bool:
 
 
 def _quick_remainder(n: UOp) -> UOp:
-    """FMOD of magnitudes: a - b·trunc(a/b), rounded once, is exact while the quotient has no more digits than a float;
-    a quotient that was rounded up makes it negative."""
+    """Compute FMOD of magnitudes as a - b·trunc(a/b), rounded once: exact while the quotient has no more digits than a
+    float. A quotient that was rounded up gives a negative remainder, which is corrected."""
     f = FORMATS[n.dtype]
     (a, sign), (b, _) = map(split_sign, n.src)
     quotient = a / b
@@ -152,10 +154,12 @@ quick_remainders = RuleSet("quick-remainders", (
 
 def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = False, rough: bool = False,
            bits: bool = False) -> UOp:
-    """Functions written out as the arithmetic that they are computed with: after all opts, which read ``exp(x)``.
+    """Expand functions to arithmetic. Runs after all opts, which match ``exp(x)``.
 
-    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32; ``rough``: what is
-    ``ROUGH``; ``bits``: vectors of floats are vectors of bits, without a maximum that keeps NaN."""
+    ``fma``: MULADD rounds once on the target; ``scales``: it has SCALE; ``exp2s``: it has EXP2 of float32; ``rough``:
+    it has the ``ROUGH`` (approximate) functions; ``bits``: vectors of floats can be reinterpreted as integers, and the
+    target has no NaN-preserving maximum.
+    """
     if bits and any(n.op is Ops.MAX for n in toposort(sink)):
         (sink,) = rewrite([sink], without_signs)
     if not rough and any(n.arg == ROUGH for n in toposort(sink)):

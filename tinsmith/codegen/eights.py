@@ -1,4 +1,4 @@
-"""8-bit floats: kept as bytes, computed in float32. No renderer sees their dtypes."""
+"""Emulation of 8-bit floats: stored as bytes, computed in float32. No renderer sees their dtypes."""
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
@@ -11,14 +11,14 @@ from tinsmith.ir.uop import toposort
 
 
 class Format(NamedTuple):
-    """One of the formats.
+    """An 8-bit float format.
 
     Attributes:
         mantissa, bias: mantissa bits; exponent bias.
         largest: the byte of the greatest finite number.
-        overflow: the byte of what is greater.
+        overflow: the byte of greater numbers.
         nan: the byte of NaN.
-        signed_nan: whether infinities and NaN have a sign; otherwise there is one NaN and no negative zero.
+        signed_nan: True if infinities and NaN have a sign; otherwise there is one NaN and no negative zero.
     """
 
     mantissa: int
@@ -39,7 +39,7 @@ _INF: Final = 0x7F800000  # the bits of infinity in float32
 
 
 def as_bytes(sink: UOp) -> UOp:
-    """A kernel graph in which values of 8-bit floats are their bytes and arithmetic on them is done in float32."""
+    """Return a kernel graph in which 8-bit floats are bytes and arithmetic on them is done in float32."""
     order = toposort(sink)
     if not any(n.dtype.scalar in FORMATS for n in order):
         return sink
@@ -66,7 +66,7 @@ def _rewritten(n: UOp, src: tuple[UOp, ...]) -> UOp:
 
 
 def decoded(byte: UOp, dtype: DType) -> UOp:
-    """The float32 that a byte of ``dtype`` stands for."""
+    """Return the float32 value of a byte of ``dtype``."""
     f = FORMATS[dtype]
     bits = byte.cast(dtypes.uint32)
     size, sign = bits & 0x7F, (bits & 0x80) << 24
@@ -75,21 +75,22 @@ def decoded(byte: UOp, dtype: DType) -> UOp:
     wide = size.lt(1 << f.mantissa).where(small, normal)
     if f.signed_nan:
         wide = (size > f.largest).where(size.eq(f.nan).where(_const(_INF | 1 << 22), _const(_INF)), wide)
-        if f.nan > f.overflow:  # with infinities, whatever lies behind them is NaN
+        if f.nan > f.overflow:  # in a format with infinities, greater bytes are NaN
             wide = (size > f.overflow).where(_const(_INF | 1 << 22), wide)
         return (wide | sign).bitcast(dtypes.float32)
     return bits.eq(f.nan).where(_const(_INF | 1 << 22), wide | sign).bitcast(dtypes.float32)
 
 
 def encoded(value: UOp, dtype: DType) -> UOp:
-    """The byte of ``dtype`` that is nearest to a float32, the even one of two; what is too large overflows."""
+    """Round a float32 to a byte of ``dtype``, to nearest with ties to even; greater values overflow."""
     f = FORMATS[dtype]
     bits = value.bitcast(dtypes.uint32)
     size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 0x80
     shift = 23 - f.mantissa
     odd = (size >> shift) & 1
     normal = ((size + ((1 << (shift - 1)) - 1) + odd) >> shift) - ((127 - f.bias) << f.mantissa)
-    unit = 2.0 ** (24 - f.bias - f.mantissa)  # beside it, the last bit of a float32 counts steps of the small numbers
+    # adding it rounds to multiples of the subnormal step, which is the last bit of this float32
+    unit = 2.0 ** (24 - f.bias - f.mantissa)
     small = (size.bitcast(dtypes.float32) + unit).bitcast(dtypes.uint32) - int(np.float32(unit).view(np.uint32))
     byte = size.lt((128 - f.bias) << 23).where(small, normal)
     byte = (size.lt((_INF >> 1) + (_INF >> 2)) & (byte.lt(f.largest + 1))).where(byte, _const(f.overflow))

@@ -1,4 +1,4 @@
-"""Emits blocks of threads: the numbers that the device supplies, shared stages with barriers, idle threads."""
+"""Emission for thread blocks: grid and thread indices, stages in shared memory with barriers, single-thread stores."""
 from __future__ import annotations
 
 import functools
@@ -15,30 +15,36 @@ from tinsmith.ir import Ops, UOp
 
 
 class BlockWriter(ScopeWriter):
-    """What a thread of a grid needs around the lines of a kernel.
+    """A scope writer for kernels that run as a grid of thread blocks.
 
-    Thread ranges are open from the start: ``gidx0``, ``lidx0`` are their values. What depends on no thread is computed
-    by all of them alike, but only the first thread of each axis that a store does not depend on stores it.
+    The ranges of threads are open from the start; ``gidx0``, ``lidx0`` are their values. A value that depends on no
+    thread range is computed by all threads; a store that does not depend on a block axis is executed only by the first
+    thread along that axis.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
-        self.threads_of: list[tuple[frozenset[UOp], UOp]] = []  # the ranges that each axis of a block stands for
-        self.role: UOp | None = None  # the number of a thread's warps, where those behind the last fill rings
-        self.group: UOp | None = None  # of readers that take turns: the number of a thread's group
-        self.turn: UOp | None = None  # of a block that goes through several places of the grid
-        self.own_turn: UOp | None = None  # the same, counted by each group
+        # per block axis: the ranges it stands for and its index line
+        self.threads_of: list[tuple[frozenset[UOp], UOp]] = []
+        # thread index incl. producer warps (the last warps, which fill rings); None without warp roles
+        self.role: UOp | None = None
+        # thread index from which a consumer warp finds its ping-pong group; None with one group
+        self.group: UOp | None = None
+        # number of the current tile of a persistent block's loop over the grid; None outside of the loop
+        self.turn: UOp | None = None
+        self.own_turn: UOp | None = None  # the same, counted per ping-pong group
         self._whole_block: UOp | None = None
         self._barriers = self._own_ranges = 0
 
     def open_grid(self) -> None:
-        """Names for the block's place in the grid and the thread's place in the block."""
+        """Open the ranges of the grid (block indices) and of the block (thread indices)."""
         for number, axis in enumerate(grid_axes(self.kernel) if not self.kernel.blocks else ()):
             if axis:
                 self.name_places(axis, self.special(f"gidx{number}", prod(range_size(r) for r in axis)), 0)
         axes = thread_axes(self.kernel)
         for product in self.kernel.products[:1]:
-            if product.arg.threads > 1:  # the lanes of a warp: each stores the elements that its unit gives it
+            # lanes of a warp: each lane stores the fragment elements that the matrix unit gives it
+            if product.arg.threads > 1:
                 mine = frozenset(r for p in self.kernel.products for r in p.src[2:])
                 self.threads_of.append((mine, self.special("lidx0", product.arg.threads)))
         first = len(self.threads_of)
@@ -65,8 +71,8 @@ class BlockWriter(ScopeWriter):
             self.known_as(r, line)
 
     def places(self, write: Callable[[], None], group: UOp | None = None) -> None:
-        """Write what a block does for its place in the grid, or for one place after the other; a group that takes turns
-        with others does so for the places that are its own."""
+        """Write the body for the block's grid tile or, in a persistent block (``Kernel.blocks``), in a loop over its
+        tiles. With ``group``, a ping-pong group takes every ``turns``-th of these tiles."""
         axis = [r for ranges in grid_axes(self.kernel) for r in ranges]
         if not self.kernel.blocks or not axis:
             return write()
@@ -88,7 +94,7 @@ class BlockWriter(ScopeWriter):
         return self.close()
 
     def name_places(self, axis: list[UOp], total: UOp, depth: int) -> None:
-        """Names for the ranges of the grid, as digits of a place's number."""
+        """Bind the ranges of a grid axis to the digits of the grid tile's number ``total``."""
         pitch = 1
         for r in axis:
             line = total if len(axis) == 1 else (total // pitch % range_size(r))
@@ -100,7 +106,8 @@ class BlockWriter(ScopeWriter):
 
     @contextmanager
     def only(self, condition: UOp, registers: int | None = None, whole: bool = False) -> Iterator[None]:
-        """What is written here is done by some threads alone; ``whole``: with all that they compute for it."""
+        """Open a branch for the threads where ``condition`` holds. With ``whole``, values computed for it stay inside
+        the branch, too."""
         before = self.outermost
         with self.branch(condition, registers=registers):
             self.outermost = self.here if whole else before
@@ -112,7 +119,7 @@ class BlockWriter(ScopeWriter):
         return prod(self.threads_along(axis, line) for axis, line in self.threads_of)
 
     def threads_along(self, axis: frozenset[UOp], line: UOp) -> int:
-        """The size of an axis of the block."""
+        """Return the number of threads along one axis of the block."""
         own = line.op is Ops.SPECIAL and line is not self.role
         return int(line.arg[1]) if own else int(range_size(next(iter(axis))))
 
@@ -120,7 +127,7 @@ class BlockWriter(ScopeWriter):
 
     @contextmanager
     def first_threads(self, node: UOp) -> Iterator[None]:
-        """An IF around what must be stored once although all threads have come here."""
+        """Guard a store with an IF so that only one of the threads with equal values executes it."""
         idle = [line for axis, line in self.threads_of if axis.isdisjoint(node.ranges)]
         if not idle or self._whole_block in node.ranges:
             yield
@@ -133,7 +140,7 @@ class BlockWriter(ScopeWriter):
 
     @property
     def whole_block(self) -> UOp:
-        """A range that is the thread's number in its block."""
+        """Return a range bound to the thread's linear index in its block."""
         if self._whole_block is None:
             number: UOp | None = None
             pitch = 1
@@ -146,28 +153,29 @@ class BlockWriter(ScopeWriter):
         return self._whole_block
 
     def new_range(self, size: int, role: Role) -> UOp:
-        """A range of the linearizer's own, further in than all of the kernel's."""
+        """Return a new range of the linearizer, nested inside all of the kernel's ranges."""
         self._own_ranges += 1
         number = self.kernel.count + self._own_ranges
         self.position[number] = len(self.kernel.order) + self._own_ranges
         return UOp.range(size, number, role)
 
     def barrier(self, slots: Sequence[UOp] = ()) -> None:
-        """Wait for all threads of the block; ``barriers.py`` leaves out what is one too many, but none that orders
-        ``slots``: those of a ring, or counters of warps."""
+        """Emit a barrier over all threads of the block. ``barriers.needed_barriers`` removes redundant ones, but none
+        that names ``slots`` (the memory of a ring, or the counters of warps)."""
         self.force(UOp(Ops.BARRIER, None, tuple(slots), self._barriers))
         self._barriers += 1
 
     def fill_shared(self, node: UOp, fill: UOp, coords: Coords) -> None:
-        """Fill a stage of a block between barriers: what others still read is not written, what is read is there."""
+        """Fill a stage in shared memory between two barriers: after earlier reads of it and before later ones."""
         self.barrier()
         threads = any(r.arg[1] in THREADS for r in node.src[1:])
         self.fill([fill if threads or self.block_size == 1 else self.distributed(node, fill)], coords)
         self.barrier()
 
     def distributed(self, node: UOp, fill: UOp, turn: Role = Role.LOOP) -> UOp:
-        """The elements of a stage shared out among all threads, neighbours to neighbours in the memory copied from. The
-        turns that a thread takes are a loop, or copies."""
+        """Distribute the elements of a stage over all threads of the block. Consecutive threads copy consecutive
+        elements of the source memory (coalesced). Several elements per thread become a loop or copies, by the role
+        ``turn``."""
         load = next((n for n in fill.toposort() if n.op is Ops.LOAD), None)
         loops = [r for r in reversed(node.src[1:]) if not r.arg[1].expanded]
         if load is not None:
@@ -187,7 +195,7 @@ class BlockWriter(ScopeWriter):
 
 
 def _stride(index: UOp, r: UOp) -> float:
-    """How far apart neighbours along a range are, on an average of the first few."""
+    """Return the average memory distance of consecutive iterations of ``r``, from its first 16."""
     last = min(int(range_size(r)) - 1, 15)
     ends = [index.substitute({x: UOp.index(last * (x is r)) for x in index.ranges}).simplify() for last in (0, last)]
     return abs(ends[1].arg - ends[0].arg) / max(last, 1) if all(e.is_const for e in ends) else 0.0

@@ -1,13 +1,14 @@
-"""Emits a chain over blocks: a maximum and sums relative to it, of what a unit leaves in registers.
+"""Back-to-back contractions over blocks with an online softmax (as in FlashAttention), on a matrix unit.
 
     S = q·k of the block;  m = max(m, rows of S);  p = exp(S - m);  l = l·exp(m before - m) + rows of p
-    O = O·exp(m before - m) + p·v                            on the unit, which goes on with the sum it had
+    O = O·exp(m before - m) + p·v                            on the unit, which accumulates into O
 
-So a block's sums are relative to the maximum so far. Rings bring the blocks' operands. Without roles all threads meet
-once per block, and have then drained what read the slots that are filled next.
+The sums l and O of a block are relative to the running maximum m. The operands of each block arrive through rings
+(software pipelines in shared memory). Without warp specialization the block has one barrier per iteration, after all
+reads of the slots that are filled next have been drained.
 
-Where p is made one block ahead (``chains.make_ahead``), the unit has the next block's scores and this block's product
-to work on at the same time:
+With p computed one block ahead (``chains.make_ahead``), the unit overlaps the scores of the next block with the product
+of this one:
 
     S = q·k of block 0;  p, m, l of it
     for block:  S = q·k;  O = O + p·v of the block before;  drain S;  m, l;  drain O;  O = O·exp(m before - m);  p
@@ -31,10 +32,11 @@ from tinsmith.ir.uop import toposort
 
 
 class ChainWriter(OnlineWriter):
-    """One loop over blocks whose values live where the unit's sums do.
+    """A loop over blocks whose accumulators are fragments of a matrix unit.
 
-    ``block``: the number of the block that is being written, ``turn``: that of its turn at the unit. ``ahead``: p is
-    made one block before its product; it is among the values of the loop then, under negative numbers.
+    ``block`` is the index of the block being written; ``turn`` is its number in the ping-pong order of the consumer
+    groups. ``ahead``: p is computed one block before its product. It is then carried by the loop: in ``values``, under
+    the key ``~g`` (negative) for reduction ``g``.
     """
 
     ahead = False
@@ -42,7 +44,8 @@ class ChainWriter(OnlineWriter):
     turn: UOp | None = None
 
     def place(self, f: UOp) -> Place:
-        """Where a value with rows and columns lies, or, without columns, the tile whose rows it has."""
+        """Return the tile that holds ``f``; for a value without columns (a row statistic), the tile whose rows it has.
+        """
         products = [n for n in toposort(f) if n.op is Ops.MMA]
         own = [p for p in products if {p.src[2], p.src[3]} <= f.ranges]
         if own:
@@ -56,8 +59,9 @@ class ChainWriter(OnlineWriter):
         return at.fragment.size if at.column in f.ranges else at.rows.size if at.row in f.ranges else 1
 
     def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        """Operands that do not depend on the block are brought before the loop, the others by rings. Blocks in which no
-        mask hides anything come first, in a loop of their own; but for the very first, where p is made ahead."""
+        """Write the loop over blocks. Operands that do not depend on the block are loaded before the loop, the others
+        through rings. Blocks without masked elements come first, in a separate loop without the mask (loop
+        partitioning). With p ahead, the first block is peeled."""
         lin, (start, end) = self.lin, self.lin.span_of(r)
         products = [p for p in toposort(bodies) if p.op is Ops.MMA and p.arg.staged]
         rings = list(dict.fromkeys(ring for p in products for ring in rings_of(lin, p)))
@@ -79,7 +83,7 @@ class ChainWriter(OnlineWriter):
                 self.at_block(start, walked, lambda: inside([simplify(b) for b in bodies]))
             start = (start + 1).simplify()
         if lin.turns is not None:
-            self.turn = (r + start).simplify()  # is as odd as r - start
+            self.turn = (r + start).simplify()  # has the same parity as r - start
         found = clear_end(r, toposort(bodies), {x for x in lin.opened if x.arg[1] is Role.GLOBAL})
         if found is not None:
             middle = found[0].minimum(end).maximum(start).simplify()
@@ -88,20 +92,20 @@ class ChainWriter(OnlineWriter):
         blocks(start, end, bodies)
         self.block = end
         for g, writer in self.behind(bodies).items():
-            writer.drained()  # no slot is filled any more
+            writer.drained()  # all copies are done: no slot is filled any more
             self.values |= {(g, *key[1:]): value for key, value in writer.values.items()}
 
     def at_block(self, block: UOp, rings: Sequence[Ring], inside: Callable[[], None]) -> None:
         self.block = block
         if rings and self.lin.role is None:
-            if block.op is Ops.RANGE:  # in the first one alone nobody has read a slot yet
+            if block.op is Ops.RANGE:  # the peeled first block needs no barrier: no thread has read a slot yet
                 self.lin.barrier()
             for ring in rings:
                 ring.fill((block + ring.distance).simplify())
         inside()
 
     def issue(self, writer: FoldWriter, block: UOp) -> None:
-        """The unit gets the steps of a product, when what they read of a block is there."""
+        """Wait for the operands of a block and issue the product's steps to the unit."""
         assert writer.product is not None
         bodies = writer.begun()
         writer.hold(writer.product)
@@ -113,19 +117,20 @@ class ChainWriter(OnlineWriter):
         self.lin.force(UOp(Ops.COMMIT))
 
     def land(self, writer: FoldWriter, in_flight: int = 0) -> None:
-        """The product is there, and nobody reads its operands' slots any more."""
+        """Wait for the product and release the ring slots of its operands."""
         assert writer.product is not None
         writer.drained(in_flight)
         for ring in rings_of(self.lin, writer.product):
             ring.release()
 
     def scores(self, bodies: list[UOp]) -> list[FoldWriter]:
-        """Products that the block's values are made of, of a unit that works on its own."""
+        """Return writers of the asynchronous products (scores) that the block's values are computed from."""
         stages = dict.fromkeys(n.src[0] for body in bodies for n in reads_held(body))
         return [FoldWriter(self.lin, [s.src[0]], self.coords) for s in stages if product_in(s).arg.staged]
 
     def behind(self, bodies: list[UOp]) -> dict[int, FoldWriter]:
-        """The products of the block before, if any, which the unit gets now."""
+        """Issue the products of the previous block (p computed ahead), if any; return their writers by reduction
+        number."""
         found = {}
         for g in {~key[0] for key in self.values if key[0] < 0}:
             part = self.parts(bodies[g])[1]
@@ -175,7 +180,8 @@ class ChainWriter(OnlineWriter):
             self.multiply(g, part, keeps, behind.get(g))
 
     def multiply(self, g: int, part: UOp, keeps: dict[Coords, UOp], behind: FoldWriter | None) -> None:
-        """What a product adds to a sum that is relative to the maximum now; of p made ahead, in the next step."""
+        """Add a product to a sum rescaled to the current maximum. With p ahead, defer the product to the next
+        iteration."""
         lin, f = self.lin, self.group[g]
         if behind is not None:
             self.land(behind)
@@ -198,7 +204,8 @@ class ChainWriter(OnlineWriter):
         self.values |= {(g, c, ()): lin.value(part, c) for c in starts}
 
     def over_tile(self, part: UOp) -> bool:
-        """Whether a reduction of columns, which the lanes of a row share, may wait for the end of the loop."""
+        """Return True if ``part`` reduces columns of a tile, so that combining across lanes can wait until after the
+        loop."""
         return part.op is Ops.FOLD and part.src[1].arg[1] is Role.FRAGMENT
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:

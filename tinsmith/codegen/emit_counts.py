@@ -1,10 +1,10 @@
-"""Emits counts of equal keys that the threads of a block share (``counts.py``), and stores at places that follow them.
+"""Histograms and ranks of keys shared by the threads of a block (``counts.py``), and the scatter by rank.
 
-Each warp goes through a piece of the steps, 32 at a time: MATCH says how many of its threads have the same key before
-this one, the warp's counter of that key how many there were in earlier turns. Then a thread for each key adds up the
-counters of the warps. What is stored at a rank behind a place that the key says is exchanged in local memory first, so
-that threads beside each other store elements of one key, whose places are beside each other as well (Merrill and
-Grimshaw, 2011); the key's thread finds that place for all of them.
+Each warp handles a contiguous piece of the steps, 32 at a time. MATCH returns the number of lower lanes with the same
+key; the warp's counter of that key holds the count of earlier iterations. Then one thread per key sums the counters of
+the warps. A store whose address is a base per key plus the rank is first exchanged in local memory, so that adjacent
+threads store adjacent elements of one key (coalesced; Merrill and Grimshaw 2011). The key's thread loads the base for
+all of them.
 """
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tinsmith.ir import Ops, UOp
 
 
 class CountWriter:
-    """One statement with a count. ``thread`` is the range of the block's threads, ``turns`` what each of them takes."""
+    """A statement with a shared count. ``thread`` is the range of the block's threads, ``turns`` the steps per thread.
+    """
 
     def __init__(self, lin: Emitter, store: UOp, fold: UOp) -> None:
         count = counted(fold)
@@ -34,7 +35,7 @@ class CountWriter:
         self.counters = lin.local(dtypes.int32.ptr(), self.threads // self.warp * self.threads)
 
     def run(self) -> None:
-        """The whole statement."""
+        """Write the statement."""
         if self.here:
             self.lin.barrier()
         if self.count.before is None:
@@ -43,7 +44,7 @@ class CountWriter:
             self.rank_all()
 
     def statement(self, line: UOp) -> UOp:
-        """The statement where the count is what a line holds."""
+        """Return the statement with its count replaced by ``line``."""
         if line.dtype is not self.fold.dtype:
             line = self.lin.combine(self.here, Ops.CAST, self.fold.dtype, [line])
         return self.store.substitute({self.fold: self.lin.named(line)})
@@ -66,14 +67,15 @@ class CountWriter:
         self.lin.force(UOp(Ops.WARP_BARRIER, None, (self.counters,)))
 
     def count_all(self) -> None:
-        """Count the keys: each thread has the result for one of them."""
+        """Count the keys; each thread stores the result of one key."""
         places = [step_of(self.thread, UOp.index(turn), self.turns, self.warp) for turn in range(self.turns)]
         self.turn_by_turn([self.lin.value(self.count.key.substitute({self.count.steps: p}).simplify())
                            for p in places])
         self.lin.store_as_usual(self.statement(self.over_warps()[0]))
 
     def turn_by_turn(self, keys: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-        """What each warp's counters come to; for each turn where the key's counter is, and what it was."""
+        """Update each warp's counters step by step. Return, per step, the counter's address and the number of earlier
+        equal keys in the warp's piece."""
         lin, here = self.lin, self.here
         first = lin.raw((self.line // self.warp * self.threads).simplify(), here)
         zero = lin.emit(0, UOp.const(dtypes.int32, 0))
@@ -96,7 +98,8 @@ class CountWriter:
         return places, ranks
 
     def over_warps(self) -> tuple[UOp, list[UOp]]:
-        """For the key that has a thread's number: the sum of all warps, and for each warp that of those before it."""
+        """Return, for the key numbered like the thread, the total over all warps and the exclusive prefix of each warp.
+        """
         warps = self.threads // self.warp
         parts = [self.load(self.counters, self.lin.raw(self.line + warp * self.threads, self.here))
                  for warp in range(warps)]
@@ -107,9 +110,11 @@ class CountWriter:
         return total, before
 
     def rank_all(self) -> None:
-        """Rank every step, and store what it stores; in the order of the keys, if its place depends on key and rank."""
+        """Rank every step and store its value; sorted by key through local memory if ``first_place`` finds a base per
+        key."""
         lin, first = self.lin, self.first_place()
-        begin = None if first is None else lin.value(first)  # of the thread's key; what is loaded is there in time
+        # base address of the thread's key; its load is in flight while the keys are counted
+        begin = None if first is None else lin.value(first)
         places, ranks = self.turn_by_turn([lin.value(self.count.asked, c) for c in self.copies])
         total, before = self.over_warps()
         if begin is not None:
@@ -127,7 +132,7 @@ class CountWriter:
             lin.store_as_usual(self.statement(whole), coords)
 
     def first_place(self) -> UOp | None:
-        """Where the steps of the key that has a thread's number go; None if other things say where each goes."""
+        """Return the base address of the key numbered like the thread; None if the address is not base[key] + rank."""
         key, mine = self.count.asked, UOp(Ops.CAST, self.count.asked.dtype, (self.thread,))
         place = place_of(self.store)
         if not exchanged(self.store) or place.dtype is not dtypes.int32 or self.fold not in place.src:
@@ -139,7 +144,7 @@ class CountWriter:
         return None if any(steps & n.ranges for n in others) else rest.substitute({key: mine})
 
     def exchange(self, slots: list[UOp], begins: UOp) -> None:
-        """Put values at the slots, in the order of their keys, and store them from there."""
+        """Scatter values to ``slots`` of local memory, sorted by key, and store them from there coalesced."""
         lin, here, steps = self.lin, self.here, range_size(self.count.steps)
         memory, (_, index, value, *valid) = lin.memory(self.store.src[0], ()), self.store.src
         key, place, seen = self.count.asked, place_of(self.store), follows(self.count.asked, value)
@@ -161,5 +166,5 @@ class CountWriter:
 
 
 def write_counts(lin: Emitter, store: UOp, fold: UOp) -> None:
-    """A statement with a count that threads share."""
+    """Write a statement with a count that the threads of a block share."""
     CountWriter(lin, store, fold).run()

@@ -1,4 +1,4 @@
-"""Emits reductions: accumulators, the loop, and what is combined after it."""
+"""Emission of reductions: accumulators, the reduction loop, and the final combination."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from tinsmith.ir.uop import toposort
 
 
 class FoldWriter:
-    """Accumulators, loop and combination of a group of reductions over the same ranges.
+    """Accumulators, loop and final combination of a group of reductions over the same ranges.
 
-    ``held``: operands of a unit that are in registers already, by copy.
+    ``held`` maps copies to the A operands of a matrix unit that are already in registers.
     """
 
     def __init__(self, lin: Emitter, group: list[UOp], coords: Coords, start: dict[Coords, UOp] | None = None,
@@ -41,8 +41,8 @@ class FoldWriter:
         self.values: dict[tuple[int, Coords, Coords], UOp] = {}
 
     def in_order(self, f: UOp) -> list[Coords]:
-        """The copies of a reduction. Of two factors, the one with fewer copies changes fastest: its values stay in
-        registers while each of the other's is used up."""
+        """Return the register copies of a reduction in writing order. For a product, the indices of the factor with
+        fewer copies vary fastest: its values stay in registers while each value of the other factor is used up."""
         copies = list(self.lin.all_coords(f.ranges))
         body = f.src[0] if f.op is Ops.FOLD else f
         while guarded(f, body):
@@ -53,7 +53,7 @@ class FoldWriter:
         return copies
 
     def lanes_of(self, f: UOp) -> int:
-        """How many values a thread has of what has no lanes."""
+        """Return the number of elements per thread of a value without a vector range (fragment size, else 1)."""
         return self.product.arg.fragment_c.size if self.product is not None else 1
 
     def run(self) -> None:
@@ -66,7 +66,7 @@ class FoldWriter:
         self.finished()
 
     def begun(self) -> list[UOp]:
-        """What each step adds; the values are those to start from."""
+        """Initialize the accumulators and return the expressions that each step adds."""
         lin = self.lin
         for g, f in enumerate(self.group):
             lanes = self.vector or lin.lanes(f)
@@ -82,30 +82,31 @@ class FoldWriter:
         return [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
 
     def finished(self) -> None:
-        """What comes of the group is known from here on."""
+        """Record the result of every reduction of the group as known in the current scope."""
         for g, f in enumerate(self.group):
             for c in self.copies[f]:
                 self.lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
 
     def hold(self, product: UOp) -> None:
-        """What is computed of an operand is there before it is handed to the unit."""
+        """Compute an A operand made of values in registers before it is issued to the unit."""
         if reads_held(product.src[0]) and not self.held:
             self.held = {steps: self.lin.operand(product, 0, steps) for steps in self.lin.all_coords(self.unrolled)}
 
     def drained(self, in_flight: int = 0) -> None:
-        """The values as they are when the unit works on no more than so many later groups of steps."""
+        """Wait until at most ``in_flight`` later groups of unit steps are unfinished, and use the drained accumulators.
+        """
         for key, value in self.values.items():
             self.values[key] = self.lin.force(UOp(Ops.DRAIN, None, (value,), in_flight))
             self.lin.scopes[-1].values[self.values[key]] = self.values[key]
 
     def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
-        """Open the loops with an accumulator per value; innermost, combine."""
+        """Open the loops with one accumulator per value; write the reduction step innermost."""
         if not loops:
             return self.step(bodies)
         return self.lin.over(loops[0], bodies, lambda inner: self.nest(loops[1:], inner), self.counted)
 
     def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
-        """One loop; ``inside`` gets what its steps take in."""
+        """Write one loop; ``inside`` gets the expressions that its steps add."""
         start, end = self.lin.span_of(r)
         bodies = [simplify(b) for b in bodies]
         if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
@@ -116,8 +117,8 @@ class FoldWriter:
         return self.in_loop(r, start, end, lambda: inside(bodies), bodies)
 
     def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], bodies: Sequence[UOp] = ()) -> None:
-        """A loop in which the values are accumulators, and so are loads that are issued an iteration ahead; the last
-        iteration repeats its own."""
+        """Write a loop that carries the accumulators and the rotated loads (issued one iteration before their use). The
+        last iteration loads its own elements again, so that no load is out of bounds."""
         lin, keys, span = self.lin, list(self.values), (self.lin.expression(start), self.lin.expression(end))
         rotated = [(n, c) for n in toposort(bodies) if self.is_rotated(n, r) for c in lin.all_coords(n.ranges)]
 
@@ -136,7 +137,7 @@ class FoldWriter:
         self.values = {key: found[key] for key in keys}
 
     def is_rotated(self, n: UOp, r: UOp) -> bool:
-        """Whether a load is issued an iteration of the loop over ``r`` ahead."""
+        """Return True if a load is issued one iteration of the loop over ``r`` before its use (ROTATE)."""
         if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
             return False
         opened = self.lin.opened | {r}
@@ -161,7 +162,7 @@ class FoldWriter:
         lin.current_folds, lin.writing = before, around
 
     def added(self, f: UOp, body: UOp, coords: Coords) -> UOp | None:
-        """What a copy takes in: without the guards that hold for all of it, None where one never does."""
+        """Return the value that a copy adds, without guards that always hold for it; None if a guard never holds."""
         while guarded(f, body) and self.lin.index_only(body.src[0]):
             valid = self.lin.at(body.src[0], coords)
             if not valid.is_const:
@@ -178,7 +179,7 @@ class FoldWriter:
             a, b = self.held[first] if self.held else lin.operand(body, 0, first), lin.operand(body, 1, second)
             return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
         if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
-            if settings.NOOPT:  # as it was written: a product and a sum
+            if settings.NOOPT:  # as written: a multiplication and an addition, not contracted
                 return lin.combine(here, Ops.ADD, acc.dtype.scalar, [acc, lin.value(body, coords)])
             a, b = (lin.value(s, coords) for s in body.src)
             return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
@@ -201,13 +202,13 @@ class FoldWriter:
 
 
 def guarded(f: UOp, body: UOp) -> bool:
-    """Whether a reduction takes in a value only where a condition holds: a padded range has such steps."""
+    """Return True if a reduction adds its value under a condition and the identity elsewhere (a padded range)."""
     return body.op is Ops.WHERE and f.op is Ops.FOLD and body.src[2].is_const and (
         body.src[2].arg == f.arg.identity(f.dtype))
 
 
 class OnlineWriter(FoldWriter):
-    """A maximum over blocks and sums relative to it, in one loop: the sums so far are brought to the maximum so far."""
+    """Online softmax in one loop over blocks: a running maximum, and sums rescaled whenever the maximum changes."""
 
     def step(self, bodies: list[UOp]) -> None:
         lin, here = self.lin, self.lin.here
@@ -224,7 +225,8 @@ class OnlineWriter(FoldWriter):
         lin.current_folds = before
 
     def maxima(self, body: UOp) -> dict[Coords, tuple[UOp, UOp]]:
-        """The maxima before and with a block; the latter as numbers that sums can be relative to."""
+        """Update the running maximum. Return, per copy, the old one and the new one, the latter finite (a valid shift).
+        """
         lin, known = self.lin, dict[Coords, tuple[UOp, UOp]]()
         for c in self.copies[self.group[0]]:
             old = self.values[0, c, ()]
@@ -233,13 +235,15 @@ class OnlineWriter(FoldWriter):
         return known
 
     def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
-        """Of what a sum adds: the weight exp(block's maximum - maximum), the block's own sum, and the maximum."""
+        """Split a sum's step into the weight exp(block maximum - maximum), the sum over the block, and the block
+        maximum."""
         top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
         first, second = body.src
         return (first, second, top) if top in toposort(first) else (second, first, top)
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:
-        """A sum relative to an infinite maximum is NaN; one relative to 0 instead, of values all -inf, is 0."""
+        """Finish a sum. Relative to an infinite maximum it would be NaN; relative to 0 instead, if all values are -inf,
+        it is 0."""
         line, lin = super().finish(g, f, c), self.lin
         if g == 0:
             return line
@@ -247,6 +251,6 @@ class OnlineWriter(FoldWriter):
         return lin.combine(lin.here, Ops.MUL, f.dtype, [line, self.whole(weight, top, c)])
 
     def whole(self, weight: UOp, top: UOp, c: Coords) -> UOp:
-        """A weight whose block's maximum is that of all."""
+        """Return the weight with the final maximum in place of the block's maximum."""
         at = self.lin.named(self.values[0, self.lin.coords_of(self.group[0], c), ()])
         return self.lin.value(weight.substitute({top: at, top.src[0]: at}))

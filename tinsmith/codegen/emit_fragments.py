@@ -1,12 +1,13 @@
-"""Lines for what a unit's sum goes into: rows of neighbouring elements, which lanes hand each other.
+"""Epilogue of a matrix unit: vector stores of fragments after lanes have exchanged columns.
 
-A lane holds pairs of columns of many 8-column blocks. Where a unit's result has four such blocks or more, the four
-lanes of a row exchange them, so that each has eight neighbours: a 4 × 4 transposition in two steps of one bit,
+A lane holds pairs of columns of many 8-column blocks. If a fragment has at least four such blocks, the four lanes of a
+row exchange them by shuffles so that each lane holds eight adjacent columns. This is a 4 × 4 transpose in two steps,
+one per bit of the lane number:
 
     lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
 
-and the rest of the kernel works on vectors of eight. What only depends on the sum itself is computed before, where two
-elements of 16 bits travel as one word.
+The rest of the epilogue works on vectors of eight. The part of the stored value that depends only on the accumulator is
+computed before the exchange, in which two 16-bit elements travel as one 32-bit word.
 """
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from tinsmith.ir.uop import toposort
 
 
 def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
-    """A sum that a unit holds in tiles is stored as tiles; else each lane stores rows of the elements that it holds."""
+    """Store a matrix unit's accumulators: as tiles if the unit stores tiles, else each lane stores rows of its
+    elements."""
     order = toposort(n)
     product = next(x for x in order if x.op is Ops.MMA and (x.src[2].ranges | x.src[3].ranges) <= n.ranges)
     fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
@@ -50,8 +52,9 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
 
 
 def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -> None:
-    """Store vectors of neighbouring columns, where memory runs along them; else one element after the other. What
-    several of them read is under way before the first is stored: the compiler must not exchange the two."""
+    """Store vectors of adjacent columns if memory is contiguous along them, else single elements. Loads of up to
+    ``blocks.beside`` vectors are issued before the first of their stores, because the compiler may not reorder a load
+    and a store."""
     fragment, row, column = tile.fragment, tile.row, tile.column
     along = _runs_along(lin, n.src[1], column, fragment)
     own = _of_the_sum(n.src[2], total, row)
@@ -68,12 +71,12 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -
         part = rows(first, width) if rows is not None else lin.picked(line, range(first, first + width))
         name = lin.named(part)
         if width > 1:
-            name = UOp(Ops.AFTER, None, (name, lane))  # a name with lanes
+            name = UOp(Ops.AFTER, None, (name, lane))  # a named line with lanes
             lin.reread[name] = True
             lin.scopes[-1].values[name, ()] = part
         r, c = (int(x) for x in steps[first])
         table, store = {row: down + r, column: across + c + lane}, n
-        if place is not None:  # all rows differ by a constant
+        if place is not None:  # the addresses of all rows differ by a constant
             rest, constant, (down_step, across_step) = place
             table |= {n.src[1]: shifted(rest, constant + r * down_step + c * across_step)}
         store = simplify(n.substitute({own: name}).substitute(table))
@@ -90,7 +93,8 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: Place, coords: Coords) -
 
 
 def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
-    """Whether memory runs along the columns, at least as many as a vector has: they may be pixels of a patch."""
+    """Return True if memory is contiguous along the columns for at least one vector; columns may be pixels of a patch.
+    """
     terms, digits = linear_form(index)[0], _digits(fragment)
     if terms.get(column) == 1:
         return True
@@ -103,8 +107,8 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
 
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
-    """The part of a stored value that depends on nothing but the sum and statistics of its rows, if all of the rest
-    needs just that."""
+    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, if the rest
+    needs no other part of it; else the accumulator."""
     order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
     pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
     border = set[UOp]()
@@ -120,7 +124,8 @@ def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
 
 
 def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
-    """What reads vectors of the fragment after lanes have exchanged columns, and how it lies then."""
+    """Exchange columns between lanes. Return a reader of vectors and the new fragment layout; (None, ``fragment``) if
+    the layout does not fit."""
     digits = _digits(fragment)
     if digits is None:
         return None, fragment
@@ -145,7 +150,7 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
         back = np.argsort(np.array([*xs, *ys]))
         words = lin.picked(lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y))), back)
         bit *= 2
-    order = position.transpose(0, 2, 1, 3).reshape(-1)  # neighbours are now what the lanes had
+    order = position.transpose(0, 2, 1, 3).reshape(-1)  # adjacent elements are those that the lanes had
 
     def vector(first: int, width: int) -> UOp:
         per = 2 if packed else 1
@@ -158,7 +163,8 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
 
 
 def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:
-    """Digits of registers and lanes, if neighbouring lanes go on where a lane's pair ends, and blocks after them."""
+    """Return the digits of registers and lanes if adjacent lanes hold adjacent pairs of columns, with blocks after
+    them; else None."""
     registers, lanes = fragment.registers, fragment.lanes
     if len(registers) < 2 or not lanes:
         return None

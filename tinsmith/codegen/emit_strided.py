@@ -1,5 +1,5 @@
-"""Lanes that lie apart in memory: read and stored as whole vectors together with what other copies need between or
-beside them, and rearranged in registers."""
+"""Strided vector loads and stores without gather or scatter: full vectors, shared with adjacent register copies, and
+shuffles in registers."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from tinsmith.ir.symbolic import is_made_of, values_over
 
 
 def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
-    """The value of a load whose lanes do not lie side by side, without a gather; None where that cannot be."""
+    """Return the value of a load with strided lanes, without a gather; None if that is impossible."""
     if n.src[0] in lin.written:
         return None
     found = _in_one_vector(lin, n, memory, coords, lanes, valid)
@@ -24,11 +24,12 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 
 
 def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
-    """Lanes whose elements lie in one vector, of which they are picked.
+    """Load lanes that lie within one vector or a few, and pick them by a shuffle.
 
-    Lanes a few elements apart are part of whole vectors where these lie inside the memory; copies that read the
-    elements between them share the vectors. Lanes that share the elements of few, such as neighbours whose maximum was
-    pooled, are spread. Where the memory may end in between, or lanes are guarded, nothing is read but their elements.
+    Lanes 2 or 4 elements apart are picked from full vectors where these lie inside the memory; register copies that
+    read the elements in between share the vectors. Lanes that repeat few elements (for example the gradient of max
+    pooling) are spread from one vector. Where the vector may cross the end of the memory, or lanes are guarded, a mask
+    restricts the load to the elements that are needed.
     """
     expr, count = lin.at(n.src[1], coords), range_size(lanes)
     terms, constant = linear_form(expr)
@@ -69,8 +70,8 @@ def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp
 
 
 def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -> UOp | None:
-    """Lanes far apart whose neighbours the other copies read: every lane reads what is for all copies at once, and
-    blocks of as many lanes as copies are transposed in registers."""
+    """Load lanes far apart whose adjacent elements other register copies read: each lane loads the elements of all
+    copies as one vector, and blocks of lanes × copies are transposed in registers."""
     terms, _ = linear_form(n.src[1])
     copy, count = dict(coords), range_size(lanes)
     across = next((r for r in copy if r.arg[1] is Role.UPCAST and terms.get(r) == 1), None)
@@ -81,13 +82,13 @@ def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -
         return None
     rest = tuple((r, v) for r, v in coords if r is not across)
     rows = lin.turned.get((n, rest), [])
-    if rows and all(any(row in s.values for s in lin.scopes) for row in rows):  # written for another copy
+    if rows and all(any(row in s.values for s in lin.scopes) for row in rows):  # already written for another copy
         return rows[copy[across]]
     depth = max(lin.depth_of(n), lin.depth_of(n.src[0]))
     first = bind(n.src[1], across, UOp.index(0))
     starts = [bind(first, lanes, UOp.index(lane)) for lane in range(count)]
     if len(n.src) > 2 and not all(s.vmin >= 0 and s.vmax + side <= _elements(n.src[0]) for s in starts):
-        return None  # this copy is inside, and others may be guarded
+        return None  # this copy is in bounds; the others may need a guard
     offsets = [lin.indexed(s, rest) for s in starts]
     rows = [lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(side), (memory, offset), None)) for offset in offsets]
     if count > side:
@@ -97,7 +98,7 @@ def _transposed(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp) -
 
 
 def transposed(lin: Emitter, rows: list[UOp], depth: int) -> list[UOp]:
-    """Square blocks of lanes side by side, each transposed: rows are interleaved by twos, in ever wider units."""
+    """Transpose adjacent square blocks of lanes by interleaving pairs of rows in units of doubling width."""
     side, dtype = len(rows), rows[0].dtype
     groups, width = [[r] for r in rows], 1
     while len(groups) > 1:
@@ -112,19 +113,19 @@ def transposed(lin: Emitter, rows: list[UOp], depth: int) -> list[UOp]:
 
 
 def _interleaved(count: int, side: int, width: int, half: int) -> tuple[int, ...]:
-    """Units of so many lanes of two vectors in turn, from the first or the second half of every block."""
+    """Return lane numbers that interleave ``width``-lane units of two vectors, from half ``half`` of every block."""
     return tuple(block + half * side // 2 + unit + i + of * count for block in range(0, count, side)
                  for unit in range(0, side // 2, width) for of in (0, 1) for i in range(width))
 
 
 def _elements(memory: UOp) -> int:
-    """How many elements a memory is known to have."""
+    """Return the number of elements of a memory, 0 if it is symbolic."""
     sizes = memory.arg[1] if memory.op is Ops.PARAM else memory.arg
     return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 0
 
 
 def store_strided(lin: Emitter, n: UOp, fixed: Coords) -> bool:
-    """Write all copies of a store whose lanes lie apart, without a scatter; False where that cannot be."""
+    """Write all copies of a store with strided lanes without a scatter; return False if that is impossible."""
     lanes = lin.lanes(n)
     guarded = len(n.src) > 3 and not (n.src[3].is_const and n.src[3].arg)
     if lanes is None or guarded:
@@ -149,18 +150,19 @@ def store_strided(lin: Emitter, n: UOp, fixed: Coords) -> bool:
 
 
 def _woven(lin: Emitter, parts: list[UOp]) -> Iterator[tuple[int, UOp]]:
-    """Lanes of several copies side by side: a0 b0 a1 b1 …, in one store, or in as many as are powers of two."""
+    """Interleave the lanes of several copies (a0 b0 a1 b1 …); yield vectors of power-of-two sizes with their offsets.
+    """
     count, ways = parts[0].dtype.count, len(parts)
     order = tuple(lane + count * way for lane in range(count) for way in range(ways))
-    parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C has no vectors of other sizes
+    parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C vectors have power-of-two sizes only
     joined = lin.emit(lin.here, UOp(Ops.VECTORIZE, parts[0].dtype.scalar.vec(count * len(parts)), tuple(parts)))
     for start, size in _whole_vectors(count * ways):
         yield start, lin.picked(joined, order[start : start + size])
 
 
 def _blocks(lin: Emitter, values: list[UOp], step: int) -> Iterator[tuple[int, UOp]]:
-    """Lanes far apart whose neighbours are other copies: blocks of lanes and copies are transposed in registers, and
-    each lane's part of a block is stored at once. The last block may overlap the one before."""
+    """Transpose blocks of lanes × copies in registers; yield one contiguous vector per lane with its offset. The last
+    block may overlap the one before."""
     last = len(values) - SIDE
     for start in (*range(0, last, SIDE), last):
         rows = transposed(lin, values[start : start + SIDE], lin.here)
@@ -170,7 +172,8 @@ def _blocks(lin: Emitter, values: list[UOp], step: int) -> Iterator[tuple[int, U
 
 
 def _whole_vectors(count: int) -> list[tuple[int, int]]:
-    """(start, size) of vectors beside each other whose sizes are powers of two, the largest first."""
+    """Return (start, size) of consecutive vectors of power-of-two sizes that cover ``count`` elements, the largest
+    first."""
     out, start = [], 0
     while start < count:
         size = 1 << (count - start).bit_length() - 1

@@ -1,7 +1,7 @@
-"""Emits what is computed from a unit's sums where the threads hold them: a line has an element per register.
+"""Computation on the accumulators of a matrix unit, in the registers of the threads: one lane per fragment register.
 
-A value that depends on rows and columns of a tile has one lane per register of the tile's fragment; one that depends on
-rows alone, a statistic, has one per row that a thread holds. An operand of the next step is a choice of such lanes.
+A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
+one lane per row that a thread holds. An operand of the next product is a selection of such lanes.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tinsmith.ir.units import Fragment
 
 @dataclass(frozen=True)
 class Place:
-    """A tile as threads hold it: its fragment, and the ranges of its rows and columns."""
+    """A tile in the registers of a warp: its fragment and the ranges of its rows and columns."""
 
     fragment: Fragment
     row: UOp
@@ -29,18 +29,18 @@ class Place:
 
     @cached_property
     def rows(self) -> Fragment:
-        """The rows that a thread holds, without columns."""
+        """Return the fragment of a row statistic: the rows that a thread holds, without columns."""
         return Fragment(tuple(d for d in self.fragment.registers if d[1]), self.fragment.lanes)
 
     @cached_property
     def spread(self) -> tuple[int, ...]:
-        """For each register the number of its row among those of the thread."""
+        """Return, for each register, the index of its row among the thread's rows."""
         found = {int(r): n for n, r in enumerate(self.rows.places()[0][:, 0])}
         return tuple(found[int(r)] for r in self.fragment.places()[0][:, 0])
 
 
 def tile_of(stage: UOp) -> Fragment:
-    """All columns of a sum in registers: the unit's fragment, once per copy."""
+    """Return the fragment of all columns of an accumulator: the unit's fragment, repeated per register copy."""
     product = product_in(stage)
     copies = stage.arg[0] if len(stage.arg) > 1 else 1
     c = product.arg.fragment_c
@@ -54,7 +54,8 @@ def product_in(stage: UOp) -> UOp:
 
 
 def place_of(lin: Emitter, value: UOp) -> tuple[UOp, Place]:
-    """A value made of sums in registers, over rows and columns of the sums themselves, and their place."""
+    """Return a value computed from accumulators, rewritten over the accumulators' own rows and columns, and its tile.
+    """
     loads = matrix.reads_held(value)
     stage, index = loads[0].src[0], loads[0].src[1]
     product = product_in(stage)
@@ -67,7 +68,7 @@ def place_of(lin: Emitter, value: UOp) -> tuple[UOp, Place]:
 
 
 def value_in(lin: Emitter, n: UOp, at: Place, coords: Coords) -> UOp:
-    """The line of a value in a tile: lanes for all of the tile, or for its rows, or one."""
+    """Return the line of a value in a tile: one lane per register, or per row of the thread, or a scalar."""
     own = n.ranges & {at.row, at.column}
     if n.is_const or n.op in (Ops.FOLD, Ops.MMA) or (n.op is not Ops.SPECIAL and not own and not _named(lin, n)):
         return lin.value(n, coords)
@@ -96,12 +97,12 @@ def value_in(lin: Emitter, n: UOp, at: Place, coords: Coords) -> UOp:
 
 
 def _named(lin: Emitter, n: UOp) -> bool:
-    """Whether a value depends on lines by name, which may have lanes."""
+    """Return True if a value depends on named lines, which may have lanes."""
     return lin.rereads(n)
 
 
 def widened(lin: Emitter, line: UOp, at: Place, count: int, depth: int | None = None) -> UOp:
-    """Rows for all registers of the tile."""
+    """Broadcast a row statistic to all registers of the tile."""
     if line.dtype.count in (1, count):
         return line
     assert line.dtype.count == at.rows.size, line
@@ -109,7 +110,7 @@ def widened(lin: Emitter, line: UOp, at: Place, count: int, depth: int | None = 
 
 
 def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
-    """The line of a unit's sum over all of its columns."""
+    """Return the accumulator over all of its columns, as one line."""
     beside = [r for r in stage.src[1:] if r.arg[1] is Role.UPCAST]
     own = lin.coords_of(stage.src[0], coords)
     parts = [lin.value(stage.src[0], lin.both(own, ((r, c),))) for r in beside for c in range(range_size(r))]
@@ -120,7 +121,7 @@ def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
 
 
 def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UOp:
-    """A reduction of a tile's columns: of the registers of each row, then of the ``lanes`` that share the row."""
+    """Reduce a tile along its columns: within each thread's registers, then (``lanes``) across the lanes of a row."""
     body, at = place_of(lin, fold.src[0])
     line = widened(lin, value_in(lin, body, at, coords), at, at.fragment.size)
     order = np.argsort(np.array(at.spread), kind="stable").reshape(at.rows.size, -1).T  # columns, rows
@@ -129,7 +130,7 @@ def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UO
 
 
 def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
-    """What the lanes that hold columns of one row have, combined."""
+    """Combine a value across the lanes that hold columns of one row, by shuffles."""
     pitch = 1
     for size, _, across in fragment.lanes:
         step = pitch
@@ -141,8 +142,8 @@ def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
 
 
 def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
-    """The operand a of a step, made of sums in registers: lanes of what is computed from them, two of 16 bits a word.
-    """
+    """Return a product's A operand computed from accumulators in registers: selected lanes, 16-bit ones as 32-bit
+    words."""
     value, at = place_of(lin, product.src[0])
     column = product.src[4]
     line = widened(lin, value_in(lin, value, at, coords), at, at.fragment.size)

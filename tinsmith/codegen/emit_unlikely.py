@@ -1,4 +1,5 @@
-"""Unlikely branches: what only UNLIKELY's second source needs runs where its condition holds."""
+"""Unlikely branches: the second source of UNLIKELY is computed in a branch that is taken only if its condition holds.
+"""
 from __future__ import annotations
 
 from tinsmith.codegen.emitter import Emitter
@@ -8,11 +9,11 @@ from tinsmith.ir import Ops, UOp
 
 
 def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
-    """The lines of ``UNLIKELY(c, y, z)``, where those of c and z are written::
+    """Write ``UNLIKELY(c, y, z)`` as a branch around ``y``, after ``c`` and ``z``::
 
-        acc = z
-        if any lane of c:
-            acc = c ? y : acc
+            acc = z
+            if any lane of c:
+                acc = c ? y : acc
     """
     lanes = lin.lanes(n)
     count = range_size(lanes) if lanes is not None else 1
@@ -28,7 +29,8 @@ def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
 
 
 def _any(lin: Emitter, condition: UOp) -> UOp:
-    """Whether a condition holds in any lane: the first takes in the one half of them away, a quarter, and so on."""
+    """Return a scalar that is true if the condition holds in any lane (OR with rotations by 1/2, 1/4, … of the vector).
+    """
     kind = condition.dtype
     reach = kind.count
     while reach > 1:

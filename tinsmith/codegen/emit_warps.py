@@ -1,9 +1,9 @@
-"""Emits a reduction, or a loop-carried scan, that threads of a block share: by shuffles, then a word per warp.
+"""Block-wide reductions and scans by warp shuffles, then one word per warp in local memory.
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-The kernel graph keeps every thread's part in local memory (``blocks.py``): that is the meaning, and what is written
-where threads cannot hand each other values.
+In the kernel graph every thread's partial result is in local memory (``blocks.py``). That form defines the semantics;
+it is emitted for targets without shuffles.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
 
 
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
-    """Write ``fold`` so, if it is of that form and the threads lie as warps do."""
+    """Write ``fold`` with warp shuffles if it has the form above and its threads fill warps; return False otherwise."""
     found = _part_of_a_thread(fold)
     warp, threads = lin.kernel.target.warp, lin.block_size
     if found is None or not warp:
@@ -30,11 +30,11 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     part, own, readers = found
     if any(lin.known((mine, ())) is not lin.known((reader, ())) for mine, reader in readers.items()
            if mine.arg[1] is not Role.VECTOR):
-        return False  # others read what this thread has
+        return False  # other threads read the partial results, too
     size, line = range_size(own), lin.known((own, ()))
     if line is None or line.op is not Ops.SPECIAL or line.arg[0] != "lidx0" or (size % warp and warp % size):
         return False
-    if threads % warp and threads > warp:  # a last warp of which some threads are missing
+    if threads % warp and threads > warp:  # an incomplete last warp
         return False
     depth = lin.depth_of(fold)
     with lin.at_depth(depth):
@@ -43,7 +43,7 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
         while step:
             x = lin.shuffled(fold.arg, x, step)
             step //= 2
-        if size > warp:  # the warps' results, through local memory
+        if size > warp:  # combine the warps' results through local memory
             x = functools.reduce(lambda total, word: lin.combine(depth, fold.arg, fold.dtype, [total, word]),
                                  _words_of_warps(lin, x, line))
         lin.remember(fold, lin.coords_of(fold, coords), x)
@@ -51,11 +51,12 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
 
 
 def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
-    """What the first threads of all warps that work on the same result have; ``line`` numbers a thread among them."""
+    """Return the results of all warps that reduce the same element, exchanged through local memory. ``line`` is the
+    thread index along the reduction."""
     warp, count = lin.kernel.target.warp, x.dtype.count
     words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
     memory = lin.local(x.dtype.scalar.ptr(), lin.block_size // warp * count)
-    first, pitch = UOp.index(0), words * count  # of the warps that work on the same result
+    first, pitch = UOp.index(0), words * count  # offset of the warps that reduce the same element
     for axis, other in lin.threads_of:
         if other is not line:
             first = first + other * pitch
@@ -73,11 +74,11 @@ def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
 
 
 def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
-    """``x`` of all threads before this one, combined, and of all ``threads``: in each step a thread takes in what the
-    other half of twice as many threads has, and the upper half has it before its own (Blelloch, 1990).
+    """Return the exclusive prefix of ``x`` over ``threads``, and the total: a block-wide scan by butterfly shuffles, in
+    which the upper half of each group adds the total of the lower half (after Blelloch 1990).
 
     Raises:
-        ArgumentError: if a warp has threads missing.
+        ArgumentError: if a warp is incomplete.
     """
     line, size, here = lin.known((threads, ())), range_size(threads), lin.here
     warp, dtype = lin.kernel.target.warp, x.dtype
@@ -110,8 +111,8 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
 
 
 def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
-    """What a thread adds to a reduction that threads share, the range of these threads, and who reads what others of
-    the stage's ranges fill."""
+    """Return a thread's partial result, the range of the threads that share the reduction, and a map from the stage's
+    other ranges to the ranges that read them; None if ``fold`` has another form."""
     load = fold.src[0]
     if fold.op is not Ops.FOLD or len(fold.src) != 2 or load.op is not Ops.LOAD or len(load.src) != 2:
         return None
@@ -138,13 +139,13 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
 
 
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """The lines with loads of what the kernel only reads before the barriers of their loop that need not come first:
-    so they are under way while the threads wait for each other; ``most``: values that a thread has then."""
+    """Move loads of read-only global memory before the barriers of their loop that need not precede them, so that they
+    are in flight while threads wait. At most ``most`` values per thread are moved."""
     if any(n.op is Ops.LOAD for line in lines if line.op is Ops.LOAD for n in toposort(line.src[1])):
         lines = _stores_later(lines, most)
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
-    now, since = 0, dict[UOp, int]()  # barriers so far, and before each line
-    scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of open loops
+    now, since = 0, dict[UOp, int]()  # number of barriers so far, and before each line
+    scopes: list[list[tuple[int, UOp]]] = [[]]  # the barriers of each open loop
     early: dict[UOp, list[UOp]] = {}
     lanes = 0
     moved = set[UOp]()
@@ -170,8 +171,8 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
 
 
 def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """Stores to global memory behind loads that follow with nothing between but arithmetic: a compiler cannot know that
-    they go to other memory. For kernels that wait twice, for a place and for what is there; others lose by it."""
+    """Move global stores after later loads with only arithmetic in between: a compiler cannot know that they do not
+    alias. Only for kernels with dependent loads (index, then element); others become slower."""
     written = {u.src[0] for u in lines if u.op in (Ops.STORE, Ops.STORE_TILE)}
     out, stores, waiting, lanes = list[UOp](), list[UOp](), list[UOp](), 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""What emitters of loops, blocks and warps ask for: the values of expressions, as lines of the program."""
+"""The emitter base class: values, index expressions and memory accesses as lines of the linear program."""
 from __future__ import annotations
 
 import math
@@ -21,13 +21,13 @@ from tinsmith.ir.units import Fragment
 
 
 class Slots(Protocol):
-    """Where the steps of a unit find the tiles of an operand."""
+    """The slots of a ring: return the line that holds the tile of an operand for a step."""
 
     def tile(self, load: UOp, dtype: DType, coords: Coords) -> UOp: ...
 
 
 class Turn(Protocol):
-    """The order in which groups of warps hand a unit their work."""
+    """The ping-pong order in which groups of warps use a matrix unit."""
 
     def take(self, step: UOp) -> None: ...
 
@@ -35,26 +35,28 @@ class Turn(Protocol):
 
 
 class Emitter(BlockWriter):
-    """Values and indices of one kernel as lines; ``linearize.Linearizer`` says which statements there are."""
+    """Values and index expressions of one kernel as lines; ``linearize.Linearizer`` adds the statements."""
 
     current_folds: list[UOp] | None = None
-    turns: Turn | None = None  # of groups of warps at a unit
+    turns: Turn | None = None  # ping-pong order of consumer groups at the matrix unit; None with one group
     writing: list[UOp] = []  # the reductions whose loop is being written
     beside: list[UOp] = []  # the statements of the loop body that is being written
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self.globals: dict[int, UOp] = {}
-        self.rings: dict[UOp, Slots] = {}  # of stages
-        self.columns: dict[tuple[int, ...], UOp] = {}  # of sums in registers, by their sizes
+        self.rings: dict[UOp, Slots] = {}  # by the stage that a ring fills
+        # column ranges of accumulators in registers, by the stage's sizes
+        self.columns: dict[tuple[int, ...], UOp] = {}
         self.variables: dict[UOp, UOp] = {}
         self.known_numbers: dict[tuple[UOp, tuple[UOp, ...]], int] = {}
         self.indices: dict[tuple[UOp, Coords], UOp] = {}
-        self.turned: dict[tuple[UOp, Coords], list[UOp]] = {}  # blocks transposed in registers, by their load
+        # blocks transposed in registers, by load and the other copies
+        self.turned: dict[tuple[UOp, Coords], list[UOp]] = {}
         self.affines: dict[tuple[UOp, tuple[UOp, ...]], tuple[UOp, int, list[int]] | None] = {}
 
     def where(self, nodes: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """Statements and all that only they need, where their condition holds."""
+        """Write statements with one condition inside a branch, together with the values that only they need."""
         condition = _condition(nodes[0])
         assert condition is not None
         free = UOp.const(dtypes.bool, True)
@@ -62,7 +64,7 @@ class Emitter(BlockWriter):
             write([n.replace(src=(*n.src[:3], free, *n.src[4:])) for n in nodes])
 
     def value(self, node: UOp, coords: Coords = ()) -> UOp:
-        """The line that holds ``node``'s value for these copies; a vector if it has lanes."""
+        """Return the line that holds ``node`` for the register copies ``coords``; a vector if the node has lanes."""
         if node.op is Ops.CONST:
             return self.emit(0, node)
         stack = [(node, self.coords_of(node, coords))]
@@ -102,7 +104,8 @@ class Emitter(BlockWriter):
         return line
 
     def combine(self, depth: int, op: Op, dtype: Any, src: list[UOp], arg: Any = None) -> UOp:
-        """One ALU or cast line; scalars are spread over the lanes of their partners. A decided WHERE is no line."""
+        """Emit one ALU or cast line. Scalars are broadcast to the lanes of the other sources. A WHERE with a constant
+        condition becomes its selected source."""
         count = max(s.dtype.count for s in src)
         if op is Ops.WHERE and src[0].op is Ops.CONST:
             return self.spread(src[1] if src[0].arg else src[2], count)
@@ -120,31 +123,31 @@ class Emitter(BlockWriter):
         return self.emit(depth, UOp(Ops.VECTORIZE, line.dtype.vec(count), (line,)))
 
     def picked(self, line: UOp, lanes: Iterable[int], depth: int | None = None) -> UOp:
-        """Some lanes of a line, in this order."""
+        """Select lanes of a line, in the given order."""
         chosen = tuple(int(lane) for lane in lanes)
         return self.emit(self.here if depth is None else depth,
                          UOp(Ops.GEP, line.dtype.scalar.vec(len(chosen)), (line,), chosen))
 
     def halved(self, op: Op, line: UOp, least: int = 1) -> UOp:
-        """The lanes of a line combined, those ahead with those behind, until ``least`` are left."""
+        """Reduce the lanes of a line by combining its lower and upper halves until ``least`` lanes are left."""
         while (count := line.dtype.count) > least:
             halves = [self.picked(line, half) for half in (range(count // 2), range(count // 2, count))]
             line = self.combine(self.here, op, line.dtype.scalar, halves)
         return line
 
     def words(self, line: UOp) -> UOp:
-        """Elements of 16 bits by twos, as words of 32."""
+        """Bitcast pairs of 16-bit elements to 32-bit words."""
         if line.op is Ops.BITCAST and line.src[0].dtype.scalar is dtypes.uint32:
             return line.src[0]
         return self.emit(self.here, UOp(Ops.BITCAST, dtypes.uint32.vec(line.dtype.count // 2), (line,)))
 
     def shuffled(self, op: Op, line: UOp, step: int) -> UOp:
-        """A line combined with that of the thread whose number differs in a bit."""
+        """Combine a line with that of the thread whose index differs in the bit ``step`` (butterfly shuffle)."""
         other = self.emit(self.here, UOp(Ops.SHUFFLE, line.dtype, (line,), step))
         return self.combine(self.here, op, line.dtype.scalar, [line, other])
 
     def at(self, node: UOp, coords: Coords) -> UOp:
-        """The expression for these copies."""
+        """Return the expression for the register copies ``coords``."""
         coords = self.coords_of(node, coords)
         if not coords:
             return node.simplify()
@@ -164,9 +167,10 @@ class Emitter(BlockWriter):
         return node.simplify()
 
     def affine(self, node: UOp, copied: tuple[UOp, ...]) -> tuple[UOp, int, list[int]] | None:
-        """A place as what does not depend on the ranges ``copied``, a constant, and the step per step of each of them.
+        """Split an index into the part that does not depend on the ranges ``copied``, a constant, and a stride per
+        range.
 
-        None where it depends on them in another way. All copies share this.
+        None if it is not affine in them. The result is shared by all copies.
         """
         key = node, copied
         if key not in self.affines:
@@ -182,7 +186,8 @@ class Emitter(BlockWriter):
         return self.expression(self.at(node, coords))
 
     def expression(self, node: UOp) -> UOp:
-        """Write an index or condition: lanes become a vector, sums are built from the outermost loop inwards."""
+        """Emit an index expression or condition. Lanes become a vector; sums are built from the outermost loop inwards,
+        so that prefixes are loop-invariant."""
         if node.op is Ops.CONST:
             return self.emit(0, node)
         lanes = self.lanes(node)
@@ -208,16 +213,18 @@ class Emitter(BlockWriter):
         return line
 
     def table(self, node: UOp, lanes: UOp) -> UOp:
-        """An expression of the lane number alone is a constant vector."""
+        """Emit an expression of the lane number alone as a constant vector."""
         values = [UOp.const(node.dtype, v) for v in values_over(node, lanes)]
         if all(v is values[0] for v in values):
             return self.emit(0, UOp(Ops.CONST, node.dtype.vec(len(values)), (), values[0].arg))
         return self.emit(0, UOp(Ops.VECTORIZE, node.dtype.vec(len(values)), tuple(self.emit(0, v) for v in values)))
 
     def sum(self, node: UOp) -> UOp:
-        """Scalars from the outermost loop inwards, then the constant, then what differs between lanes."""
+        """Emit a sum: scalar terms from the outermost loop inwards, then the constant, then terms that differ between
+        lanes."""
         if node.op is Ops.ADD and node.src[1].op is Ops.CONST and self.lanes(node) is None:
-            return self.plus(self.expression(node.src[0]), node.src[1], 0)  # copies differ by the constant alone
+            # copies share the rest: they differ by the constant alone
+            return self.plus(self.expression(node.src[0]), node.src[1], 0)
         terms, constant = linear_form(node)
         if len(terms) == 1 and constant == 0 and node in terms:
             return self.combine(self.depth_of(node), node.op, node.dtype, [self.expression(s) for s in node.src])
@@ -252,7 +259,7 @@ class Emitter(BlockWriter):
         return found if found is not None else self.stage(node, key[1])
 
     def stage(self, node: UOp, coords: Coords) -> UOp:
-        """Fill local memory where the stage's outer ranges are known, and remember it there."""
+        """Fill a stage in local memory in the scope that supplies its outer ranges, and record it there."""
         depth = self.depth_of(node)
         local = self.local(node.dtype, math.prod(node.arg))
         fill = filling(node, local)
@@ -265,7 +272,7 @@ class Emitter(BlockWriter):
         return local
 
     def local(self, dtype: DType, elements: int, *layout: Layout) -> UOp:
-        """Local memory of its own."""
+        """Declare a new array in local memory."""
         self.counts["local"] += 1
         return self.emit(0, UOp(Ops.DEFINE_LOCAL, dtype, (), (f"tmp{self.counts['local'] - 1}", elements, *layout)))
 
@@ -278,7 +285,8 @@ class Emitter(BlockWriter):
             self.store(body[0], coords)
 
     def operand(self, product: UOp, which: int, coords: Coords) -> UOp:
-        """The fragment of an operand: a tile from memory as it lies, or the elements that each lane holds."""
+        """Return the fragment of an operand: a tile load from memory, a warp-wide matrix load, or the elements of each
+        lane."""
         value = product.src[which]
         fragment, row, column = matrix.axes(product)[which]
         dtype = value.dtype.vec(fragment.size)
@@ -302,13 +310,14 @@ class Emitter(BlockWriter):
         return self.emit(depth, UOp(Ops.VECTORIZE, dtype, tuple(parts)))
 
     def matrices(self, value: UOp, fragment: Fragment, row: UOp, column: UOp, coords: Coords) -> UOp | None:
-        """A fragment that a warp loads as matrices of 8 × 8 from a stage, where rows or columns of eight lie there."""
+        """Load a fragment as 8 × 8 matrices with a warp-wide instruction (``ldmatrix``) from shared memory; None if
+        rows or columns of eight are not contiguous there."""
         pair, *others = fragment.registers
         lanes = fragment.lanes
         words = len(fragment.lanes) == 2 and self.kernel.target.matrix_loads and value.dtype.itemsize == 2
         if not words or value.op is not Ops.LOAD or value.src[0].op is not Ops.STAGE or len(value.src) > 2:
             return None
-        deep = bool(pair[1])  # pairs lie along rows of the operand
+        deep = bool(pair[1])  # pairs run along the rows of the operand
         along, beside = (row, column) if deep else (column, row)
         step = ((1, 0), (0, 1)) if deep else ((0, 1), (1, 0))
         right = ((2, *step[0]), (4, *(2 * s for s in step[0])), (8, *step[1]))
@@ -330,7 +339,7 @@ class Emitter(BlockWriter):
             self.memory(value.src[0], coords), self.expression(index)), turned))
 
     def elements(self, fragment: Fragment, row: UOp, column: UOp) -> list[dict[UOp, UOp]]:
-        """What the ranges of rows and columns are for each register, as expressions of the lane's number."""
+        """Return the row and column of each register as expressions of the lane number."""
         lanes = math.prod(size for size, _, _ in fragment.lanes)
         lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes))
         down, across = matrix.lane_position(fragment, lane)
@@ -338,18 +347,18 @@ class Emitter(BlockWriter):
         return [{row: (down + int(r)).simplify(), column: (across + int(c)).simplify()} for r, c in steps]
 
     def span_of(self, r: UOp) -> tuple[UOp, UOp]:
-        """Where a loop starts and ends: at its limits, if they are known here."""
+        """Return the start and end of a loop: its limits where they are known, else 0 and the range's size."""
         size = r.src[-1]
         start, end = limits(r) or (UOp.index(0), size)
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
         if limits(r) is None or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
         here = {x: opened[x.arg[0]] for x in start.ranges | end.ranges}
-        start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop stays inside
+        start = start.substitute(here).maximum(0).minimum(size - 1)  # a load ahead of an empty loop must stay in bounds
         return start.simplify(), end.substitute(here).minimum(size).simplify()
 
     def adds_nothing(self, coords: Coords) -> bool:
-        """Whether a step that is written out lies before or after what adds anything."""
+        """Return True if an unrolled step lies outside the limits of its range."""
         at = {r.arg[0]: UOp.index(value) for r, value in coords}
         for step, value in coords:
             span = limits(step)
@@ -360,14 +369,14 @@ class Emitter(BlockWriter):
         return False
 
     def numbers(self, bound: UOp, values: tuple[UOp, ...]) -> int:
-        """What an expression is for some values of its ranges."""
+        """Return the integer value of ``bound`` for these values of its ranges."""
         key = bound, values
         if key not in self.known_numbers:
             self.known_numbers[key] = int(bound.substitute(dict(zip(bound.ranges, values))).simplify().arg)
         return self.known_numbers[key]
 
     def named(self, line: UOp) -> UOp:
-        """A name by which a graph speaks of a line; what depends on it is written right here."""
+        """Return a symbolic name for a line; values that depend on it are written in the current scope."""
         self.counts["name"] = self.counts.get("name", 0) + 1
         name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("name", self.counts["name"]))
         self.reread[name] = True
@@ -394,12 +403,12 @@ class Emitter(BlockWriter):
 
 
 def filling(stage: UOp, memory: UOp) -> UOp:
-    """The statement that fills a stage's memory."""
+    """Return the store that fills a stage's memory."""
     return UOp(Ops.STORE, None, (memory, flatten(stage.arg, stage.src[1:]), stage.src[0]))
 
 
 def _condition(store: UOp) -> UOp | None:
-    """What decides whether a statement stores anything."""
+    """Return the condition of a store, None if it is constant."""
     return store.src[3] if len(store.src) > 3 and not store.src[3].is_const else None
 
 

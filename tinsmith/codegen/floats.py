@@ -1,6 +1,6 @@
-"""What the elementary functions are written with: float formats, their constants, and operations on bits and sums.
+"""Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
 
-Every helper takes and gives nodes of float32 or float64.
+Every helper takes and returns nodes of float32 or float64.
 """
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.uop import UOp
 
 LOG2E = 1.4426950408889634
-LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08  # as a float32, and what that lacks
+# log2(e) as a float32, and the rest that this rounds away
+LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08
 
 
 class Format(NamedTuple):
@@ -22,12 +23,12 @@ class Format(NamedTuple):
         uint: the unsigned integer of the same width.
         mantissa, bias: explicit mantissa bits; exponent bias.
         ln2: log(2) in two parts, the first short enough that its product with any exponent is exact.
-        exp_range, exp2_range: arguments beyond give 0 or infinity all the same.
+        exp_range, exp2_range: the results of arguments outside of it are 0 or infinity.
         exp: q in exp(r) = 1 + r + r²·q(r), abs(r) ≤ log(2)/2.
         expm1: q again, fitted to the relative error of exp(r) - 1.
         exp2: p in 2**r = 1 + r·p(r), abs(r) ≤ 1/2.
         sin: p in sin(r) = r + r³·p(r²).
-        tanh_one, erf_one: from here on the function rounds to 1.
+        tanh_one, erf_one: the function rounds to 1 from this argument on.
         erf_small: p in erf(x) = x + x·p(x²), abs(x) ≤ 1.
         erf_large: p in erf(x) = 1 - exp(-p(x - 1)), x from 1 to erf_one.
     """
@@ -49,7 +50,8 @@ class Format(NamedTuple):
 
     @property
     def magic(self) -> float:
-        """x + magic - magic rounds x to an integer, which the low bits of x + magic hold meanwhile."""
+        """Return the constant for which x + magic - magic rounds x to an integer; the low bits of x + magic hold that
+        integer."""
         return 1.5 * 2.0**self.mantissa
 
     @property
@@ -107,7 +109,7 @@ def fma(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
-    """Horner's scheme; coefficients from the lowest power up."""
+    """Evaluate a polynomial by Horner's scheme; coefficients from the lowest power up."""
     result: UOp | float = coefficients[-1]
     for c in reversed(coefficients[:-1]):
         result = fma(x, result, c)
@@ -116,7 +118,8 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
 
 
 def at_least(x: UOp, low: float) -> UOp:
-    """The greater of x and ``low``, NaN if x is NaN. Compare and choose are one machine instruction, MAX is many."""
+    """Return the greater of x and ``low``, NaN if x is NaN. Compare and select are one instruction each, MAX is many.
+    """
     return x.lt(low).where(low, x)
 
 
@@ -125,7 +128,7 @@ def at_most(x: UOp, high: float) -> UOp:
 
 
 def split_sign(x: UOp) -> tuple[UOp, UOp]:
-    """abs(x), and the sign bit of x as an unsigned integer."""
+    """Return abs(x), and the sign bit of x as an unsigned integer."""
     f = FORMATS[x.dtype]
     bits = x.bitcast(f.uint)
     return (bits & (f.sign - 1)).bitcast(x.dtype), bits & f.sign
@@ -136,15 +139,15 @@ def flip_sign(x: UOp, sign: UOp) -> UOp:
 
 
 def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
-    """n = x·factor rounded to nearest, as a float, and an unsigned integer whose low bits are n + offset."""
+    """Return n = x·factor rounded to nearest, as a float, and an unsigned integer whose low bits are n + offset."""
     f = FORMATS[x.dtype]
     shifted = x + (f.magic + offset) if factor == 1 else fma(x, factor, f.magic + offset)
     return shifted - (f.magic + offset), shifted.bitcast(f.uint)
 
 
 def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
-    """y·2**n: by one instruction, where the target has it; else from n + 2·bias in the low bits of ``bits``, in two
-    factors, so that overflow and underflow round once, rightly."""
+    """Return y·2**n: by SCALE where the target has it; else from n + 2·bias in the low bits of ``bits``, in two
+    factors, so that overflow and underflow round once, correctly."""
     if scales:
         return UOp(Ops.SCALE, None, (y, n))
     f = FORMATS[y.dtype]
@@ -154,16 +157,17 @@ def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
 
 
 def reduce_ln2(x: UOp, n: UOp) -> UOp:
-    """x - n·log(2)."""
+    """Return x - n·log(2)."""
     high, low = FORMATS[x.dtype].ln2
     return fma(n, -low, fma(n, -high, x))
 
 
 def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
-    """x = 2**e · (1 + f) with sqrt(1/2) ≤ 1 + f < sqrt(2), as (e, f), for finite x > 0 (Muller, 11.4; as in FDLIBM).
+    """Split x = 2**e · (1 + f) with sqrt(1/2) ≤ 1 + f < sqrt(2), as (e, f), for finite x > 0 (Muller, 11.4; as in
+    FDLIBM).
 
-    The exponent becomes a float by way of the bits of 2**mantissa + exponent, which is cheaper than a conversion.
-    ``normal``: x is no denormal.
+    The exponent becomes a float through the bits of 2**mantissa + exponent, which is cheaper than a conversion.
+    ``normal``: x is not subnormal.
     """
     f = FORMATS[x.dtype]
     m, one = f.mantissa, f.bias << f.mantissa
@@ -179,13 +183,13 @@ def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
 
 
 def is_normal(x: UOp) -> bool:
-    """Whether x is certainly positive, finite and no denormal."""
+    """Return True if x is known to be positive, finite and not subnormal."""
     known = _range(x)
     return known is not None and 2.0 ** (1 - FORMATS[x.dtype].bias) <= known[0]
 
 
 def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
-    """Bounds of a float that is a few operations away from an integer: such a one is never NaN."""
+    """Return bounds of a float computed by few operations from integers (which is never NaN); else None."""
     if x.op is Ops.CONST:
         return x.arg, x.arg
     if x.op is Ops.CAST and x.src[0].dtype.is_int:
@@ -205,7 +209,7 @@ def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
 
 
 def log_limits(x: UOp, value: UOp) -> UOp:
-    """``value`` where 0 < x < inf; -inf at 0, NaN below and for NaN, inf at inf."""
+    """Return ``value`` where 0 < x < inf; -inf at 0, NaN for x < 0 and NaN, inf at inf."""
     if is_normal(x):
         return value
     inf = float("inf")

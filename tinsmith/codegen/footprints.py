@@ -1,4 +1,4 @@
-"""Footprints: what the iterations of some loops reach of a value, as boxes along one loop or a sum of two."""
+"""Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +12,8 @@ from tinsmith.ir.uop import toposort
 
 
 class Footprint(NamedTuple):
-    """Ranges that a value depends on only by one sum ``Σ weight·range``, the first of which has the weight 1, and whose
-    neighbours overlap: it takes ``size`` values from ``low`` on."""
+    """A box along one sum ``Σ weight·range`` (the first weight is 1) with overlapping steps: ``size`` values from
+    ``low`` on. The value depends on its ranges only through this sum."""
 
     weights: dict[UOp, int]
     low: int
@@ -25,12 +25,12 @@ class Footprint(NamedTuple):
 
     @property
     def position(self) -> UOp:
-        """Where in the box an element lies."""
+        """Return the index of an element in the box."""
         return sum((r * weight for r, weight in self.weights.items()), UOp.index(-self.low)).simplify()
 
 
 def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
-    """``inside`` grouped into boxes: y and ky of y + ky, or x and kx of x*stride - kx, are one box."""
+    """Group ``inside`` into boxes: y and ky of y + ky, or x and kx of x*stride - kx, form one box."""
     boxes, left = list[Footprint](), list(inside)
     sums = _sums(s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:])
     while left:
@@ -50,7 +50,7 @@ def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
 
 
 def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
-    """With each range as the lead those whose steps are longer and overlap what is there without them."""
+    """Yield, for each range as the lead, the window formed with the ranges of longer steps that overlap it."""
     sums = _sums([value])
     for lead in ranges:
         weights, size = {lead: 1}, range_size(lead)
@@ -62,13 +62,13 @@ def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
 
 
 def _sums(roots: Iterable[UOp]) -> list[UOp]:
-    """The integer sums inside index and guard expressions."""
+    """Return the integer sums inside index and guard expressions."""
     return [s for root in roots for s in ([root] if root.dtype is dtypes.index else (
         s for n in toposort(root) if n.dtype is not dtypes.index for s in n.src if s.dtype is dtypes.index))]
 
 
 def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
-    """How many steps of ``unit`` one of ``other`` is in all sums that have either; 0 if they do not agree."""
+    """Return the number of steps of ``unit`` per step of ``other``, in all sums with either; 0 if the sums disagree."""
     found = set[int]()
     for terms in (linear_form(root)[0] for root in sums):
         a, b = terms.get(unit, 0), terms.get(other, 0)
@@ -80,7 +80,7 @@ def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
 
 
 def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
-    """Loops of a tile in the order of the memory it is copied from, so that copying walks along it."""
+    """Return a sort key for the loops of a tile: the order of the source memory, so that copying is sequential."""
     lead = box.lead
     load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
     stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
@@ -88,12 +88,12 @@ def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
 
 
 def layout_rank(r: UOp) -> int:
-    """A tile is stored loop by loop, then register copies, lanes fastest, so that its reader loads whole vectors."""
+    """Return a range's rank in a tile's layout: loops, then register copies, then lanes (fastest), for vector loads."""
     return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
 
 
 def strides(value: UOp) -> dict[UOp, int]:
-    """How far a step of each range goes, in the sums that a value's places are made of."""
+    """Return the largest stride of each range in the index sums of a value."""
     found: dict[UOp, int] = {}
     for n in toposort(value):
         if n.op in (Ops.ADD, Ops.MUL, Ops.RANGE) and n.dtype is dtypes.index:

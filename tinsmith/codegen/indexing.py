@@ -1,4 +1,4 @@
-"""Movement ops as index maps: where an element of the output comes from, and whether it exists at all."""
+"""Movement ops as index maps: the source index of each output element, and the condition under which it exists."""
 from __future__ import annotations
 
 import itertools
@@ -14,10 +14,10 @@ ZERO = UOp.index(0)
 
 
 def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index) -> Index:
-    """Coordinates in shape ``old`` of the element at ``index`` of shape ``new``.
+    """Return the coordinates in shape ``old`` of the element at ``index`` of shape ``new``.
 
-    Axes are matched in groups of equal size, so that untouched axes pass through and only real splits and merges cost
-    a division.
+    Axes are matched in groups of equal size, so that unchanged axes pass through and only real splits and merges cost a
+    division.
     """
     out: list[UOp] = []
     i = j = 0
@@ -33,7 +33,7 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
         if j < len(new) and new[j] == 1 and type(new[j]) is int:
             j += 1
             continue
-        if i == len(old) or j == len(new):  # sizes whose product is 1, if only by the values of their variables
+        if i == len(old) or j == len(new):  # sizes whose product is 1, perhaps only for the values of their variables
             return (*out, *[ZERO] * (len(old) - i))
         first_i, first_j = i, j
         a, b = old[i], new[j]
@@ -53,7 +53,7 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
 
 
 def _times(a: object, b: object) -> object:
-    """The product of two sizes, in its normal form."""
+    """Return the product of two sizes in normal form."""
     return normal_size(a * b)  # type: ignore[operator]
 
 
@@ -62,7 +62,7 @@ def _smaller(a: object, b: object) -> bool:
 
 
 def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
-    """Row-major position of ``index`` in ``shape``."""
+    """Return the row-major offset of ``index`` in ``shape``."""
     if all(type(size) is int for size in shape):
         strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))
         return weighted_sum(zip(index, reversed(strides)))
@@ -75,7 +75,7 @@ def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
 
 
 def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
-    """Coordinates in ``shape`` of a row-major position."""
+    """Return the coordinates in ``shape`` of a row-major offset."""
     out: list[UOp] = []
     for n, size in reversed(list(enumerate(shape))):
         s = UOp.index(size)  # type: ignore[arg-type]
@@ -85,7 +85,8 @@ def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
 
 
 def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
-    """For a movement node: the source's index, and the condition under which the element exists (None: always)."""
+    """Return, for a movement node, the source's index and the condition under which the element exists (None: always).
+    """
     old = node.src[0].shape
     if node.op is Ops.RESHAPE:
         return reshape_index(old, node.shape, index), None
@@ -117,7 +118,7 @@ def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
 
 
 def place_in(view: UOp, index: Index) -> tuple[UOp, Index]:
-    """What a view is a view of, and where its element at ``index`` lies there, if it lies there."""
+    """Return the base of a view and the coordinates there of its element at ``index``."""
     while view.op.kind == "movement":
         index, view = move(view, index)[0], view.src[0]
     return view, tuple(i.simplify() for i in index)

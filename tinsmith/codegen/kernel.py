@@ -1,4 +1,4 @@
-"""A kernel in the hands of the optimizer: its graph, and the opts applied so far.
+"""A kernel graph to which optimizer opts are applied.
 
 Every legal list of opts computes the same result (up to the rounding of reordered float sums).
 """
@@ -13,12 +13,12 @@ from tinsmith.codegen.opts import apply
 
 @dataclass
 class Kernel(KernelGraph):
-    """A kernel graph to which opts can be applied."""
+    """A kernel graph with the opts applied so far."""
 
     def apply(self, opt: Opt) -> None:
         """Apply one opt.
 
         Raises:
-            ArgumentError: if the opt is not legal here, with the axes that there are; the kernel is unchanged.
+            ArgumentError: if the opt is not legal here, with the existing axes; the kernel is unchanged.
         """
         apply(self, opt)

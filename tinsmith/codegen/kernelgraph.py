@@ -1,4 +1,4 @@
-"""A kernel in the hands of the optimizer: its graph, its ranges in nesting order, and the opts applied so far.
+"""The kernel graph that the optimizer transforms: its ranges in nesting order, and the opts applied so far.
 
 Every opt splits a range, changes its role, reorders it, or stages a value. Every legal list of opts computes the same
 result (up to the rounding of reordered float sums).
@@ -29,16 +29,16 @@ from tinsmith.ir.uop import toposort
 class KernelGraph:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
-    `target`: what it is written for.
+    `target`: the device that it is compiled for.
     """
 
     sink: UOp
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
-    blocks: int = 0  # that go through the grid, taking turns; 0: one for each of its places
-    backwards: set[int] = field(default_factory=set)  # numbers of axes of the grid that go from the last to the first
-    roles: bool = False  # warps of their own fill the slots of rings
-    turns: int = 0  # so many groups of warps take turns at their unit
+    blocks: int = 0  # persistent blocks that loop over the grid tiles; 0: one block per grid tile
+    backwards: set[int] = field(default_factory=set)  # numbers of the grid ranges traversed in reverse order
+    roles: bool = False  # warp specialization: producer warps fill the slots of rings
+    turns: int = 0  # consumer warp groups that take turns at the matrix unit (ping-pong); 0: none
     count: int = 0
     target: Target = field(default_factory=lambda: Target(""))
     _sorted: tuple[UOp | None, list[UOp], dict[Op, list[UOp]]] = field(default=(None, [], {}), repr=False,
@@ -47,7 +47,7 @@ class KernelGraph:
     def __post_init__(self) -> None:
         self.sink = simplify(self.sink)
         found = self.of(Ops.RANGE)
-        # What more reductions depend on comes further out: each is then computed once.
+        # Ranges that more reductions depend on come further out, so that each reduction is computed once.
         users = {r: sum(r in f.ranges for f in self.folds) for r in found}
         ordered = self.ordered | frozenset(n.src[4] for n in self.of(Ops.SCATTER_STORE) if n.src[4].arg[1] is Role.LOOP)
         loops = (Role.LOOP, Role.BLOCK)
@@ -58,11 +58,11 @@ class KernelGraph:
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
 
-    # *** what there is ***
+    # *** queries ***
 
     @property
     def nodes(self) -> list[UOp]:
-        """All nodes of the graph, sources first."""
+        """Return all nodes of the graph, sources first."""
         if self._sorted[0] is not self.sink:
             found, by_op = toposort(self.sink), defaultdict[Op, list[UOp]](list)
             for n in found:
@@ -71,50 +71,50 @@ class KernelGraph:
         return self._sorted[1]
 
     def of(self, *ops: Op) -> list[UOp]:
-        """The nodes of some ops, sources first."""
+        """Return the nodes of the given ops, sources first."""
         nodes, by_op = self.nodes, self._sorted[2]
         present = [op for op in ops if op in by_op]
         return list(by_op[present[0]]) if len(present) == 1 else [n for n in nodes if n.op in present]
 
     @property
     def ranges(self) -> list[UOp]:
-        """Loops in nesting order, then expanded ranges."""
+        """Return loops in nesting order, then expanded ranges."""
         return [r for r in self.order if not r.arg[1].expanded] + [r for r in self.order if r.arg[1].expanded]
 
     @property
     def numbered(self) -> dict[int, UOp]:
-        """Ranges by their numbers, which stay when roles and limits change."""
+        """Return the ranges by number; numbers are stable when roles and limits change."""
         return {r.arg[0]: r for r in self.order}
 
     def axis_of(self, number: int) -> int:
-        """The place among ``ranges`` of the range with a number: the axis of an opt."""
+        """Return the index in ``ranges`` of the range with a number: the axis of an opt."""
         return self.ranges.index(self.numbered[number])
 
     @property
     def parallel(self) -> list[UOp]:
-        """Loops whose iterations are independent, outermost first."""
+        """Return the loops with independent iterations, outermost first."""
         inner = self.bound
         return [r for r in self.order if r not in inner and not r.arg[1].expanded]
 
     @property
     def bound(self) -> frozenset[UOp]:
-        """Ranges that belong to a reduction, a stage, a running value or an ordered scatter."""
+        """Return the ranges that belong to a reduction, a stage, a scan or an ordered scatter."""
         own = self.of(Ops.FOLD, Ops.STAGE, Ops.MMA, Ops.SCATTER_STORE)
         return self.ordered | self.scan_threads | {r for n in own for r in bound_ranges(n)}
 
     @property
     def ordered(self) -> frozenset[UOp]:
-        """Ranges of running values: their loops are the innermost, so that one register per copy carries the value."""
+        """Return the loops of scans. They are innermost, so that one register per copy carries the running value."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.LOOP)
 
     @property
     def scan_threads(self) -> frozenset[UOp]:
-        """Threads that share the steps of running values."""
+        """Return the thread ranges that share the steps of scans."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.GROUP)
 
     @property
     def scan_lanes(self) -> frozenset[UOp]:
-        """Lanes that are steps of running values."""
+        """Return the vector ranges whose lanes are steps of scans."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.VECTOR)
 
     @property
@@ -123,35 +123,35 @@ class KernelGraph:
 
     @property
     def reduces(self) -> list[UOp]:
-        """Loops of reductions, in nesting order."""
+        """Return the loops of reductions, in nesting order."""
         return [r for r in self.order if r.arg[1] is Role.REDUCE]
 
     @property
     def loads(self) -> list[UOp]:
-        """Loads from kernel arguments, in a stable order."""
+        """Return the loads from kernel arguments, in a stable order."""
         return [n for n in self.of(Ops.LOAD) if n.src[0].op is Ops.PARAM]
 
     @property
     def products(self) -> list[UOp]:
-        """The steps of matrix units."""
+        """Return the steps (MMA) of matrix units."""
         return self.of(Ops.MMA)
 
     @property
     def stageable(self) -> list[UOp]:
-        """What STAGE can put into local memory: loads, then computed values inside reductions; and what it can make
-        ahead of a unit that reads it in registers."""
+        """Return the values that STAGE accepts: loads, then computed values inside reductions (both staged in local
+        memory), then A operands of matrix units that are computed in registers (made one block ahead)."""
         held = [p.src[0] for p in self.products if matrix.reads_held(p.src[0])]
         return self.loads + computed_values(self.sink) + held
 
     @property
     def goes_by_blocks(self) -> bool:
-        """Whether a loop over blocks goes around what depends on them."""
+        """Return True if the kernel has a loop over blocks."""
         return any(r.arg[1] is Role.BLOCK for r in self.order)
 
     @property
     def tiles_in_turn(self) -> int:
-        """How many tiles a block has at a time: groups that take turns at places of the grid have one each, those that
-        take turns at the blocks of a chain are parts of one."""
+        """Return the number of tiles a block works on at a time: one per ping-pong group, but only one if the groups
+        share the blocks of a back-to-back contraction."""
         return 1 if self.goes_by_blocks else max(self.turns, 1)
 
     @property
@@ -163,22 +163,22 @@ class KernelGraph:
         return self.of(Ops.FOLD)
 
     def name(self) -> str:
-        """``r_2``, ``E_4_3``: r where something is reduced, E elementwise, then the sizes of the ranges.
+        """``r_2``, ``E_4_3``: r for a kernel with reductions, E for elementwise, then the sizes of the ranges.
 
-        What random numbers alone are the input of is ``rand_4_3``.
+        A kernel that only generates random numbers is ``rand_4_3``.
         """
-        own = {Ops.STAGE: 1, Ops.MMA: 4}  # ranges from this source on only fill a stage, or are a unit's step
+        own = {Ops.STAGE: 1, Ops.MMA: 4}  # from this source on, ranges only fill a stage or belong to a unit's step
         fills = {r for n in self.nodes if n.op in own for r in n.src[own[n.op] :]}
         sizes = [_size_name(range_size(r)) for r in self.ranges if r not in fills | self.scan_threads]
         return "_".join(["r" if self.folds else "rand" if self.is_random else "E", *(sizes or ["1"])])
 
     @property
     def is_random(self) -> bool:
-        """Whether it makes random numbers and reads and reduces nothing."""
+        """Return True if the kernel generates random numbers and neither loads nor reduces."""
         return all(n.op not in (Ops.LOAD, Ops.FOLD) for n in self.nodes) and draws(self.nodes)
 
     def may_have_lanes(self, r: UOp) -> bool:
-        """Whether no value that is computed over ``r`` has lanes along another range."""
+        """Return True if no value computed over ``r`` has lanes along another range."""
         for n in self.nodes:
             if n.op in (Ops.FOLD, Ops.STORE, Ops.STAGE):
                 over = n.ranges if n.op is Ops.STORE else n.src[0].ranges | n.ranges | set(n.src[1:])
@@ -189,7 +189,7 @@ class KernelGraph:
     # *** building blocks of the opts ***
 
     def new_number(self) -> int:
-        """A number that no range has."""
+        """Return an unused range number."""
         self.count += 1
         return self.count - 1
 
@@ -197,7 +197,7 @@ class KernelGraph:
         return UOp.range(size, self.new_number(), role, partial) if size != 1 else UOp.index(0)
 
     def in_place_of(self, r: UOp, size: int, role: Role) -> UOp:
-        """A range that takes the same steps as ``r``, of which there may be more."""
+        """Return a range with the steps of ``r`` and a new size and role."""
         return r.replace(src=(*r.src[:-1], UOp.index(size)), arg=(self.new_number(), role))
 
     def rebuild(self, table: dict[UOp, UOp], valid: UOp | None = None, of: UOp | None = None,
@@ -221,16 +221,16 @@ class KernelGraph:
         self.reorder()
 
     def reorder(self) -> None:
-        """Ranges whose limits have changed take the places that they had."""
+        """Update ``order`` with ranges whose limits have changed, in their old positions."""
         now = {n.arg[0]: n for n in self.of(Ops.RANGE)}
         self.order = [now.get(r.arg[0], r) for r in self.order]
 
     def rebuild_as(self, statements: Sequence[UOp], table: dict[UOp, UOp]) -> None:
-        """Other statements, with ranges substituted."""
+        """Replace the statements, with ranges substituted."""
         self.sink = simplify(self.sink.replace(src=tuple(statements)).substitute(table))
 
     def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
-        """r → outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
+        """Split r into outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
         size = range_size(r)
         if not isinstance(size, int):
             raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
@@ -250,7 +250,8 @@ class KernelGraph:
         return new
 
     def pad(self, r: UOp, multiple: int) -> UOp:
-        """Round a range up to a multiple; what is beyond is neither loaded nor stored, and adds nothing to a sum."""
+        """Round a range up to a multiple. Elements beyond the size are neither loaded nor stored, and add nothing to a
+        sum."""
         size = range_size(r)
         padded = -(-size // multiple) * multiple
         if padded == size:
@@ -261,7 +262,7 @@ class KernelGraph:
         return new
 
     def merge(self, a: UOp, b: UOp) -> UOp:
-        """Two ranges become one of size a*b: a → m // size(b), b → m % size(b)."""
+        """Fuse two ranges into one of size a*b: a → m // size(b), b → m % size(b)."""
         size_b = range_size(b)
         m = self.new_range(range_size(a) * size_b, a.arg[1])
         self.rebuild({a: (m // size_b).simplify(), b: (m % size_b).simplify()})
@@ -270,21 +271,21 @@ class KernelGraph:
         return m
 
     def join(self, a: UOp, b: UOp) -> None:
-        """Two ranges that every index uses as a*size(b) + b become one."""
+        """Fuse two ranges that every index uses as a*size(b) + b into one."""
         m = self.new_range(range_size(a) * range_size(b), a.arg[1])
         self.rebuild({a: UOp.index(0), b: m})
         self.order[self.order.index(a)] = m
         self.order.remove(b)
 
     def read_staged(self, load: UOp, readers: dict[UOp, UOp]) -> None:
-        """Values, or what is made of them, are read from the stage of ``load`` instead."""
+        """Replace values (the keys of ``readers``) by reads of the stage of ``load``."""
         self.order += load.src[0].src[1:]
         self.sink = simplify(self.sink.substitute(readers))
 
-    # *** the opt language ***
+    # *** opts ***
 
     def copied(self) -> Self:
-        """A kernel of its own, to which opts can be applied."""
+        """Return an independent copy, to which opts can be applied."""
         new = shallow_copy(self)
         for name, value in vars(self).items():
             if isinstance(value, (list, dict, set)):
@@ -299,14 +300,15 @@ class KernelGraph:
 
 
 def _size_name(size: int | UOp) -> str:
-    """A size as part of a name: a variable by its own, an expression by the variables in it."""
+    """Return a size as part of a kernel name; a symbolic size is named by its variables."""
     if isinstance(size, UOp):
         return "".join(n.arg[0] for n in toposort(size) if n.op is Ops.VARIABLE)
     return str(size)
 
 
 def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp, peeled: bool) -> list[UOp]:
-    """The sources of a node under a condition; where it is not decided by peeling, a product of zeros needs none."""
+    """Return a node's sources guarded by ``valid``. A product of zeros needs no guard unless peeling decides it
+    (``peeled``)."""
     if node.op is Ops.LOAD and of in node.src[1].ranges:
         both = valid if len(src) == 2 else (src[2] & valid).simplify()
         return [src[0], src[1], both]
@@ -326,7 +328,7 @@ def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp, peeled: bool) -> li
 
 
 def _is_zero_outside(value: UOp, valid: UOp) -> bool:
-    """Whether a value is a load that gives 0 where ``valid`` does not hold, cast or not."""
+    """Return True if a value is a load, cast or not, that gives 0 where ``valid`` does not hold."""
     while value.op is Ops.CAST:
         value = value.src[0]
     return value.op is Ops.LOAD and len(value.src) > 2 and implies(value.src[2], valid)

@@ -1,4 +1,4 @@
-"""What is known of a compiled kernel. What makes one, ``codegen.program``, is imported when the first one is made."""
+"""Launch data of a compiled kernel. The compiler, ``codegen.program``, is imported lazily."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Launch:
-    """What loading and launching a compiled kernel needs to know.
+    """Data needed to load and launch a compiled kernel.
 
     Attributes:
         name: display name, such as ``r_2``.
-        symbol: the name in the source: display name and content hash.
-        buffers: numbers of the buffer arguments that it has, in order.
+        symbol: function name in the source: display name and content hash.
+        buffers: numbers of the buffer arguments, in order.
         variables: names of the integer arguments, in order.
-        written: numbers of the buffers it stores to.
+        written: numbers of the buffers that are stored to.
         ops, bytes: arithmetic operations and bytes that one launch must move (each buffer once).
-        local_bytes: local memory per thread.
-        serial: one thread runs all of it.
-        maps: views of buffers that the launch describes to the device: (position among ``buffers``, offset, type of
-            the elements that arrive, sizes, strides, reach of a box, steps, bytes of a row of local memory), the
-            other numbers in elements and the fastest dimension first.
-        unit: name of the matrix unit that it works on; empty without one.
-        host: a function of the host instead of code: (name, dtype, shapes of what it reads, shape of the result).
-        grid, block: blocks and threads of each along each axis, the fastest first; empty where there are none.
+        local_bytes: local memory per thread, in bytes.
+        serial: True if one CPU thread runs the kernel.
+        maps: tensor maps of buffers that the launch encodes: (index in ``buffers``, offset, element type of the copy,
+            sizes, strides, box extent, steps, row of local memory in bytes); the other numbers are in elements, the
+            fastest dimension first.
+        unit: name of the matrix unit used; empty without one.
+        host: a host function instead of code: (name, dtype, shapes of the inputs, shape of the result).
+        grid, block: number of blocks, and threads per block, per axis, the fastest first; empty without blocks.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Launch:
 
 @dataclass(eq=False)
 class KernelProgram(Launch):
-    """A rendered kernel: its launch data and how it came about.
+    """A rendered kernel: its launch data and the steps of its compilation.
 
     Attributes:
         source: text for the device's compiler.
         uops: the linear program.
-        opts: what the optimizer chose.
-        kernel: the graph after these opts.
-        work: operations and bytes before them.
-        transcendentals: exponentials, logarithms and the like among the operations.
-        plan: what was chosen and what came next; None where opts were given.
+        opts: the opts chosen by the optimizer.
+        kernel: the kernel graph after these opts.
+        work: operations and bytes before the opts.
+        transcendentals: number of exponentials, logarithms and similar operations.
+        plan: the chosen candidate and the next best ones; None where opts were given.
     """
 
     source: str
@@ -75,7 +75,7 @@ class KernelProgram(Launch):
 
 
 def lines_of(kernel: Launch | None) -> list[UOp] | None:
-    """The linear program, if it was written in this process; None for a copy and for a function of the host."""
+    """Return the linear program if it was compiled in this process; None for a copy and for a host function."""
     return kernel.uops if isinstance(kernel, KernelProgram) else None
 
 

@@ -1,7 +1,7 @@
-"""The linearizer: a kernel graph becomes the numbered list of UOps that renderers write down.
+"""The linearizer: lowers an optimized kernel graph to a linear list of UOps for the renderers.
 
-Expanded ranges are written out here: UPCAST and UNROLL as copies, VECTOR as lanes. Loops, and the place of every line,
-are the subject of ``lines.py``.
+Expanded ranges are written out here: UPCAST and UNROLL as copies, VECTOR as lanes. Loops, and the scope of every line,
+are in ``scopes.py``.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tinsmith.ir.uop import toposort
 
 
 class Linearizer(Emitter):
-    """Writes one kernel. ``run`` returns the linear program."""
+    """Emits one kernel; ``run`` returns the linear program."""
 
     def run(self) -> list[UOp]:
         for param in sorted((n for n in toposort(self.kernel.sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0]):
@@ -54,7 +54,8 @@ class Linearizer(Emitter):
         return [*self.globals.values(), *self.variables.values(), *self.consts, *self.scopes[0].lines]
 
     def by_roles(self, role: UOp) -> None:
-        """Warps behind those of the kernel's own threads fill the slots of its rings; these read them."""
+        """Write a warp-specialized kernel: producer warps (the last ones) fill the ring slots, consumer warps read
+        them."""
         rings = list(dict.fromkeys(ring for product in self.kernel.products for ring in rings_of(self, product)))
         own = int(role.arg[1]) - 1
         self.turns = Turns(self, role, own) if self.kernel.turns and own > 1 else None
@@ -69,13 +70,14 @@ class Linearizer(Emitter):
         out: list[UOp] = []
         for s in self.kernel.sink.src:
             out.extend([*s.src[1:], s.src[0]] if s.op is Ops.AFTER else [s])
-        sums = {s.src[:2] for s in out if in_register(s)}  # begin at 0
+        # accumulate from 0 in registers: their initial stores are dropped
+        sums = {s.src[:2] for s in out if in_register(s)}
         return [s for s in out if s.op is not Ops.STORE or s.src[:2] not in sums]
 
     # *** statements ***
 
     def statements(self, nodes: list[UOp]) -> None:
-        """Write statements in order; neighbours that need the same loop next share it."""
+        """Write statements in order; consecutive statements that need the same loop next share it."""
         i = 0
         while i < len(nodes):
             same = self.under_one_condition(nodes[i:])
@@ -100,7 +102,8 @@ class Linearizer(Emitter):
             i = j
 
     def shares(self, node: UOp, loop: UOp) -> bool:
-        """Whether a statement may stand in a loop that others begin; a loop over blocks stays around one inside it."""
+        """Return True if a statement may join the loop ``loop`` that others open. A loop over blocks stays outside of
+        the loops that depend on it."""
         needed = self.loop_ranges(node)
         if loop not in needed:
             return False
@@ -108,7 +111,7 @@ class Linearizer(Emitter):
         return loop.arg[1] is Role.BLOCK or all(r.arg[1] is not Role.BLOCK for r in around)
 
     def under_one_condition(self, nodes: list[UOp]) -> list[UOp]:
-        """The first statements, if they are all stored under one condition on blocks whose loops are open."""
+        """Return the leading statements that are stored under one condition on open loops over blocks."""
         condition = _condition(nodes[0])
         if condition is None or not condition.ranges <= self.opened or not self.index_only(condition):
             return []
@@ -126,7 +129,7 @@ class Linearizer(Emitter):
         assert n.op.alu or n.op.kind in ("cast", "scan"), n.op
         if n.op is Ops.UNLIKELY:
             return unlikely(self, n, coords)
-        if n.op is Ops.PREFIX:  # all its steps at once: it has no loop
+        if n.op is Ops.PREFIX:  # a scan without a loop: all its steps at once
             return self.at_once(n, coords)
         src = [s if s.op is Ops.CONST else self.known((s, self.coords_of(s, coords))) for s in n.src]
         return self.combine(self.depth_of(n), n.op, n.dtype, [s for s in src if s is not None], n.arg)
@@ -134,7 +137,8 @@ class Linearizer(Emitter):
     # *** memory ***
 
     def address(self, index: UOp, coords: Coords) -> tuple[UOp, UOp | None]:
-        """(index line, vector range): lanes of stride 1 need only the first lane's index."""
+        """Return (index line, vector range). Lanes of stride 1 need only the first lane's index; range None: a scalar.
+        """
         lanes = self.lanes(index)
         if lanes is not None and index.dtype is dtypes.index:
             affine = self.affine(index, (*(r for r, _ in self.coords_of(index, coords)), lanes))
@@ -151,11 +155,11 @@ class Linearizer(Emitter):
         return self.expression(expr), lanes
 
     def guard(self, valid: UOp | None, coords: Coords) -> UOp | None:
-        """The condition as a line; None where it always holds, a false constant where it never does."""
+        """Emit a condition; return None if it always holds, a false constant if it never does."""
         if valid is None:
             return None
         if not self.kernel.target.masks and (lanes := self.lanes(valid)) is not None:
-            valid = for_all_lanes(valid, lanes) or valid  # decided once for a whole vector
+            valid = for_all_lanes(valid, lanes) or valid  # decided once for the full vector
         line = self.indexed(valid, coords) if self.index_only(valid) else self.value(valid, coords)
         return None if line.op is Ops.CONST and line.arg else line
 
@@ -188,7 +192,8 @@ class Linearizer(Emitter):
         return self.emit(depth, line)
 
     def beside_each_other(self, n: UOp, coords: Coords) -> UOp | None:
-        """The copy of a load from a block's memory as part of one vector with its neighbours, if they are aligned."""
+        """Return one copy of a shared-memory load as a lane of an aligned vector load of adjacent copies; None if not
+        aligned."""
         affine = self.affine(n.src[1], tuple(r for r, _ in coords)) if self.threads_of and coords else None
         if affine is None or self.lanes(n) is not None:
             return None
@@ -207,7 +212,8 @@ class Linearizer(Emitter):
         return self.picked(whole, (place % size,), depth)
 
     def prefetch(self, n: UOp, coords: Coords, memory: UOp, depth: int) -> None:
-        """Fetch what the load will need some iterations later; an address past the end does no harm."""
+        """Emit a prefetch of the address that the load needs ``n.arg.prefetch`` iterations later; past the end it is
+        harmless."""
         loop = next((r for r in n.src[1].ranges if r.arg[0] == n.arg.loop), None)
         if loop is None or n.src[0].op is not Ops.PARAM or (n.arg.last and self.read_again(n)):
             return
@@ -218,12 +224,12 @@ class Linearizer(Emitter):
             self.emit(depth, UOp(Ops.PREFETCH, None, (memory, index)))
 
     def read_again(self, n: UOp) -> bool:
-        """Whether reductions that wait for those being written will read a load, too."""
+        """Return True if a reduction that depends on those being written reads the same load."""
         return any(_depends(f, g) and n in toposort(f.src[0], lambda x: x.op is not Ops.FOLD)
                    for f in self.kernel.folds for g in self.writing)
 
     def store(self, n: UOp, fixed: Coords = ()) -> None:
-        """All copies of a store."""
+        """Write all register copies of a store."""
         if n.op is Ops.SCATTER_STORE:
             n = UOp(Ops.STORE, None, n.src[:4])
         if any(r.arg[1] is Role.RANK for r in self.kernel.order) and (counts := ranked(n)):
@@ -256,7 +262,7 @@ class Linearizer(Emitter):
     # *** running values and sums ***
 
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Write) -> None:
-        """A loop over ``r`` whose running values, or sums over blocks, stay in accumulators."""
+        """Write a loop over ``r``; scans along it and sums over blocks are carried in accumulators."""
         whole = not (size.is_const and size.arg == 1)
         if whole and any(n.op is Ops.PREFIX and r in n.src[1].ranges for n in toposort(body)):
             return self.loop_carried(r, size, body, write)
@@ -295,14 +301,14 @@ class Linearizer(Emitter):
         self.carrying(r, self.const(size, 0), end, starts, steps)
 
     def at_once(self, n: UOp, coords: Coords) -> UOp:
-        """A running value whose steps are lanes and threads alone."""
+        """Write a scan whose steps are only lanes and threads (no loop)."""
         threads, step = shared_steps(n)
         with self.at_depth(self.depth_of(n)):
             start = self.spread(self.value(n.src[2], coords), 1 if threads is not None else step)
             return self.steps_at_once(n.arg, self.spread(self.value(n.src[0], coords), step), start, threads)[0]
 
     def summed(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """A loop over blocks in which sums stay in registers; they are stored behind it."""
+        """Write a loop over blocks with its sums in registers; they are stored after the loop."""
         sums = {s: found[0] for s in body if in_register(s) and (found := added_sum(s)) is not None}
         starts: dict[tuple[UOp, Coords], UOp] = {}
         for s in sums:
@@ -311,7 +317,7 @@ class Linearizer(Emitter):
             starts |= {(s, c): start for c in self.all_coords(s.ranges)}
 
         def step(accs: dict[tuple[UOp, Coords], UOp]) -> dict[tuple[UOp, Coords], UOp]:
-            for (s, c), acc in accs.items():  # what the sum goes on from is no memory here
+            for (s, c), acc in accs.items():  # within the loop the accumulator stands for the sum's memory
                 self.scopes[-1].values[sums[s], self.coords_of(sums[s], c)] = acc
             write([s for s in body if s not in sums])
             return {(s, c): self.value(s.src[2], c) for s, c in accs}
@@ -324,8 +330,8 @@ class Linearizer(Emitter):
                                                  *(() if valid.is_const else [valid]))))
 
     def steps_at_once(self, op: Op, x: UOp, carry: UOp, threads: UOp | None) -> tuple[UOp, UOp]:
-        """The running values of a vector's steps after ``carry``, and what is carried on, in every lane: each lane
-        takes in the one 1, 2, 4, … places before it (Hillis and Steele, 1986), then what ``threads`` before it have."""
+        """Return the scan of a vector's steps after ``carry``, and the next carry, in every lane: an inclusive scan
+        over lanes by offsets 1, 2, 4, … (Hillis and Steele 1986), then over ``threads``."""
         here, count, dtype = self.here, x.dtype.count, x.dtype.scalar
         reach = 1
         while reach < count:
@@ -350,7 +356,7 @@ class Linearizer(Emitter):
             product, which, coords)
 
     def fold(self, node: UOp, coords: Coords) -> None:
-        """Write the loop of ``node`` and of every other reduction that can share it, for all their copies."""
+        """Write the loop of ``node`` and of all other reductions that can share it, for all their copies."""
         depth = self.depth_of(node)
         if node.op is Ops.FOLD and node.src[1].arg[1] is Role.BLOCK:
             folds = [n for n in toposort(self.beside) if n.op is Ops.FOLD and n.src[1:] == node.src[1:]]
@@ -369,7 +375,8 @@ class Linearizer(Emitter):
         return None
 
     def partners(self, node: UOp, depth: int) -> list[UOp]:
-        """Independent reductions over the same ranges, needed at the same place."""
+        """Return the independent reductions over the same ranges that are needed in the same scope, with ``node``
+        first."""
         opened = frozenset().union(*(s.ranges for s in self.scopes[: depth + 1]))
         outer = node.ranges & opened
         if product_of(node) is not None:
@@ -391,7 +398,8 @@ class Linearizer(Emitter):
 
 
 def shared_steps(running: UOp) -> tuple[UOp | None, int]:
-    """The threads that share the steps of a running value, and how many steps each takes at once."""
+    """Return the range of threads that share the steps of a scan, and the number of steps (lanes) each takes at once.
+    """
     steps = running.src[1].ranges
     lanes = next((r for r in steps if r.arg[1] is Role.VECTOR), None)
     return next((r for r in steps if r.arg[1] is Role.GROUP), None), 1 if lanes is None else range_size(lanes)
@@ -402,7 +410,7 @@ def _depends(a: UOp, b: UOp) -> bool:
 
 
 def linearize(kernel: Kernel) -> list[UOp]:
-    """The linear program of an optimized kernel."""
+    """Return the linear program of an optimized kernel."""
     stage_what_no_unit_loads(kernel)
     target, sink = kernel.target, one_load(continued(kernel.sink))
     kernel.sink = expand(sink, target.fma, target.scales, target.exp2s, target.rough, target.vector_bytes > 0)

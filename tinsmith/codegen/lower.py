@@ -1,9 +1,9 @@
-"""Lowering: a kernel's tensor graph becomes stores over ranges; movement ops turn into index expressions.
+"""Lowering: a kernel's tensor graph becomes stores over ranges; movement ops become index expressions.
 
     SINK(value)   →   SINK(STORE(PARAM 0, index, value at index))
 
-A REDUCE becomes a FOLD over ranges of its own. Reductions at the same place over the same sizes share their ranges: one
-row, one axis class. A condition travels down to the loads, which give 0 where it fails.
+A REDUCE becomes a FOLD over its own ranges. Reductions at the same index over the same sizes share their ranges. A
+validity condition (from PAD) is pushed down to the loads, which give 0 where it fails.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
 
 
 def _before_reshapes(value: UOp) -> UOp:
-    """What lies in memory like ``value``: its ranges are those in which it was computed."""
+    """Strip reshapes and copies at the output: the ranges become those in which the value was computed."""
     while value.op in (Ops.CONTIGUOUS, *FOR_GRADIENTS) or (
             value.op is Ops.RESHAPE and all(isinstance(s, int) for s in value.src[0].shape)):
         value = value.src[0]
@@ -31,7 +31,7 @@ def _before_reshapes(value: UOp) -> UOp:
 
 
 class Lowering:
-    """One kernel being lowered; ``run`` gives its kernel graph."""
+    """The lowering of one kernel; ``run`` returns its kernel graph."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,7 +47,8 @@ class Lowering:
         return UOp.range(size, self.count - 1, role)
 
     def run(self, sink: UOp) -> UOp:
-        """SINK of tensor values → SINK of stores into PARAM 0, 1, …; outputs of one shape share their ranges."""
+        """Lower a SINK of tensor values to a SINK of stores into PARAM 0, 1, …; outputs of one shape share their
+        ranges."""
         if sink.arg is not None:
             return UOp(Ops.SINK, None, tuple(self.with_sums(sink.src, sink.arg)))
         if len(sink.src) == 1:
@@ -56,7 +57,7 @@ class Lowering:
 
     def output(self, number: int, value: UOp) -> UOp:
         shape = value.shape
-        if value.op is Ops.ASSIGN:  # a part of what is put together
+        if value.op is Ops.ASSIGN:  # a part of a concatenation, stored at its offset
             index = tuple(self.new_range(s, Role.LOOP) for s in shape)
             whole, place = place_in(value.src[0], index)
             memory = UOp(Ops.PARAM, value.dtype.ptr(), (), (number, (whole.size,)))
@@ -75,8 +76,8 @@ class Lowering:
         return memory.store(flatten(shape, index), self.value(value, index))
 
     def with_sums(self, values: Sequence[UOp], sums: int) -> list[UOp]:
-        """Outputs over the same axes; the last ``sums`` of them are sums over one axis of the others. They start as 0,
-        stay in memory, and take in what each step along that axis adds."""
+        """Lower outputs over the same axes, of which the last ``sums`` are sums over one axis of the others. The sums
+        start as 0, stay in memory, and accumulate the value of each step along that axis."""
         axis = values[-1].arg[1][0] if sums else None
         sizes = values[-1].src[0].shape if sums else max((v.shape for v in values), key=math.prod)
         space = [self.new_range(s, Role.BLOCK if a == axis else Role.LOOP) for a, s in enumerate(sizes)]
@@ -97,7 +98,7 @@ class Lowering:
         return [*starts, *statements]
 
     def scatter(self, memory: UOp, node: UOp) -> UOp:
-        """Copy the base, then combine x into it in order; columns beside the scattered axis are independent."""
+        """Copy the base, then combine x into it in order; iterations along the other axes are independent."""
         base, where, x = node.src
         axis, op = node.arg
         shape = base.shape
@@ -119,7 +120,7 @@ class Lowering:
                    (UOp(Ops.SCATTER_STORE, None, (memory, target, combined, valid, loop)), copy))
 
     def scan(self, memory: UOp, node: UOp) -> UOp:
-        """Blocks side by side, the steps of each in order. A last block that is shorter is guarded."""
+        """Lower a scan: parallel blocks with sequential steps in each. A shorter last block is guarded."""
         (op, axis), shape = node.arg, node.shape
         blocks = 1 if len(node.src) == 1 else node.src[1].shape[axis]
         length = shape[axis] if blocks == 1 else -(-shape[axis] // blocks)
@@ -141,7 +142,8 @@ class Lowering:
         return memory.store(offset, result, valid)
 
     def histogram(self, memory: UOp, node: UOp) -> UOp:
-        """Counters in front, each step's note behind them: two stores in one ordered loop."""
+        """Lower a histogram: the output holds the counters, then each step's old count; one ordered loop stores both.
+        """
         base, where, x = node.src
         op, axis = node.arg
         index = tuple(self.new_range(s, Role.LOOP) for s in x.shape)
@@ -165,7 +167,7 @@ class Lowering:
                    (UOp(Ops.SCATTER_STORE, None, (memory, target, new, valid, loop)), copy, note))
 
     def value(self, node: UOp, index: Index, valid: UOp | None = None) -> UOp:
-        """``node``'s element at ``index``; without recursion, since graphs are deep."""
+        """Return ``node``'s element at ``index``; iterative, since graphs are deep."""
         root = (node, index, valid)
         stack = [root]
         plans: dict[Request, Plan] = {}
@@ -239,7 +241,7 @@ class Lowering:
                 lambda v: UOp(Ops.FOLD, None, (v[0], *loops), op) if loops else v[0])
 
     def plan_gather(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
-        """Two steps: the index has to be known before the place in the source can be."""
+        """Lower a GATHER in two steps: the index is needed before the source's address."""
         source, where = node.src
         at = self.value(where, index, valid).cast(dtypes.index)
         inside = at.ge(0) & at.lt(UOp.index(source.shape[node.arg]))
@@ -249,7 +251,8 @@ class Lowering:
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
-    """A load under the same condition gives 0 by itself, whatever it is then cast to."""
+    """Return the value where ``valid`` holds, else 0. A load under the same condition gives 0 by itself, cast or not.
+    """
     if valid is None or (value.is_const and value.arg == 0):
         return value
     load = value
@@ -261,5 +264,5 @@ def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
 
 
 def lower(sink: UOp) -> UOp:
-    """The kernel graph of a kernel's tensor graph (a SINK of values over PARAMs)."""
+    """Return the kernel graph of a kernel's tensor graph (a SINK of values over PARAMs)."""
     return Lowering().run(sink)

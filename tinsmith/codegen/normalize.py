@@ -1,4 +1,5 @@
-"""Normal form of a kernel graph before any opt: nested sums are one, and ranges that always step together are one.
+"""Normal form of a kernel graph before any opt: nested sums are merged, redundant guards are dropped, and a sum that
+selects one element becomes a load.
 
     FOLD(FOLD(x, r2), r1)              →  FOLD(x, r1, r2)
     where(c, load(a, c) * load(b, c), 0)  →  load(a, c) * load(b)       inside a sum
@@ -21,19 +22,19 @@ from tinsmith.ir.uop import toposort
 
 
 def conjuncts(valid: UOp) -> list[UOp]:
-    """The conditions that a conjunction consists of, in order."""
+    """Return the conditions of a conjunction, in order."""
     if valid.op is Ops.AND:
         return conjuncts(valid.src[0]) + conjuncts(valid.src[1])
     return [valid]
 
 
 def implies(valid: UOp, other: UOp) -> bool:
-    """Whether every condition of ``other`` is one of ``valid``."""
+    """Return True if every condition of ``other`` is one of ``valid``."""
     return set(conjuncts(other)) <= set(conjuncts(valid))
 
 
 def _nested(n: UOp) -> UOp | None:
-    """Combine with the inner reduction if that depends on the outer one's ranges (else it stays outside)."""
+    """Merge with the inner reduction if that depends on the outer one's ranges (else it stays outside)."""
     body = n.src[0]
     guard = guard_of(body) if n.arg is Ops.ADD else None
     body = body if guard is None else body.src[1]
@@ -53,7 +54,7 @@ def _in_bounds(load: UOp) -> bool:
 
 
 def _conditions(value: UOp) -> frozenset[UOp]:
-    """Those without any of which a value is 0."""
+    """Return conditions that must all hold for a value to be nonzero."""
     if value.op is Ops.LOAD and len(value.src) == 3:
         return frozenset(conjuncts(value.src[2]))
     if (guard := guard_of(value)) is not None:
@@ -62,7 +63,7 @@ def _conditions(value: UOp) -> frozenset[UOp]:
 
 
 def _given(value: UOp, conditions: frozenset[UOp]) -> UOp | None:
-    """A value that does not ask for what is given; None if it would then read beyond its memory elsewhere."""
+    """Drop the guards in ``conditions`` from a value; None if a load could then be out of bounds elsewhere."""
     table: dict[UOp, UOp] = {}
     for n in toposort(value):
         src = tuple(table[s] for s in n.src)
@@ -76,7 +77,8 @@ def _given(value: UOp, conditions: frozenset[UOp]) -> UOp | None:
 
 
 def _guarded_product(n: UOp) -> UOp | None:
-    """In a sum, a product whose one factor is 0 outside the guard needs neither the guard nor the other's."""
+    """Drop, in a sum, the guard around a product if one factor is 0 outside of it; the other factor needs no guard
+    either."""
     guard = guard_of(n.src[0]) if n.arg is Ops.ADD else None
     if guard is None:
         return None
@@ -88,14 +90,15 @@ def _guarded_product(n: UOp) -> UOp | None:
 
 
 def _guarded_twice(n: UOp) -> UOp | None:
-    """In a sum, a factor needs no guard of its own where the other one's, which says as much, makes the product 0."""
+    """Drop, in a sum, the guards of one factor that the other factor's guards imply (they already make the product 0).
+    """
     free = _one_guard(n.src[0], None) if n.arg is Ops.ADD else None
     return free and n.replace(src=(free, *n.src[1:]))
 
 
 def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
-    """A product whose one factor is 0 outside of ``guard``, if there is one, and of what the other asks for, which is
-    free then."""
+    """Return the product without ``guard``, and with one factor's guards dropped, if the other factor is 0 outside of
+    them; else None."""
     for keep, drop in ((0, 1), (1, 0)) if product.op is Ops.MUL else ():
         a, b = product.src[keep], product.src[drop]
         conditions = _conditions(a)
@@ -106,7 +109,7 @@ def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
 
 
 def _one_index(n: UOp) -> UOp | None:
-    """A sum of what stands at one place of a range is what stands there."""
+    """Replace a sum with a condition ``r == index`` by the one element that it selects."""
     body = n.src[0]
     guard = guard_of(body) if n.arg is Ops.ADD else None
     for condition in conjuncts(guard) if guard is not None else ():
@@ -122,7 +125,7 @@ def _one_index(n: UOp) -> UOp | None:
 
 
 def _named_index(condition: UOp, r: UOp) -> UOp | None:
-    """What a range must be for a condition to hold, as an index."""
+    """Return the index that a range must equal for a condition to hold; None for other conditions."""
     if condition.op is not Ops.CMPEQ or not condition.src[0].dtype.is_int:
         return None
     for a, b in (condition.src, condition.src[::-1]):
@@ -133,7 +136,7 @@ def _named_index(condition: UOp, r: UOp) -> UOp | None:
 
 
 def _at(value: UOp, r: UOp, offset: UOp, inside: UOp) -> UOp:
-    """The value at one place of a range, which is read only if it is inside."""
+    """Return the value at one index of a range; its loads are guarded by ``inside``."""
     new = {r: offset}
     for n in toposort(value, lambda n: n is not r and r in n.ranges):
         src = tuple(new.get(s, s) for s in n.src)
@@ -178,15 +181,16 @@ normal_form = RuleSet("normal-form", (
 
 
 def normalize(sink: UOp) -> UOp:
-    """The kernel graph with nested sums made one, and rows that several outputs share walked once.
+    """Return the kernel graph with nested sums merged, and with rows shared by several outputs traversed once.
 
-    It is simplified first: 1·x would hide what x is.
+    The graph is simplified first: 1·x would hide the form of x.
     """
     return apart(share_rows(rewrite([simplify(sink)], normal_form)[0]))
 
 
 def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Pairs (outer, inner) of neighbouring ranges that every index uses as outer*size(inner) + inner, or not at all."""
+    """Yield pairs (outer, inner) of consecutive ranges that every index uses as outer*size(inner) + inner, or not at
+    all."""
     roots = index_roots(sink)
     homes = _homes(sink)
     for a, b in pairwise(order):
@@ -195,8 +199,8 @@ def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
 
 
 def grouped(fold: UOp) -> tuple[UOp, int] | None:
-    """A range of a sum of products of which one factor knows only in which group of so many it is: for that factor the
-    places within a group are all one, the columns of a product."""
+    """Return (range, group size) for a sum of products in which one factor depends on the range only through its group
+    number (``range // size``); elements of a group are then columns of a matrix product."""
     found = sum_of_products(fold, guarded=True)
     if found is not None and not (found.m and found.n):
         for r in found.batch:
@@ -208,14 +212,14 @@ def grouped(fold: UOp) -> tuple[UOp, int] | None:
 
 
 def divided_by(nodes: Iterable[UOp], r: UOp) -> int:
-    """By what a range is divided, if nodes ask for nothing else of it; else 0."""
+    """Return the constant divisor of a range if all its readers use only that quotient; else 0."""
     readers = {n for n in nodes if r in n.src}
     steps = {n.src[1].arg if n.op is Ops.IDIV and n.src[1].is_const else 0 for n in readers}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def index_roots(sink: UOp) -> list[UOp]:
-    """Every maximal integer or condition expression: what addresses memory, guards it, or enters the arithmetic."""
+    """Return every maximal index expression: those that address memory, guard it, or enter the arithmetic."""
     roots: dict[UOp, None] = {}
     for n in toposort(sink):
         if n.op in (Ops.FOLD, Ops.STAGE, Ops.RANGE):
@@ -227,7 +231,7 @@ def index_roots(sink: UOp) -> list[UOp]:
 
 
 def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
-    """Where each range is bound (reductions) and which statements step over it."""
+    """Return, per range, the reductions that bind it and the statements that step over it."""
     homes: dict[UOp, set[int]] = {}
     for n in toposort(sink):
         for r in n.src[1:2] if n.op is Ops.PREFIX else bound_ranges(n):
@@ -239,7 +243,7 @@ def _homes(sink: UOp) -> dict[UOp, frozenset[int]]:
 
 
 def _step_together(roots: list[UOp], a: UOp, b: UOp) -> bool:
-    """Whether every root is a function of a*size(b) + b, also inside quotients, remainders and conditions."""
+    """Return True if every root is a function of a*size(b) + b, also inside quotients, remainders and conditions."""
     return all(_joint(root, a, b) for root in roots)
 
 
@@ -256,7 +260,8 @@ def _joint(node: UOp, a: UOp, b: UOp) -> bool:
 
 
 def apart(sink: UOp) -> UOp:
-    """Statements whose rows are what another one reduces get ranges of their own, all but the common rows."""
+    """Give statements that traverse a matrix that another statement reduces along its other side their own ranges; only
+    the common rows stay shared."""
     main = sink.src[0]
     if not any(names_across(s, main) for s in sink.src[1:]):
         return sink
@@ -275,7 +280,7 @@ def apart(sink: UOp) -> UOp:
 
 
 def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
-    """What the ranges of ``store`` are called in ``main`` if both are made of one contraction but sum it up along
+    """Return a map from the ranges of ``store`` to those of ``main`` if both use one contraction but sum it along
     different sides; None otherwise."""
     if store.op is not Ops.STORE or main.op is not Ops.STORE:
         return None
@@ -293,7 +298,8 @@ def names_across(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
 
 
 def inner_sums(store: UOp) -> list[UOp]:
-    """The contractions that the contraction in ``store`` is made of, if all it is made of is sums."""
+    """Return the contractions inside the contraction of ``store`` if all its reductions are sums; else an empty list.
+    """
     top = store.src[2]
     plain = top.op is Ops.FOLD and contraction(top) and all(n.arg is Ops.ADD for n in toposort(top) if n.op is Ops.FOLD)
     return inner_contractions(top.src[0]) if plain else []

@@ -1,8 +1,9 @@
-"""x to the y for x ≥ 0 = 2**(y·log2 x), whose logarithm and product are sums of two floats each.
+"""Power function for x ≥ 0: x**y = 2**(y·log2 x), with the logarithm and the product as sums of two floats
+(double-float arithmetic).
 
-An error of the exponent grows with the exponent: to be right to the last place a power of 2**100 needs 7 bits more
-than a float holds, and its logarithm too (Muller, 12.2; T. J. Dekker, "A floating-point technique for extending the
-available precision", Numerische Mathematik 18, 1971).
+The relative error of the result grows with the exponent: for a power of 2**100 to be correct to the last place, the
+exponent, and so the logarithm, needs 7 bits more than a float holds (Muller, 12.2; T. J. Dekker, "A floating-point
+technique for extending the available precision", Numerische Mathematik 18, 1971).
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tinsmith.codegen.floats import FORMATS, at_least, at_most, fma, polynomial,
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.uop import UOp
 
-Sum = tuple[UOp, UOp]  # a number as a float and what that rounds away
+Sum = tuple[UOp, UOp]  # a double-float: a number as a float and the rest that this rounds away
 
 # log2((1+s)/(1-s)) = s·(c0 + z·(c1 + z·p(z))), z = s²: 2/log(2) and 2/(3·log(2)) in two parts each, and p
 _SERIES = {
@@ -22,10 +23,10 @@ _SERIES = {
 
 
 def pow(x: UOp, y: UOp, fused: bool, scales: bool) -> UOp:
-    """``fused``: MULADD rounds once, which gives a product's error; ``scales``: the target has SCALE."""
+    """Return x**y. ``fused``: MULADD rounds once, which gives a product's error; ``scales``: the target has SCALE."""
     f, inf = FORMATS[x.dtype], float("inf")
     high, low = _log2(x, fused)
-    most = 2.0 ** (2 * f.mantissa - 6)  # beyond, every power but those of 1 is 0 or infinite
+    most = 2.0 ** (2 * f.mantissa - 6)  # for greater y, every power but those of 1 is 0 or infinite
     y_within = at_most(at_least(y, -most), most)
     exponent, rest = _product(y_within, high, fused)
     value = _exp2(exponent, fma(y_within, low, rest), scales)
@@ -39,7 +40,7 @@ def pow(x: UOp, y: UOp, fused: bool, scales: bool) -> UOp:
 
 
 def _log2(x: UOp, fused: bool) -> Sum:
-    """e + log2(1 + f), s = f/(2 + f), for finite x > 0."""
+    """Return log2(x) = e + log2(1 + f), with s = f/(2 + f), for finite x > 0."""
     (c0, c0_low), (c1, c1_low), series = _SERIES[x.dtype]
     e, f = split_power(x)
     below, below_low = _ordered_sum(UOp.const(x.dtype, 2.0), f)
@@ -58,7 +59,7 @@ def _log2(x: UOp, fused: bool) -> Sum:
 
 
 def _exp2(x: UOp, low: UOp, scales: bool) -> UOp:
-    """2**(x + low), ``low`` being small."""
+    """Return 2**(x + low) for a small ``low``."""
     f = FORMATS[x.dtype]
     n, bits = rounded(x, 1.0, 0 if scales else 2 * f.bias)
     r = x - n + low
@@ -67,7 +68,7 @@ def _exp2(x: UOp, low: UOp, scales: bool) -> UOp:
 
 
 def _ordered_sum(x: UOp, y: UOp) -> Sum:
-    """x + y where abs(x) ≥ abs(y), or x = 0."""
+    """Return x + y and its rounding error, for abs(x) ≥ abs(y) or x = 0 (Dekker's fast two-sum)."""
     total = x + y
     return total, y - (total - x)
 
@@ -86,7 +87,8 @@ def _product(x: UOp, y: UOp, fused: bool) -> Sum:
 
 
 def _halves(x: UOp) -> Sum:
-    """x in two numbers of half as many bits each, whose products are exact."""
+    """Split x into two numbers of half as many bits each, whose products are exact (Veltkamp splitting, by masking
+    bits)."""
     f = FORMATS[x.dtype]
     kept = f.mantissa // 2 + 1
     upper = ((x.bitcast(f.uint) >> kept) << kept).bitcast(x.dtype)

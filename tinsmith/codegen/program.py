@@ -1,4 +1,4 @@
-"""The whole way of one kernel: lower, decompose, optimize, linearize, render; results are kept by content."""
+"""Compilation of one kernel: lower, decompose, optimize, linearize, render; results are cached by content."""
 from __future__ import annotations
 
 import hashlib
@@ -27,12 +27,12 @@ from tinsmith.ir.verify_tensor import verify_tensor
 
 
 def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = None) -> KernelProgram:
-    """Source and launch data of the kernel ``sink`` (a SINK of tensor values over PARAMs).
+    """Compile ``sink`` (a SINK of tensor values over PARAMs) to source and launch data.
 
     Args:
         sink: the kernel's tensor graph.
         renderer: writes the source for its target.
-        opts: optimizer choices to apply instead of the heuristic ones.
+        opts: opts to apply instead of the optimizer's choice.
     """
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = programs.get(key)
@@ -42,12 +42,12 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
 
 
 def begin(sink: UOp, target: Target) -> Kernel:
-    """The kernel graph of a kernel's tensor graph before any opt."""
+    """Return the kernel graph of a kernel's tensor graph before any opt."""
     return _begin(normalize(lower(sink)), target)
 
 
 def choose(kernel: Kernel, target: Target) -> Plan:
-    """Apply the opts that the target's model expects to be fastest."""
+    """Apply the opts with the least estimated cost on the target."""
     return plan(kernel, target if settings.TC else replace(target, units=()))
 
 
@@ -89,7 +89,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
 
 
 def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work = NO_WORK) -> tuple[Launch, str]:
-    """Launch data and source of a linear program, from a kernel or written by hand."""
+    """Return launch data and source of a linear program, compiled or hand-written."""
     pointers = [u for u in program if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer]
     text = renderer.render("KERNEL", program)
     symbol = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"

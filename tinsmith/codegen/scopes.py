@@ -1,7 +1,8 @@
-"""The scopes that emitters write in: open loops with what is emitted there, and loops of every kind around a body.
+"""Scopes of the linear program: open loops with their lines, and the ways to write a loop around a body.
 
-A value is written in the outermost open loop that supplies all its ranges, so it is computed once. A range whose last
-iteration is partial becomes a loop over the whole ones and one peeled copy, in which its guards are decided.
+A value is written in the outermost open loop that supplies all its ranges (loop-invariant code motion). A range whose
+last iteration is partial becomes a loop over the full iterations and one peeled iteration, whose guards are then
+decided.
 """
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
 Write = Callable[[list[UOp]], None]
-Loop = Callable[[UOp, UOp, list[UOp], Write], None]  # over a range of a size, around what is written of a body
+# writes a loop over a range, of a size, around what ``Write`` emits for the body
+Loop = Callable[[UOp, UOp, list[UOp], Write], None]
 K = TypeVar("K")
 _LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 
@@ -30,7 +32,7 @@ _LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 class Scope:
     """One open loop: the lines written so far in its body and the values known there.
 
-    `closed` are the lines of loops inside it that are finished: known there no more.
+    `closed` holds the lines of finished inner loops, which are no longer visible here.
     """
 
     lines: list[UOp] = field(default_factory=list)
@@ -39,26 +41,27 @@ class Scope:
     closed: set[UOp] = field(default_factory=set)
 
     def has(self, node: UOp) -> bool:
-        """Whether the line is written here or in a finished loop inside."""
+        """Return True if the line is written in this scope or in a finished loop inside it."""
         return self.values.get(node) is node or node in self.closed
 
     def take(self, inner: Scope, end: UOp) -> None:
-        """The lines of a loop inside, which ends."""
+        """Append the lines of an inner loop that ends with the line ``end``."""
         self.lines += [*inner.lines, end]
         self.closed.update(inner.lines)
 
 
 class ScopeWriter:
-    """Lines, scopes and loops of one kernel; what the lines say is the linearizer's."""
+    """Lines, scopes and loops of one kernel; the subclasses decide what the lines compute."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.scopes = [Scope()]
-        self.aside: list[tuple[int, Scope]] = []  # with the depth above which it was set aside, the latest first
-        self.outermost = 0  # scope that values may be written in: that of the warps whose role is being written
+        self.aside: list[tuple[int, Scope]] = []  # (depth, scope): scopes suspended by ``at_depth``, the latest first
+        # outermost depth that values are hoisted to: the branch of a warp role while that is written
+        self.outermost = 0
         self.consts: dict[UOp, None] = {}
         self.counts = {"loop": 0, "acc": 0, "local": 0}
-        self.shared = False  # whether workers share the loop that is being written
+        self.shared = False  # True while a loop split over CPU workers is written
         self.pure: dict[UOp, bool] = {}
         self.written = frozenset(s.src[0] for s in kernel.stores)
         self.position = {r.arg[0]: i for i, r in enumerate(kernel.order)}
@@ -66,7 +69,7 @@ class ScopeWriter:
                                         if n.op is Ops.LOAD and n.src[0] in self.written}
 
     def expression(self, node: UOp) -> UOp:
-        """The line that holds an index expression, such as the size of a loop."""
+        """Return the line of an index expression, such as the size of a loop."""
         raise NotImplementedError
 
     # *** lines ***
@@ -79,12 +82,13 @@ class ScopeWriter:
             if node in scope.values:
                 return node
         reach, inner = depth, list[Scope]()
-        for cut, aside in self.aside:  # a scope set aside shares with this one only what lies around both
+        for cut, aside in self.aside:  # a suspended scope shares with the current ones only the scopes up to its depth
             reach = min(reach, cut)
             if aside.has(node):
                 depth = min(depth, reach)
                 inner.append(aside)
-        for scope in [*self.scopes[depth + 1 :], *inner]:  # written further in: it moves out to where both find it
+        # already written in an inner scope: hoist the line to where both readers see it
+        for scope in [*self.scopes[depth + 1 :], *inner]:
             if scope.has(node):
                 scope.lines[:] = [line for line in scope.lines if line is not node]
         self.scopes[depth].values[node] = node
@@ -100,7 +104,8 @@ class ScopeWriter:
         return self.emit(0, UOp(Ops.CONST, like.dtype, (), like.dtype.as_const(value)))
 
     def depth_of(self, node: UOp) -> int:
-        """The innermost open scope that supplies one of the node's ranges; what rereads written memory stays here."""
+        """Return the depth of the innermost open scope that supplies a range of the node; the current depth for a node
+        that rereads written memory."""
         if self.reread and self.rereads(node):
             return self.here
         ranges = node.ranges
@@ -110,7 +115,8 @@ class ScopeWriter:
         return self.outermost
 
     def rereads(self, node: UOp) -> bool:
-        """Whether the node depends on a value that this kernel reads from memory it writes (a scatter's old value)."""
+        """Return True if the node depends on a load from memory that this kernel writes (the old value of a scatter).
+        """
         known = self.reread
         for n in toposort(node, lambda n: n not in known):
             known[n] = (n.op is Ops.LOAD and n.src[0] in self.written) or any(known[s] for s in n.src)
@@ -118,7 +124,7 @@ class ScopeWriter:
 
     @contextmanager
     def at_depth(self, depth: int) -> Iterator[None]:
-        """Write at an outer scope for a while: inner scopes are set aside and come back unchanged."""
+        """Write at an outer depth for a while: the inner scopes are suspended and restored unchanged."""
         aside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
         self.aside = [*((depth, s) for s in aside), *self.aside]
@@ -129,7 +135,7 @@ class ScopeWriter:
     # *** ranges ***
 
     def index_only(self, node: UOp) -> bool:
-        """An expression of indices and conditions on them, with no loaded value inside."""
+        """Return True for an expression of indices and of conditions on them, without loaded values."""
         known = self.pure
         for n in toposort(node, lambda n: n not in known):
             known[n] = n.op in _LEAVES or ((n.op.alu or n.op is Ops.SPECIAL) and all(known[s] for s in n.src) and
@@ -137,30 +143,30 @@ class ScopeWriter:
         return known[node]
 
     def lanes(self, node: UOp) -> UOp | None:
-        """The vector range of a value, if it has lanes."""
+        """Return the vector range of a value, None if it is scalar."""
         for r in node.ranges:
             if r.arg[1] is Role.VECTOR:
                 return r
         return None
 
     def coords_of(self, node: UOp, coords: Coords) -> Coords:
-        """The part of ``coords`` that the node depends on."""
+        """Return the part of ``coords`` that the node depends on."""
         ranges = node.ranges
         return tuple([c for c in coords if c[0] in ranges])
 
     def both(self, a: Coords, b: Coords) -> Coords:
-        """Copies of two kinds, in nesting order."""
+        """Merge two sets of copies, in nesting order."""
         return tuple(sorted((*a, *b), key=lambda c: self.position[c[0].arg[0]]))
 
     def all_coords(self, ranges: frozenset[UOp]) -> Iterator[Coords]:
-        """Every combination of the copies among ``ranges``."""
+        """Yield every combination of the register copies among ``ranges``."""
         expanded = sorted((r for r in ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL)),
                           key=lambda r: self.position[r.arg[0]])
         for values in itertools.product(*(range(range_size(r)) for r in expanded)):
             yield tuple(zip(expanded, values))
 
     def loop_ranges(self, node: UOp) -> list[UOp]:
-        """Loops that the node still needs, outermost first."""
+        """Return the loops that the node still needs, outermost first."""
         opened = self.opened
         own = {node.src[4]} if node.op is Ops.SCATTER_STORE and node.src[4].op is Ops.RANGE else set()
         left = [r for r in node.ranges | own if not r.arg[1].expanded and r not in opened]
@@ -169,7 +175,8 @@ class ScopeWriter:
     # *** loops ***
 
     def over(self, r: UOp, body: list[UOp], write: Write, loop: Loop | None = None) -> None:
-        """A loop over ``r`` around ``write(body)``, the usual one or another; a partial last iteration is peeled."""
+        """Write a loop over ``r`` around ``write(body)``, by ``loop`` (default: ``self.loop``); a partial last
+        iteration is peeled."""
         loop = loop or self.loop
         if r.arg[1] is Role.THREAD:
             self.shared = True
@@ -196,9 +203,9 @@ class ScopeWriter:
 
     def carrying(self, r: UOp, start: UOp, end: UOp, starts: dict[K, UOp],
                  write: Callable[[dict[K, UOp]], dict[K, UOp]], reduces: bool = False) -> dict[K, UOp]:
-        """A loop that carries values: from ``starts``, as the accumulators that ``write`` gets, to what it returns.
+        """Write a loop that carries values: ``write`` gets the accumulators and returns their next values.
 
-        Returns: the values behind the loop.
+        Returns: the values after the loop, by the keys of ``starts``.
         """
         line = self.loop_line(start, end, reduces)
         accs = {key: self.accumulator(first, line) for key, first in starts.items()}
@@ -210,17 +217,17 @@ class ScopeWriter:
         return phis
 
     def loop_line(self, start: UOp, end: UOp, reduces: bool = False) -> UOp:
-        """The line that begins a loop, for accumulators to name before it is entered."""
+        """Create the line that opens a loop, so that accumulators can refer to it before the loop is entered."""
         self.counts["loop"] += 1
         return UOp(Ops.RANGE, dtypes.index, (start, end), (self.counts["loop"] - 1, reduces))
 
     def enter(self, r: UOp, line: UOp, accumulators: Iterable[UOp] = ()) -> None:
-        """What follows stands in the loop ``line`` over ``r``, whose accumulators are known."""
+        """Enter the loop ``line`` over ``r``, in which ``accumulators`` are visible."""
         known: dict[Any, UOp] = {acc: acc for acc in accumulators}
         self.scopes.append(Scope([line], {line: line, (r, ()): line, **known}, {r}))
 
     def accumulator(self, start: UOp, *loops: UOp) -> UOp:
-        """A new accumulator."""
+        """Emit a new accumulator."""
         self.counts["acc"] += 1
         return self.force(UOp(Ops.DEFINE_ACC, start.dtype, (start, *loops), self.counts["acc"] - 1))
 
@@ -229,7 +236,8 @@ class ScopeWriter:
         self.scopes[-1].take(scope, UOp(Ops.ENDRANGE, None, (scope.lines[0],)))
 
     def threads(self, r: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
-        """Each worker takes its share [tid*n/count, (tid+1)*n/count) of the range; the last takes the partial end."""
+        """Give each worker its share [tid*n/count, (tid+1)*n/count) of the range; the last worker takes the partial
+        end."""
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
         n = r.src[-1]
@@ -248,7 +256,8 @@ class ScopeWriter:
 
     @contextmanager
     def branch(self, condition: UOp, whole: bool = False, registers: int | None = None) -> Iterator[None]:
-        """Write lines that run where a line holds; ``whole``: also what depends on the loop around it alone."""
+        """Write lines inside an IF. With ``whole``, values that depend only on the enclosing loop are written inside
+        it, too."""
         ranges = set(self.scopes[-1].ranges) if whole else set()
         self.scopes.append(Scope([UOp(Ops.IF, None, (condition,), registers)], ranges=ranges))
         yield
@@ -257,7 +266,7 @@ class ScopeWriter:
 
     @contextmanager
     def first_step(self, r: UOp, start: UOp) -> Iterator[None]:
-        """What is written here is the step ``start`` of a loop whose other steps follow."""
+        """Write the peeled step ``start`` of a loop whose other steps follow."""
         self.scopes.append(Scope(values={(r, ()): self.expression(start)}, ranges={r}))
         yield
         inner, around = self.scopes.pop(), self.scopes[-1]
@@ -267,7 +276,7 @@ class ScopeWriter:
 
     @contextmanager
     def first_worker(self, node: UOp) -> Iterator[None]:
-        """An IF around what has no loop that workers share."""
+        """Guard with an IF, for the first worker only, a statement outside of all loops split over workers."""
         if self.shared or all(r.arg[1] is not Role.THREAD for r in self.kernel.order):
             yield
             return
@@ -277,23 +286,24 @@ class ScopeWriter:
 
     @property
     def here(self) -> int:
-        """The depth of the innermost scope."""
+        """Return the depth of the innermost scope."""
         return len(self.scopes) - 1
 
     @property
     def opened(self) -> frozenset[UOp]:
-        """The ranges of all open scopes."""
+        """Return the ranges of all open scopes."""
         return frozenset().union(*(s.ranges for s in self.scopes))
 
     def raw(self, node: UOp, depth: int = 0) -> UOp:
-        """Write an expression whose leaves are lines already."""
+        """Emit an expression whose leaves are already lines."""
         for n in toposort(node):
             if n.op is Ops.CONST or n.op.alu:
                 self.emit(depth, n)
         return node
 
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
-        """The body for fewer values of ``r``: guards that are now decided vanish, and so do copies that never store."""
+        """Restrict a body to the value or range ``value`` of ``r``: decided guards vanish, and so do copies that never
+        store."""
         new = [simplify(bind(n, r, value)) for n in body]
         found = {x for n in new for m in toposort(n) for x in m.ranges if x.arg[1] is Role.UPCAST}
         for u in sorted(found, key=lambda x: x.arg[0]):
@@ -306,7 +316,7 @@ class ScopeWriter:
 
 
 def all_but_last(r: UOp) -> tuple[UOp, UOp]:
-    """A loop over the whole iterations of a partial range, and the number of the last one."""
+    """Return a range over the full iterations of a partial range, and the index of the partial one."""
     last = UOp.index(range_size(r) - 1)
     return r.replace(src=(last,), arg=r.arg[:2]), last
 

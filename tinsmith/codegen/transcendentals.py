@@ -1,17 +1,18 @@
-"""exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow with basic operations, for float32 and float64.
+"""exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow in basic operations, for float32 and float64.
 
-Every expression is free of tables and calls, so a vector unit computes all its lanes at once; only angles too large for
-the usual reduction stand behind a branch. Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the
+Every expression is free of tables and calls, so that all lanes of a vector are computed at once; only the reduction of
+very large angles is in a branch. Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the
 Elementary Functions" (1980) and J.-M. Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11); the polynomials
-are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN passes through;
-signed zeros, infinities and denormals come out as IEEE 754 wishes. Float32 needs no float64, which some targets lack.
+are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN propagates;
+signed zeros, infinities and subnormals follow IEEE 754. Float32 needs no float64, which some targets lack.
 
-The accuracies hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a
-product whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
-(``-ffast-math``), because ``(x + magic) - magic`` is what rounds to an integer here, nor where denormals are flushed.
+The accuracies hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a product
+whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
+(``-ffast-math``), because ``(x + magic) - magic`` is used to round to an integer, nor where subnormals are flushed to
+0.
 
-docs/numerics.md has the errors that are measured; tests/codegen/test_transcendentals.py bounds them with MULADD rounded
-once and twice.
+docs/numerics.md lists the measured errors; tests/codegen/test_transcendentals.py bounds them with MULADD rounded once
+and twice.
 """
 from __future__ import annotations
 
@@ -51,15 +52,15 @@ _LOG2_32 = (0.4426950514316559, -0.7213473320007324, 0.4808982312679291, -0.3606
 _LOG64 = (0.6666666666666734, 0.3999999999941509, 0.2857142874231096, 0.22222198579953545, 0.18183564016218556,
           0.15314057648857443, 0.1479588541742267)
 
-FIRST_INFINITE = 88.72283935546875  # the least float32 whose exponential is no float32
+FIRST_INFINITE = 88.72283935546875  # the least float32 whose exponential overflows float32
 
 
 def exponential(x: UOp, natural: bool, scales: bool = False) -> UOp:
-    """e (``natural``) or 2 to the x = 2**n times that to the r, r = x - n·log(2) (Cody and Waite, ch. 6) or x - n.
+    """Return e**x (``natural``) or 2**x as 2**n times the power of r = x - n·log(2) (Cody and Waite, ch. 6) or x - n.
 
-    Where the result vanishes nothing is computed: denormal numbers on the way take many cycles. ``scales``: SCALE takes
-    care of the range, so that of an infinite or too large x, n alone decides; but a polynomial of odd degree would be
-    negative where n is so large that it is no longer near x.
+    Where the result underflows to 0, x is replaced by 0 first: subnormal intermediate results take many cycles.
+    ``scales``: SCALE handles the range, so that for infinite or too large x only n matters; but a polynomial of odd
+    degree would be negative where n is so large that it is no longer near x.
     """
     f = FORMATS[x.dtype]
     low, high = f.exp_range if natural else f.exp2_range
@@ -76,11 +77,12 @@ def exponential(x: UOp, natural: bool, scales: bool = False) -> UOp:
 
 
 def exp_by_exp2(x: UOp) -> UOp:
-    """2 to the power of x·log2(e), rounded, times what it was rounded by, where EXP2 is an instruction for float32."""
+    """Return exp(x) as 2**(x·log2(e) rounded), corrected by the rounding error, where EXP2 is an instruction for
+    float32."""
     if x.dtype is not dtypes.float32:
         return exponential(x, natural=True)
     f, (high, low) = FORMATS[x.dtype], LOG2E_PARTS
-    x = x.maximum(f.exp_range[0]).minimum(FIRST_INFINITE)  # whose rest is positive: inf + inf·rest is no NaN
+    x = x.maximum(f.exp_range[0]).minimum(FIRST_INFINITE)  # there the rest is positive: inf + inf·rest is not NaN
     power = x * high
     rest = fma(x, low, fma(x, high, power * -1.0))
     value = power.alu(Ops.EXP2)
@@ -88,7 +90,7 @@ def exp_by_exp2(x: UOp) -> UOp:
 
 
 def _expm1_parts(x: UOp, power: int = 0) -> tuple[UOp, UOp]:
-    """(exp(x) - 1)·2**power = p·s + (s - 2**power) as (p, s), s a power of two; for x of moderate size."""
+    """Return (p, s) with (exp(x) - 1)·2**power = p·s + (s - 2**power), s a power of two; for x of moderate size."""
     f = FORMATS[x.dtype]
     n, bits = rounded(x, LOG2E, f.bias + power)
     r = reduce_ln2(x, n)
@@ -96,7 +98,7 @@ def _expm1_parts(x: UOp, power: int = 0) -> tuple[UOp, UOp]:
 
 
 def expm1(x: UOp) -> UOp:
-    """exp(x) - 1 by half of itself, which is finite wherever the whole is."""
+    """Return exp(x) - 1 as twice its half, which is finite wherever the result is."""
     f = FORMATS[x.dtype]
     p, s = _expm1_parts(at_most(at_least(x, -2.0 * f.tanh_one), f.exp_range[1]), -1)
     half = fma(p, s, s - 0.5)
@@ -104,12 +106,13 @@ def expm1(x: UOp) -> UOp:
 
 
 def _unless_tiny(x: UOp, value: UOp) -> UOp:
-    """x itself where 1 + x is 1: so near 0, exp(x) - 1 and log(1 + x) are x, with its sign."""
+    """Return x where 1 + x rounds to 1 (there exp(x) - 1 and log(1 + x) round to x, with its sign), else ``value``."""
     return split_sign(x)[0].lt(2.0 ** -(FORMATS[x.dtype].mantissa + 2)).where(x, value)
 
 
 def _log1p64(f: UOp) -> tuple[UOp, UOp]:
-    """log(1 + f) = f - (h - t), h = f²/2, as (h, t): the atanh series in s = f/(2 + f) (FDLIBM's arrangement)."""
+    """Return (h, t) with log(1 + f) = f - (h - t), h = f²/2: the atanh series in s = f/(2 + f) (FDLIBM's arrangement).
+    """
     s = f / (f + 2.0)
     z = s * s
     h = f * f * 0.5
@@ -117,7 +120,7 @@ def _log1p64(f: UOp) -> tuple[UOp, UOp]:
 
 
 def log(x: UOp) -> UOp:
-    """Natural logarithm = e·log(2) + log(1 + f); float32 fits log(1 + f) directly, float64 uses the atanh series."""
+    """Return log(x) = e·log(2) + log(1 + f); float32 fits log(1 + f) directly, float64 uses the atanh series."""
     return log_limits(x, _log_of_parts(*split_power(x)))
 
 
@@ -130,7 +133,7 @@ def _log_of_parts(e: UOp, f: UOp) -> UOp:
 
 
 def log1p(x: UOp) -> UOp:
-    """log(1 + x): what the sum u = 1 + x rounds away is given back to its fraction."""
+    """Return log(1 + x): the rounding error of the sum u = 1 + x is added to its fraction."""
     f = FORMATS[x.dtype]
     u = x + 1.0
     lost = (x > 1.0).where(1.0 - (u - x), x - (u - 1.0))
@@ -140,7 +143,7 @@ def log1p(x: UOp) -> UOp:
 
 
 def log2(x: UOp) -> UOp:
-    """Logarithm to base 2 = e + log2(1 + f); exact for powers of two."""
+    """Return log2(x) = e + log2(1 + f); exact for powers of two."""
     e, f = split_power(x)
     if x.dtype is dtypes.float32:
         value = fma(f, polynomial(f, _LOG2_32), f) + e
@@ -151,7 +154,7 @@ def log2(x: UOp) -> UOp:
 
 
 def tanh(x: UOp) -> UOp:
-    """Hyperbolic tangent = m/(m + 2), m = exp(2·abs(x)) - 1, which keeps its relative accuracy near 0."""
+    """Return tanh(x) = m/(m + 2), m = exp(2·abs(x)) - 1, which keeps its relative accuracy near 0."""
     f = FORMATS[x.dtype]
     a, sign = split_sign(x)
     a = at_most(a, f.tanh_one)
@@ -161,9 +164,11 @@ def tanh(x: UOp) -> UOp:
 
 
 def one_plus_tanh(x: UOp, times: UOp, rough: bool = False) -> UOp:
-    """y·(1 + tanh(x)) = 2·y/(1 + 2**(-2·log2(e)·x)), also right where tanh(x) is almost -1; constants are one factor.
+    """Return y·(1 + tanh(x)) = 2·y/(1 + 2**(-2·log2(e)·x)), accurate also where tanh(x) is almost -1; constant factors
+    are folded into one.
 
-    ``rough``: what a power is below the least normal number does not count beside 1."""
+    ``rough``: an approximate EXP2 is enough; powers below the least normal number are negligible next to 1.
+    """
     (x, by), (y, half) = ((v.src[0], v.src[1].arg) if v.op is Ops.MUL and v.src[1].is_const else (v, 1.0)
                           for v in (x, times))
     power = UOp(Ops.EXP2, None, (x * (-2 * LOG2E * by),), ROUGH if rough and x.dtype is dtypes.float32 else None)
@@ -171,7 +176,7 @@ def one_plus_tanh(x: UOp, times: UOp, rough: bool = False) -> UOp:
 
 
 def erf(x: UOp) -> UOp:
-    """The error function: an odd polynomial up to 1, then 1 - exp(-p(x)), p fitted to -log(erfc) (after N. Juffa)."""
+    """Return erf(x): an odd polynomial up to 1, then 1 - exp(-p(x)), p fitted to -log(erfc) (after N. Juffa)."""
     f = FORMATS[x.dtype]
     a, sign = split_sign(x)
     z = x * x
@@ -198,12 +203,13 @@ _LAWS = {
     Ops.TANH: "tanh(x) = m/(m + 2), m = exp(2x) - 1", Ops.ERF: "erf(x) = x·p(x²) up to 1, then 1 - exp(-q(x))",
     Ops.POW: "x**y = 2**(y·log2 x)",
 }
-FUNCTIONS = tuple(_LAWS)  # what these rules write out
+FUNCTIONS = tuple(_LAWS)  # the ops that these rules expand
 
 
 @functools.cache
 def transcendentals(fma: bool = False, scales: bool = False, exp2s: bool = False) -> RuleSet:
-    """The rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE; ``exp2s``: EXP2 of float32."""
+    """Return the rules for a target. ``fma``: MULADD rounds once; ``scales``: it has SCALE; ``exp2s``: it has EXP2 of
+    float32."""
     written: dict[Op, Callable[..., UOp]] = {
         Ops.EXP: exp_by_exp2 if exp2s else functools.partial(exponential, natural=True, scales=scales),
         Ops.EXP2: functools.partial(exponential, natural=False, scales=scales), Ops.EXPM1: expm1,

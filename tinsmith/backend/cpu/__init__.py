@@ -1,1 +1,1 @@
-"""The CPU: LLVM through llvmlite, a native worker pool, and memory in huge pages."""
+"""The CPU backend: LLVM through llvmlite, a native worker pool, and memory in huge pages."""

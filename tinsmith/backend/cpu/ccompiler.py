@@ -1,4 +1,4 @@
-"""C source → shared object with gcc or clang, whichever is on the PATH."""
+"""Compilation of C source to a shared object with gcc or clang, whichever is on the PATH."""
 from __future__ import annotations
 
 import contextlib
@@ -25,7 +25,7 @@ _FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwr
 
 
 class CPURenderer(CRenderer):
-    """C with a second function that unpacks the argument table, as the worker pool calls it."""
+    """C with a second function that unpacks the argument table, with the signature that the worker pool calls."""
 
     signature = "static inline void"
 
@@ -45,7 +45,7 @@ class CPURenderer(CRenderer):
 
 
 def find_compiler() -> str:
-    """Path of the C compiler.
+    """Return the path of the C compiler.
 
     Raises:
         DeviceError: if there is neither gcc nor clang on the PATH.
@@ -58,7 +58,7 @@ def find_compiler() -> str:
 
 
 class CCompiler(Compiler):
-    """Compiles with the flags above; the binary is a shared object's bytes."""
+    """Compiles with the flags above; the binary is the bytes of a shared object."""
 
     def __init__(self) -> None:
         self.path = find_compiler()
@@ -67,7 +67,8 @@ class CCompiler(Compiler):
         return max(usable_cores() - 1, 1)
 
     def key(self) -> str:
-        """The compiler, by path, size and date; its flags; and the processor, which ``-march=native`` looks at."""
+        """Return the cache key: the compiler's path, size and date, its flags, and the processor features (for
+        ``-march=native``)."""
         real = os.stat(self.path)
         return cache_key("c", self.path, f"{real.st_size} {real.st_mtime_ns}", *_FLAGS, *sorted(host_features()))
 
@@ -77,7 +78,7 @@ class CCompiler(Compiler):
         if found is not None:
             return found
         GlobalCounters.compile_count += 1
-        with tempfile.TemporaryDirectory() as folder:  # ours alone: linkers remove a file and make it again
+        with tempfile.TemporaryDirectory() as folder:  # a private folder: linkers delete and recreate the output file
             out = Path(folder) / "kernel.so"
             done = subprocess.run([self.path, *_FLAGS, "-o", str(out)], input=source.encode(), capture_output=True,
                                   check=False)
@@ -107,6 +108,6 @@ class SharedObject:
 
 
 def load_shared(binary: bytes, symbol: str) -> SharedObject:
-    """Load a shared object's bytes and find its kernel."""
+    """Load a shared object from bytes and look up its kernel."""
     return SharedObject(binary, symbol)
 

@@ -1,5 +1,5 @@
-"""A copy between queues of this pool, as a command like any kernel: a captured program over several ``CPU:k`` is then
-one table, and all threads share a long copy."""
+"""Copies between queues of the worker pool, as commands like kernels: a captured program over several ``CPU:k`` stays
+one command table, and all threads share a long copy."""
 from __future__ import annotations
 
 import functools
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tinsmith.backend.cpu import llvm
 
-SHARED_BYTES: Final = 1 << 17  # from which on the threads share a copy
+SHARED_BYTES: Final = 1 << 17  # bytes from which on the threads share a copy
 
 _TEXT: Final = """
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
@@ -44,5 +44,5 @@ done:
 
 @functools.cache
 def loaded() -> Any:
-    """The copy's machine code; its one address is that of ``copy``."""
+    """Return the copy's machine code; its one address is that of the symbol ``copy``."""
     return llvm.load([llvm.Compiler().compile(_TEXT)], ["copy"])

@@ -1,6 +1,6 @@
-"""The CPU device: kernels through LLVM (default) or a C compiler, run by one pool of native workers.
+"""The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
 
-``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and uses gcc or clang, whichever is there.
+``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HostAllocator(HostMemory, Allocator):
-    """Blocks of host memory with reuse; a handle is a ``Block``."""
+    """Allocator of host memory with reuse; a handle is a ``Block``."""
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
         self.host_view(opaque, offset, source.nbytes)[:] = source
@@ -44,7 +44,7 @@ class HostAllocator(HostMemory, Allocator):
 
 
 class LLVMCompiler(Compiler):
-    """LLVM IR → object file, cached on disk."""
+    """Compiles LLVM IR to object files, cached on disk."""
 
     def __init__(self) -> None:
         self.llvm = llvm.Compiler()
@@ -66,7 +66,7 @@ class LLVMCompiler(Compiler):
 
 
 class CPUProgram(Program):
-    """A kernel in memory: ``void symbol(args, tid, nthreads)``. Its ``constants`` are arguments behind all others."""
+    """A loaded kernel: ``void symbol(args, tid, nthreads)``. ``constants`` are appended to its arguments."""
 
     constants: tuple[int, ...] = ()
 
@@ -80,7 +80,7 @@ class CPUProgram(Program):
         return llvm.load([self.binary], [self.kernel.symbol])
 
     def arguments(self, buffers: Sequence[Any], variables: Sequence[int], near: int = 0) -> Any:
-        """The argument table: addresses, variables, local memory for all threads at ``near``."""
+        """Return the argument table: buffer addresses, variables, and the local memory of all threads at ``near``."""
         values = [b.opaque.address + b.offset for b in buffers]
         values += variables
         if self.kernel.local_bytes > STACK_BYTES:
@@ -93,14 +93,14 @@ class CPUProgram(Program):
 
 
 class CProgram(CPUProgram):
-    """The same from a shared object that a C compiler made."""
+    """A kernel loaded from a shared object that a C compiler made."""
 
     def load(self) -> Any:
         return load_shared(self.binary, self.kernel.symbol)
 
 
 class CopyProgram(CPUProgram):
-    """A copy of so many bytes, from its second buffer to its first."""
+    """A copy of ``nbytes`` bytes from its second buffer to its first."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < copies.SHARED_BYTES,
@@ -109,18 +109,19 @@ class CopyProgram(CPUProgram):
 
 
 class HostProgram(CPUProgram):
-    """A function of the host, which the thread that runs a table calls."""
+    """A host function, called by the thread that runs a command table."""
 
     def __init__(self, kernel: Launch) -> None:
         entry = host.entry(kernel)
         super().__init__(kernel, b"", entry, ctypes.cast(entry, ctypes.c_void_p).value or 0)
 
 
-LONG_WORK = 1 << 30  # operations, or bytes, of a kernel that may keep Ctrl-C waiting: from a tenth of a second on
+LONG_WORK = 1 << 30  # operations or bytes of a kernel that may delay Ctrl-C by 0.1 s or more
 
 
 def _are_long(kernels: Sequence[Launch]) -> bool:
-    """Return True if one may keep Ctrl-C waiting; none is taken out of where it is if the interpreter may run there."""
+    """Return True if a kernel may delay Ctrl-C. Kernels are not interrupted if the table calls host functions, since
+    the interpreter may be running there."""
     return any(max(k.ops, k.bytes) >= LONG_WORK for k in kernels) and not any(k.host for k in kernels)
 
 
@@ -129,7 +130,7 @@ _host = HostAllocator()
 
 @contextlib.contextmanager
 def _arena(nbytes: int) -> Iterator[int]:
-    """The address of local memory for all threads that work at one table."""
+    """Yield the address of local memory for all threads that run one table."""
     block = _host.alloc(nbytes * get_pool().threads)
     try:
         yield block.address
@@ -138,7 +139,7 @@ def _arena(nbytes: int) -> Iterator[int]:
 
 
 def run_calls(calls: Sequence[Call]) -> None:
-    """All kernels of a run in one native call over a command table."""
+    """Run all kernels of a run in one native call over a command table."""
     entries, keep = [], []
     with _arena(max((call.program.kernel.local_bytes for call in calls), default=0)) as near:
         for call in calls:
@@ -154,7 +155,8 @@ def run_calls(calls: Sequence[Call]) -> None:
 
 
 class CPUGraph(Graph):
-    """All launches as one native call: Python writes the addresses of the bases, native code does the rest."""
+    """A captured graph as one native call: Python writes the base addresses, native code fills in the arguments and
+    runs it."""
 
     whole = True
 
@@ -181,7 +183,7 @@ class CPUGraph(Graph):
         self.calls_host = any(e.program.kernel.host for e in launches)
         long = _are_long([e.program.kernel for e in launches])
         self._new = functools.partial(Commands, kernels, arguments, near + 2, long)  # the last value stays zero
-        self._idle: list[Commands] = []  # a run has one for itself
+        self._idle: list[Commands] = []  # command tables not in use; each run takes one
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
         self._all = self.bases == list(range(len(self.bases)))
 
@@ -216,16 +218,18 @@ class CPUDevice(Compiled):
 
     @property
     def renderer(self) -> Renderer:
-        """For the features that ``CPU_FEATURES`` leaves at the moment: a device outlives a ``Context``."""
+        """Return the renderer for the current ``CPU_FEATURES``, which may change in a ``Context`` while the device is
+        open."""
         return _renderer(super().renderer.target.name, settings.CPU_FEATURES)
 
     @property
     def worker(self) -> str:
-        """All ``CPU:k`` share one pool of workers, which runs one kernel after the other on all cores."""
+        """Return the worker's name: all ``CPU:k`` share one pool, which runs one kernel after the other on all cores.
+        """
         return "CPU"
 
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
-        """One library for all object files: faster and smaller than a library each."""
+        """Load all object files as one library: faster and smaller than a library each."""
         if any(kernel.host for kernel, _ in kernels):
             written = iter(self.load([(k, binary) for k, binary in kernels if not k.host]))
             return [HostProgram(k) if k.host else next(written) for k, _ in kernels]
@@ -235,7 +239,7 @@ class CPUDevice(Compiled):
         return [CPUProgram(k, binary, library, address) for (k, binary), address in zip(kernels, library.addresses)]
 
     def copier(self, source: Compiled, nbytes: int) -> Program | None:
-        """A command of the pool that both share."""
+        """Return a copy command for the common pool; None if ``source`` is on another worker."""
         return CopyProgram(nbytes) if source.worker == self.worker else None
 
     def run(self, calls: Sequence[Call]) -> None:
@@ -245,21 +249,21 @@ class CPUDevice(Compiled):
         return CPUGraph(self, launches)
 
     def timed(self, call: Call) -> float:
-        get_pool().start()  # no part of the first kernel's time
+        get_pool().start()  # start-up must not count as the first kernel's time
         return super().timed(call)
 
 
 def host_target(name: str) -> Target:
-    """What generated code may use on this machine."""
+    """Return the target description of this machine."""
     return cpu_target(name, osys.architecture(), llvm.host_features(), osys.usable_cores(), osys.cache_sizes())
 
 
 def cpu_target(name: str, architecture: str, features: frozenset[str], cores: int, caches: osys.CacheSizes) -> Target:
-    """What code generated by the renderer ``name`` may use of a processor with these features."""
+    """Return the target of renderer ``name`` on a processor with these features."""
     arm, width = architecture == "arm64", llvm.vector_bytes(features)
     fma_units = tuple(units.fma(d, width) for d in (dtypes.float32, dtypes.float64))
     tables = (units.available(rows, architecture, features) for rows in (units.AMX, units.DOT))
-    matrix_units = next(filter(None, tables), ()) if name == "llvm" else ()  # beside tiles, vectors are slow
+    matrix_units = next(filter(None, tables), ()) if name == "llvm" else ()  # next to tiles, vector units are slow
     fma = name == "llvm" and ("fma" in features or arm)
     scales = name == "llvm" and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features
     return Target(name, width, 32 if "avx512f" in features or arm else 16, cores, l1_bytes=caches.l1,
@@ -268,7 +272,8 @@ def cpu_target(name: str, architecture: str, features: frozenset[str], cores: in
 
 @functools.cache
 def _renderer(name: str, restriction: str) -> Renderer:
-    """``restriction``: the value of ``CPU_FEATURES``, which ``host_target`` looks at."""
+    """Return the renderer; ``restriction``, the value of ``CPU_FEATURES``, is the cache key (``host_target`` reads the
+    setting)."""
     kind = LLVMRenderer if name == "llvm" else CPURenderer
     return kind(host_target(name))
 

@@ -1,4 +1,5 @@
-"""Functions of the host among the commands of the pool: called back by the thread that runs a table of them."""
+"""Host functions (NumPy and LAPACK) as commands of the pool: the thread that runs a command table calls back into
+Python."""
 from __future__ import annotations
 
 import contextlib
@@ -15,16 +16,17 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir.ops import host
 
-ALONE = 256  # rows and columns of matrices that one thread factorizes
+ALONE = 256  # matrices with up to this number of rows and columns are factorized by one thread
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _changing = threading.Lock()
-_before: list[int] = []  # the number of LAPACK's threads that was found, while functions run with another one
+_before: list[int] = []  # LAPACK's original thread count, while functions run with another one
 _inside: list[int] = []
-_failed = threading.local()  # what a function raised, which native code must not see
+_failed = threading.local()  # the exception of a function, which must not propagate into native code
 
 
 def entry(kernel: Launch) -> Any:
-    """What native code calls, which lives as long as this object: ``void(args, tid, nthreads)``."""
+    """Return the C callback ``void(args, tid, nthreads)`` of a host function; it is valid as long as this object lives.
+    """
     name, dtype, shapes, shape = kernel.host
     element = getattr(dtypes, dtype).numpy
     of, to = tuple(map(tuple, shapes)), tuple(shape)
@@ -46,7 +48,7 @@ def entry(kernel: Launch) -> Any:
 
 
 def raise_failure() -> None:
-    """Raise what a function of this thread's last table raised: no memory, or Ctrl-C."""
+    """Raise the exception of a function in this thread's last table: MemoryError or KeyboardInterrupt."""
     error = getattr(_failed, "error", None)
     if error is not None:
         _failed.error = None
@@ -55,8 +57,8 @@ def raise_failure() -> None:
 
 @contextlib.contextmanager
 def _threads(side: int) -> Iterator[None]:
-    """LAPACK takes as many threads as THREADS allows, and one for small matrices, where that can be said: its threads
-    keep the cores that kernels are waiting for, long after they have done anything."""
+    """Limit LAPACK's threads to ``THREADS``, and to one for small matrices, if its library supports that: its threads
+    busy-wait long after their work and keep the cores that kernels need."""
     found = _count_of_threads()
     if found is None or (side > ALONE and not settings.THREADS):
         yield
@@ -78,7 +80,8 @@ def _threads(side: int) -> Iterator[None]:
 
 @functools.cache
 def _count_of_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """How OpenBLAS, which NumPy's wheels come with, is asked and told how many threads it takes; None for others."""
+    """Return functions that get and set the thread count of OpenBLAS (part of NumPy's wheels); None for other
+    libraries."""
     library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
         with contextlib.suppress(AttributeError):

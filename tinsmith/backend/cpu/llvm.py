@@ -1,7 +1,7 @@
-"""LLVM IR text to machine code in this process: features, compiler with disk cache, loader.
+"""LLVM IR to machine code in this process: processor features, compiler with disk cache, loader.
 
-llvmlite is imported when the first of these functions runs, not before. The generator emits vectors, unrolling and
-register tiles itself, so two clean-up passes and code generation at level 2 are all the optimization that pays.
+llvmlite is imported lazily. The generator emits vectors, unrolling and register tiles itself, so that only two clean-up
+passes and code generation at level 2 pay off.
 """
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PASSES: Final = "instcombine,simplifycfg"
 CODEGEN_LEVEL: Final = 2
 
 _lock = threading.RLock()
-_own = threading.local()  # .machines: by restriction, those of this thread
-_contexts: list[Any] = []  # all that there are
+_own = threading.local()  # .machines: this thread's target machines by restriction
+_contexts: list[Any] = []  # all contexts ever created
 _idle_contexts: list[Any] = []
 _library_numbers = itertools.count()
 
 
 def _renew_lock() -> None:
-    """A forked child starts with a free lock, whoever held it in the parent."""
+    """Reset the lock in a forked child, whichever thread held it in the parent."""
     global _lock
     _lock = threading.RLock()
 
@@ -44,7 +44,7 @@ if hasattr(os, "register_at_fork"):
 
 @functools.cache
 def _llvm() -> Any:
-    """llvmlite's binding, initialized for this machine."""
+    """Return llvmlite's binding, initialized for this machine."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -53,7 +53,7 @@ def _llvm() -> Any:
     return llvm
 
 
-# What the processor can do
+# Processor features
 
 _BASELINE: Final = {
     "x86_64": frozenset({"64bit", "cx8", "cmov", "fxsr", "mmx", "sse", "sse2"}),
@@ -67,9 +67,9 @@ _TOO_NEW: Final = {
 
 
 def host_features() -> frozenset[str]:
-    """Names of the processor features that code may use, as LLVM spells them, less what ``CPU_FEATURES`` takes away.
+    """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
-    They come from the processor's own feature bits: its model name is a guess that virtual machines make wrong.
+    They come from the processor's own feature bits: its model name is a guess that is wrong in virtual machines.
 
     Raises:
         ArgumentError: for an unknown ``CPU_FEATURES``.
@@ -97,13 +97,14 @@ def _features(restriction: str) -> frozenset[str]:
 
 
 def vector_bytes(features: frozenset[str] | None = None) -> int:
-    """Width of the widest vector register of a processor with these features, or of this one: 64, 32 or 16."""
+    """Return the width in bytes of the widest vector register with these features (default: this machine's): 64, 32 or
+    16."""
     features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
 
 
 class _Target(NamedTuple):
-    """What code is generated for; ``cpu`` only steers instruction scheduling, ``features`` decides what is legal."""
+    """The code generation target; ``cpu`` only steers instruction scheduling, ``features`` decides what is legal."""
 
     triple: str
     cpu: str
@@ -125,7 +126,7 @@ def _target(restriction: str) -> _Target:
 
 
 def _machine(restriction: str) -> Any:
-    """What generates code, for the thread that asks: no two threads may use one at a time."""
+    """Return the calling thread's target machine: no two threads may use one at a time."""
     machines = vars(_own).setdefault("machines", {})
     if restriction not in machines:
         target = _target(restriction)
@@ -171,14 +172,14 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
 
 
 def _numbered(ir_text: str, line: int, around: int = 4) -> str:
-    """The lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
+    """Return the lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
     lines = ir_text.splitlines()
     first, last = max(line - around, 1), min(line + around, len(lines))
     return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
 
 
 def _located(message: str, ir_text: str) -> str:
-    """``message`` of LLVM with the lines it speaks of."""
+    """Return LLVM's ``message`` with the lines that it refers to."""
     where = re.search(r"<string>:(\d+):\d+", message)
     if where:
         return f"{message.strip()}\n{_numbered(ir_text, int(where[1]))}"
@@ -190,16 +191,16 @@ def _located(message: str, ir_text: str) -> str:
 
 
 class Compiler:
-    """LLVM IR text to object files for this machine, through the disk cache."""
+    """Compiles LLVM IR text to object files for this machine, through the disk cache."""
 
     def key(self) -> str:
-        """Everything besides the text that the object file depends on."""
+        """Return the cache key: everything besides the text that the object file depends on."""
         target = _target(settings.CPU_FEATURES)
         version = ".".join(map(str, _llvm().llvm_version_info))
         return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
 
     def compile(self, ir_text: str) -> bytes:
-        """The object file of ``ir_text``.
+        """Return the object file of ``ir_text``.
 
         Raises:
             CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
@@ -217,7 +218,7 @@ class Compiler:
         return compiled
 
     def assembly(self, ir_text: str) -> str:
-        """The assembly that ``compile`` would make of ``ir_text``, for people to read.
+        """Return the assembly of ``ir_text``, for reading.
 
         Raises:
             CompileError: as ``compile`` does.
@@ -230,10 +231,10 @@ class Compiler:
 
 @contextlib.contextmanager
 def _context() -> Iterator[Any]:
-    """A context that nobody else uses.
+    """Yield an LLVM context for exclusive use.
 
-    It is used again unless something went wrong, when a module in it may still wait for the garbage collector. It is
-    never disposed of: of a cycle of garbage, Python may take the context first, and LLVM would fall over the module.
+    It is reused unless an exception occurred: then a module in it may still wait for the garbage collector. Contexts
+    are never disposed: in a garbage cycle, Python may free the context before its module, which crashes LLVM.
     """
     try:
         context = _idle_contexts.pop()
@@ -246,7 +247,7 @@ def _context() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
-    """``ir_text`` parsed, verified and cleaned up for ``machine``; the module is gone afterwards."""
+    """Yield ``ir_text`` parsed, verified and optimized for ``machine``; the module is freed afterwards."""
     _refuse_unsupported(ir_text, _features(settings.CPU_FEATURES))
     with _context() as context, _parsed(ir_text, context) as module:
         _clean_up(module, machine)
@@ -274,9 +275,10 @@ def _clean_up(module: Any, machine: Any) -> None:
 
 @functools.cache
 def _emit() -> Any:
-    """LLVM's code generation without the lock that llvmlite holds around all of its calls.
+    """Return LLVM's code generation function without the lock that llvmlite holds around all of its calls.
 
-    It would let one thread generate code at a time; LLVM itself asks only that no two share a context or a machine.
+    That lock would let one thread generate code at a time; LLVM itself only requires that no two threads share a
+    context or a machine.
     """
     lib = _llvm().ffi.lib
     locked, emit = (l.LLVMPY_TargetMachineEmitToMemory for l in (lib, ctypes.CDLL(lib._name, handle=lib._handle)))
@@ -285,7 +287,7 @@ def _emit() -> Any:
 
 
 def _object_file(machine: Any, module: Any) -> bytes:
-    """What ``machine.emit_object(module)`` gives, while other threads do the same with modules of theirs."""
+    """Return the result of ``machine.emit_object(module)``, without blocking other threads' code generation."""
     ffi = _llvm().ffi
     with ffi.OutputString() as error:
         buffer = _emit()(machine, module, 1, error)
@@ -298,9 +300,9 @@ def _object_file(machine: Any, module: Any) -> bytes:
 
 
 class Loaded:
-    """Machine code in memory. ``addresses`` are those of the symbols asked for, in that order.
+    """Machine code in memory. ``addresses`` are those of the requested symbols, in that order.
 
-    The code goes when the handle does: whoever keeps an address keeps the handle too.
+    The code is freed with this handle: keep the handle for as long as an address is in use.
     """
 
     __slots__ = ("_tracker", "addresses")
@@ -318,7 +320,7 @@ def _jit() -> Any:
 
 @functools.cache
 def _halves() -> tuple[str, Loaded]:
-    """The library of conversions, as (its name, the handle that keeps it)."""
+    """Return the library of half conversions: its name and the handle that keeps it loaded."""
     with _lock:
         compiled = Compiler().compile(halves.TEXT)
         builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
@@ -336,7 +338,7 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     builder = _llvm().JITLibraryBuilder().add_current_process()
     for data in objects:
         builder.add_object_img(data)
-    with _lock:  # made once, whichever thread comes first
+    with _lock:  # created once, by the first thread
         builder.add_jit_library(_halves()[0])
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
 

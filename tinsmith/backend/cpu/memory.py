@@ -1,4 +1,4 @@
-"""Host memory, whose fresh pages cost more than the kernel that fills them."""
+"""Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it."""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +20,7 @@ class HostMemory(FreeLists):
 
     def _fresh(self, nbytes: int, capacity: int) -> Block:
         total = osys.total_memory()
-        # Linux promises memory that it does not have and kills the process that touches it, hence the own check.
+        # Linux overcommits memory and kills the process that touches too much of it, hence this check.
         if self.in_use + nbytes <= total:
             if self.in_use + self.cached + capacity > total:
                 self._shrink(0)

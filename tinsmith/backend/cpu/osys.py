@@ -1,7 +1,6 @@
-"""Everything this device asks of the operating system, each call with a fallback that works anywhere.
+"""Operating system calls of the CPU device, each with a fallback that works anywhere.
 
-Linux comes first, then macOS and Windows: a service that a system lacks answers with a default or with ``False``, never
-with an exception.
+Linux first, then macOS and Windows: a missing service returns a default or ``False``, never an exception.
 """
 from __future__ import annotations
 
@@ -38,24 +37,24 @@ _XFEATURE_TILE_DATA: Final = 18
 
 
 def architecture() -> str:
-    """``x86_64``, ``arm64`` or the machine's own name for anything else."""
+    """Return ``x86_64``, ``arm64`` or the machine's own name for anything else."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}.get(machine, machine)
 
 
 def futex_number() -> int | None:
-    """The system call number of ``futex``, or None where a native pool cannot sleep on it."""
+    """Return the system call number of ``futex``; None where a native pool cannot sleep on it."""
     return _FUTEX.get(architecture()) if sys.platform == "linux" else None
 
 
 def gettid_number() -> int | None:
-    """The system call number of ``gettid``, or None where there is none."""
+    """Return the system call number of ``gettid``; None where it is not available."""
     return _GETTID.get(architecture()) if sys.platform == "linux" else None
 
 
 @functools.cache
 def libc() -> Any:
-    """The C library that this process already uses (POSIX only)."""
+    """Return the C library that this process already uses (POSIX only)."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -71,7 +70,7 @@ _SA_SIGINFO: Final = 4
 
 @contextlib.contextmanager
 def handled(number: int, handler: int) -> Iterator[None]:
-    """Let machine code at ``handler`` receive a signal, with its value, inside the block (Linux only)."""
+    """Install machine code at ``handler`` as the handler of a signal with a value, inside the block (Linux only)."""
     before = _SigAction()
     libc().sigaction(number, ctypes.byref(_SigAction(handler=handler, flags=_SA_SIGINFO)), ctypes.byref(before))
     try:
@@ -84,14 +83,15 @@ def handled(number: int, handler: int) -> Iterator[None]:
 
 
 def usable_cpus() -> list[int]:
-    """Numbers of the logical CPUs that this process may run on."""
+    """Return the numbers of the logical CPUs that this process may run on."""
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """How many threads can truly run at once: affinity mask, container CPU quota and ``THREADS`` bound it."""
+    """Return the number of threads that can run at once, bounded by affinity mask, container CPU quota and ``THREADS``.
+    """
     count = math.ceil(min(len(usable_cpus()), _cpu_quota()))
     if settings.THREADS > 0:
         count = min(count, settings.THREADS)
@@ -99,14 +99,14 @@ def usable_cores() -> int:
 
 
 def current_cpu() -> int:
-    """The CPU that the calling thread is on right now; 0 where the system does not tell."""
+    """Return the CPU that the calling thread runs on; 0 where unknown."""
     if sys.platform != "linux":
         return 0
     return max(int(libc().sched_getcpu()), 0)
 
 
 def pin_thread(tid: int, cpu: int) -> bool:
-    """Keep thread ``tid`` on ``cpu``; False where that is not possible or not allowed."""
+    """Pin thread ``tid`` to ``cpu``; return False if that is not possible or not allowed."""
     if sys.platform != "linux":
         return False
     try:
@@ -124,10 +124,10 @@ def _read(path: Path) -> str:
 
 
 def _control_groups(controller: str) -> Iterable[tuple[bool, Path]]:
-    """Folders of this process's control groups up to the root, as (is version 2, folder).
+    """Yield the folders of this process's control groups up to the root, as (is version 2, folder).
 
     Inside a container the path in ``/proc/self/cgroup`` may name folders of the host that are not mounted; the walk up
-    then meets the container's own limit at the root.
+    then reaches the container's own limit at the root.
     """
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, names, inner = line.split(":", 2)
@@ -143,7 +143,7 @@ def _control_groups(controller: str) -> Iterable[tuple[bool, Path]]:
 
 
 def _cpu_quota() -> float:
-    """CPUs' worth of time that control groups grant; infinity without a limit."""
+    """Return the CPU quota of the control groups, in CPUs; infinity without a limit."""
     quota = math.inf
     for is_v2, folder in _control_groups("cpu"):
         if is_v2:
@@ -158,28 +158,28 @@ def _cpu_quota() -> float:
 class CoreClaim:
     """An advisory claim of CPUs against other processes; it ends with ``release`` or with the process.
 
-    One file in the temporary directory stands for the machine and byte ``n`` of it for CPU ``n``, so overlapping sets
-    are noticed too. A forked child does not inherit the locks: it sees its parent's CPUs as taken, which is the truth.
-    Make one claim per process: processes are what the locks tell apart.
+    One file in the temporary directory represents the machine and byte ``n`` of it CPU ``n``, so that partial overlaps
+    are detected, too. A forked child does not inherit the locks: it sees its parent's CPUs as taken, which is correct.
+    Make one claim per process: locks are per process.
     """
 
     def __init__(self, cpus: Iterable[int]) -> None:
         self.alone = True
         self._handle = _open_shared(Path(tempfile.gettempdir()) / "tinsmith-cores.lock")
         if self._handle >= 0:
-            # Claim every CPU that is free, even after one that is not.
+            # Claim every free CPU, even after one that is taken.
             claimed = [_lock_byte(self._handle, cpu) for cpu in cpus]
             self.alone = all(claimed)
 
     def release(self) -> None:
-        """Give the CPUs back."""
+        """Release the CPUs."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def _open_shared(path: Path) -> int:
-    """A handle on a file that every user of the machine can lock, or -1."""
+    """Return a handle on a file that every user of the machine can lock, or -1."""
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     # Opening before creating: Linux refuses O_CREAT on another user's file in a sticky folder.
     for extra in (0, os.O_CREAT):
@@ -208,7 +208,7 @@ def _lock_byte(handle: int, index: int) -> bool:
 
 
 def alloc(nbytes: int) -> tuple[int, Callable[[], None]]:
-    """Fresh memory as (address, function that releases it), aligned to a cache line, or to a huge page from 2 MiB on.
+    """Allocate memory; return (address, release function), aligned to a cache line, or to a huge page from 2 MiB on.
 
     Its contents are undefined.
 
@@ -217,7 +217,7 @@ def alloc(nbytes: int) -> tuple[int, Callable[[], None]]:
     """
     if nbytes < HUGE_PAGE:
         return _alloc_small(nbytes)
-    # The slack is address space only: pages that nobody touches take no memory.
+    # The slack is address space only: untouched pages take no memory.
     length = nbytes + HUGE_PAGE
     try:
         if sys.platform == "win32":
@@ -242,8 +242,9 @@ def _alloc_small(nbytes: int) -> tuple[int, Callable[[], None]]:
 
 @functools.cache
 def total_memory() -> int:
-    """Bytes of memory this process may hope for: the machine's, or its container's limit if that is smaller."""
-    import psutil  # takes 20 ms: a program that only imports us needs no memory yet
+    """Return the bytes of memory available to this process: the machine's, or its container's limit if that is smaller.
+    """
+    import psutil  # imported lazily: it takes 20 ms
 
     total: int = psutil.virtual_memory().total
     for is_v2, folder in _control_groups("memory"):
@@ -257,7 +258,7 @@ def total_memory() -> int:
 
 
 class CacheSizes(NamedTuple):
-    """Bytes of the data caches: the first two per core, the third shared."""
+    """Sizes in bytes of the data caches: L1 and L2 per core, L3 shared."""
 
     l1: int = 32 << 10
     l2: int = 512 << 10
@@ -266,7 +267,7 @@ class CacheSizes(NamedTuple):
 
 @functools.cache
 def cache_sizes() -> CacheSizes:
-    """The data caches of the first CPU, with cautious defaults for what the system does not tell."""
+    """Return the data cache sizes of the first CPU, with conservative defaults for unknown ones."""
     found: dict[str, int] = {}
     if sys.platform == "darwin":
         for field, name in (("l1", b"hw.l1dcachesize"), ("l2", b"hw.l2cachesize"), ("l3", b"hw.l3cachesize")):
@@ -283,7 +284,8 @@ def cache_sizes() -> CacheSizes:
 
 @functools.cache
 def request_amx() -> bool:
-    """Ask the kernel for the AMX tile registers, once per process; without its consent the first tile is a SIGILL."""
+    """Request the AMX tile registers from the kernel, once per process; without permission the first tile raises
+    SIGILL."""
     if sys.platform != "linux" or architecture() != "x86_64":
         return False
     return bool(libc().syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_TILE_DATA) == 0)

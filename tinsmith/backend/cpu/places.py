@@ -1,11 +1,11 @@
-"""Which line of a kernel's LLVM text each line of its assembly comes from: what a debugger would be told."""
+"""A map from each line of a kernel's assembly to its line of LLVM IR, by debug information."""
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from typing import Final
 
-_FIRST: Final = 1_000_000  # of the numbers of our metadata, beyond those of any kernel
+_FIRST: Final = 1_000_000  # first number of our metadata, beyond those of any kernel
 _FLAGS, _VERSION, _UNIT, _FILE, _FUNCTION, _TYPE, _NONE = (f"!{_FIRST + n}" for n in range(7))
 _METADATA: Final = f"""
 !llvm.module.flags = !{{{_FLAGS}}}
@@ -23,10 +23,10 @@ _INSTRUCTION: Final = re.compile(r"\s+[a-z]")
 
 
 def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
-    """For each line of ``assembly(source)`` the line of ``source`` that it comes from, by index; -1 where unknown.
+    """Return, for each line of ``assembly(source)``, the index of its line of ``source``; -1 where unknown.
 
-    The instructions are those of the text without places: where a compiler makes others of the text with them, nothing
-    is known.
+    The assembly is that of the text without debug locations; if the compiler generates other instructions with them,
+    all entries are -1.
     """
     plain, found, line = assembly(source).split("\n"), list[tuple[str, int]](), -1
     for text in assembly(_with_places(source)).split("\n"):
@@ -42,7 +42,7 @@ def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
 
 
 def _with_places(source: str) -> str:
-    """The text with a place for each instruction."""
+    """Return the text with a debug location for each instruction."""
     lines, locations = list[str](), list[str]()
     for n, text in enumerate(source.split("\n"), 1):
         if text.startswith("define "):

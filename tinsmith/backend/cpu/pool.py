@@ -1,12 +1,12 @@
 """The worker pool: runs tables of kernels over all cores, with one native call per table.
 
 Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
-pool is native code (``runtime.py``): workers spin, then sleep, and meet at barriers that cost a fraction of a
+pool is native code (``runtime.py``): workers spin, then sleep, and synchronize by barriers that take a fraction of a
 microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
 There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
-workers share; a table without any runs on the thread that brings it while another one has the pool. A kernel must not
-submit to the pool that runs it.
+workers share; a table of serial commands runs on the submitting thread while another thread uses the pool. A kernel
+must not submit to the pool that runs it.
 """
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tinsmith.backend.cpu import osys, runtime
 from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
 from tinsmith.core.settings import settings
 
-_SLICE_NS: Final = 100_000_000  # how long a table may keep Ctrl-C waiting, apart from the kernel that is running
+_SLICE_NS: Final = 100_000_000  # 100 ms: maximum delay of Ctrl-C by a table, in addition to the running kernel
 _CROWDED_SPIN: Final = 100
-_STOP: Final = getattr(signal, "SIGURG", 0)  # takes a thread out of a kernel; without a handler it does nothing
-_FEW: Final = 4  # serial commands that are not worth the pool's lock and clock
+_STOP: Final = getattr(signal, "SIGURG", 0)  # interrupts a thread's kernel; without a handler it is ignored
+_FEW: Final = 4  # maximum number of serial commands that run without the pool's lock and deadline
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 class Table:
-    """Commands for ``run``: keep the object for as long as its address is in use."""
+    """A command table for ``run``; keep the object for as long as its address is in use."""
 
     __slots__ = ("_words", "address", "count")
 
@@ -47,23 +47,25 @@ class Table:
 
 
 def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
-    """A table of (function address, argument address, serial) commands.
+    """Build a table of (function address, argument address, serial) commands.
 
-    A serial command runs on the calling thread alone, as thread 0 of 1. Each command sees the effects of all before.
+    A serial command runs on the calling thread only, as thread 0 of 1. Each command sees the effects of all earlier
+    ones.
     """
     return Table(entries)
 
 
 class Commands:
-    """A table whose arguments are filled in from a short list of values right before it runs, in native code.
+    """A table whose arguments are filled in by native code from a short list of values right before each run.
 
     Args:
         kernels: (function address, serial) of every command.
-        arguments: for every command, (number of a value, what to add to it) of each word of its argument table.
-        values: how many values there are.
+        arguments: for every command, (index of a value, offset to add) of each word of its argument table.
+        values: number of values.
+        long: True if a single command may take long (see ``LONG_WORK`` in ``device.py``).
 
-    ``words`` is the values' memory: it is written before every run. One run at a time. ``alone``: these are a few
-    commands that the calling thread runs without the pool. ``long``: one of them may take long by itself.
+    ``words`` is the memory of the values, to be written before every run. Only one run at a time. ``alone``: the table
+    has only a few serial commands, which the calling thread runs without the pool.
     """
 
     def __init__(self, kernels: Sequence[tuple[int, bool]], arguments: Sequence[Sequence[tuple[int, int]]],
@@ -89,16 +91,16 @@ class Commands:
         self.address = ctypes.addressof(self._record)
 
     def fill(self) -> None:
-        """What native code does first: every argument from its value."""
+        """Fill in every argument from its value, as native code does first."""
         for n in range(self._filled):
             target, offset, plus = self._entries[3 * n : 3 * n + 3]
             ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
 
 
 def _crowded_by_environment(cpus: list[int]) -> bool:
-    """Whether the launcher started siblings that compete for ``cpus``.
+    """Return True if sibling processes of the same launcher compete for ``cpus``.
 
-    Ranks of MPI that their launcher bound to some of the CPUs each have their own.
+    MPI ranks that are bound to some of the CPUs have these for themselves.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         return True
@@ -107,7 +109,7 @@ def _crowded_by_environment(cpus: list[int]) -> bool:
 
 
 class NativePool:
-    """Workers and barriers in machine code. ``threads`` counts the caller too."""
+    """Workers and barriers in machine code. ``threads`` includes the caller."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -119,16 +121,16 @@ class NativePool:
         self._native = _native_code()
 
     def start(self) -> None:
-        """Start the workers, unless they wait already."""
+        """Start the workers unless they are running."""
         with self._lock:
             if not self._control:
                 self._start()
 
     def run(self, table_address: int, count: int, long: bool = False, serial: bool = False) -> None:
-        """Run the ``count`` commands at ``table_address``, all of them serial or not; returns when all are done.
+        """Run the ``count`` commands at ``table_address``; return when all are done. ``serial``: all are serial.
 
-        Ctrl-C ends a table between two commands: the native call comes back every 100 ms for that. Where commands may
-        be ``long`` themselves, it ends them wherever they are.
+        Ctrl-C takes effect between two commands: for this the native call returns every 100 ms. If commands may be
+        ``long``, it interrupts them anywhere.
         """
         pool = self._free_one(serial)
         try:
@@ -144,7 +146,8 @@ class NativePool:
             pool._leave()
 
     def _free_one(self, serial: bool) -> NativePool:
-        """This pool, to be left again; for serial commands one of a single thread, where another thread has this."""
+        """Acquire a pool, to be released by ``_leave``: this one, or for serial commands a spare pool of one thread if
+        another thread uses this one."""
         alone = serial or self.threads == 1
         if self._lock.acquire(blocking=not alone):
             return self
@@ -162,7 +165,7 @@ class NativePool:
             _spare.append(self)
 
     def replay(self, commands: Commands) -> None:
-        """Run a table on the values in its ``words``; returns when all is done."""
+        """Run a table on the values in its ``words``; return when all commands are done."""
         if commands.long:
             commands.fill()
             self.run(commands.table.address, commands.count, True, commands.serial)
@@ -186,7 +189,7 @@ class NativePool:
             done += self._native.submit(self._control, rest, count - done)
 
     def _run_stoppable(self, table_address: int, count: int) -> None:
-        """Run a table from a thread of its own: the main thread, which signals interrupt, waits and can end it."""
+        """Run a table on a thread of its own, while the main thread, which receives signals, waits and can end it."""
         run = _StoppableRun(self._native, self._control, self._records()[self.threads - 1], table_address, count)
         run.start()
         try:
@@ -194,7 +197,7 @@ class NativePool:
         except BaseException:
             stopper = threading.Thread(target=self._stop, args=(run,))
             stopper.start()
-            while stopper.is_alive():  # memory must not be given back while kernels write to it
+            while stopper.is_alive():  # memory must not be freed while kernels write to it
                 with contextlib.suppress(KeyboardInterrupt):
                     stopper.join()
             raise
@@ -202,20 +205,21 @@ class NativePool:
             run.leave.set()
 
     def _stop(self, run: _StoppableRun) -> None:
-        """Take all threads out of the kernels that they run. The workers end; the next run starts new ones."""
+        """Interrupt the kernels of all threads. The workers end; the next run starts new ones."""
         run.stopping = True
         ctypes.c_int32.from_address(self._control + runtime.QUIT).value = 1
         send = osys.libc().pthread_sigqueue
         with osys.handled(_STOP, self._native.stopped):
             for handle, record in zip(self._workers, self._records()):
                 send(handle, _STOP, ctypes.c_void_p(record))
-            while not run.finished.is_set():  # it may be on its way into the next part of the table
+            while not run.finished.is_set():  # it may be entering the next part of the table
                 send(ctypes.c_void_p(run.ident), _STOP, ctypes.c_void_p(run.record))
                 run.finished.wait(0.01)
             self._end()
 
     def _records(self) -> list[int]:
-        """Where the workers' records lie, and then that of a thread that leads them for once."""
+        """Return the addresses of the workers' records, then of the record of a temporary leading thread
+        (``_StoppableRun``)."""
         return [self._control + runtime.CONTROL_BYTES + runtime.WORKER_BYTES * n for n in range(self.threads)]
 
     def _start(self) -> None:
@@ -231,7 +235,7 @@ class NativePool:
         self._start_workers(control, pinned=not crowded)
 
     def _speed(self, control: int) -> tuple[float, float]:
-        """How many spin rounds go into a microsecond, and clock ticks into a nanosecond: best of a few short trials."""
+        """Return spin rounds per microsecond and clock ticks per nanosecond: the best of a few short trials."""
         rounds, best = 1000, (0.0, 0.0)
         for _ in range(3):
             start = time.perf_counter_ns()
@@ -241,7 +245,8 @@ class NativePool:
         return best
 
     def _is_crowded(self) -> bool:
-        """Whether other pools are likely to want the same cores: then spinning and pinning would harm both."""
+        """Return True if other pools are likely to use the same cores: then spinning and pinning would slow down both.
+        """
         if self.threads == 1:
             return False
         cpus = osys.usable_cpus()
@@ -251,7 +256,7 @@ class NativePool:
     def _start_workers(self, control: int, pinned: bool) -> None:
         start, worker = osys.libc().pthread_create, ctypes.c_void_p(self._native.worker)
         records = self._records()[:-1]
-        # Signals belong to Python's threads, but for those that a faulting kernel raises in its own.
+        # Signals are for Python's threads, except those that a faulting kernel raises in its own thread.
         faults = {_STOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - faults)
         try:
@@ -264,14 +269,14 @@ class NativePool:
                 self._workers.append(handle)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            # Where the system allows fewer threads than wanted, those that did start are a pool too.
+            # If the system allows fewer threads, the pool consists of those that started.
             self.threads = len(self._workers) + 1
             ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads
         if pinned:
             self._pin(records[: len(self._workers)])
 
     def _pin(self, records: list[int]) -> None:
-        """Give each worker a CPU of its own, and leave the caller the one that it is on."""
+        """Pin each worker to its own CPU; the caller keeps its current one."""
         caller = osys.current_cpu()
         cpus = [cpu for cpu in osys.usable_cpus() if cpu != caller]
         for record, cpu in zip(records, cpus):
@@ -292,7 +297,7 @@ class NativePool:
             self._lock.release()
 
     def _end(self) -> None:
-        """Wait until the workers have left, and give back what they shared."""
+        """Join the workers and release their shared memory."""
         for handle in self._workers:
             osys.libc().pthread_join(handle, None)
         self._release()
@@ -306,13 +311,13 @@ class NativePool:
             self._claim = None
 
     def restart_in_child(self) -> None:
-        """A fork copies the pool but none of its workers: begin anew, whatever the parent was doing."""
+        """Reset the pool after a fork, which copies its state but none of its workers."""
         self._lock = threading.Lock()
         self._forget()
 
 
 class _StoppableRun(threading.Thread):
-    """A thread that runs a table. It stays until it may ``leave``, so that a signal to it finds it."""
+    """A thread that runs a table. It lives until it may ``leave``, so that a late signal still finds it."""
 
     def __init__(self, native: _Native, control: int, record: int, table_address: int, count: int) -> None:
         super().__init__(name="tinsmith kernels", daemon=True)
@@ -331,12 +336,12 @@ class _StoppableRun(threading.Thread):
 
 
 def _can_stop() -> bool:
-    """Whether this system's C library can send a thread a signal with a value."""
+    """Return True if the C library can send a thread a signal with a value."""
     return bool(_STOP) and hasattr(osys.libc(), "pthread_sigqueue")
 
 
 class _Native(NamedTuple):
-    """The compiled runtime: addresses of what threads are given, and entry points with their C signatures."""
+    """The compiled runtime: addresses of thread functions, and entry points with their C signatures."""
 
     code: Loaded
     worker: int
@@ -369,7 +374,7 @@ def _native_code() -> _Native:
 
 
 class PythonPool:
-    """The same promises from Python threads, for systems without a futex."""
+    """The pool of Python threads with the same interface, for systems without a futex."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -378,13 +383,13 @@ class PythonPool:
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Start the workers, unless they wait already."""
+        """Start the workers unless they are running."""
         with self._lock:
             if not self._inboxes:
                 self._start()
 
     def run(self, table_address: int, count: int, long: bool = False, serial: bool = False) -> None:
-        """Run the ``count`` commands at ``table_address``; returns when all are done."""
+        """Run the ``count`` commands at ``table_address``; return when all are done."""
         words = (ctypes.c_int64 * (3 * count)).from_address(table_address)
         with self._lock:
             if not self._inboxes:
@@ -393,7 +398,7 @@ class PythonPool:
                 self._run_one(*words[at : at + 3])
 
     def replay(self, commands: Commands) -> None:
-        """Run a table on the values in its ``words``; returns when all is done."""
+        """Run a table on the values in its ``words``; return when all commands are done."""
         commands.fill()
         self.run(commands.table.address, commands.table.count)
 
@@ -429,30 +434,30 @@ class PythonPool:
             self._inboxes = []
 
     def restart_in_child(self) -> None:
-        """As in NativePool."""
+        """Reset the pool after a fork, as in ``NativePool``."""
         self._lock = threading.Lock()
         self._inboxes, self._done = [], queue.SimpleQueue()
 
 
 def has_native_pool() -> bool:
-    """Whether this system has what the native pool is made of."""
+    """Return True if this system supports the native pool."""
     return osys.futex_number() is not None and osys.architecture() in runtime.ARCHITECTURES
 
 
 _pool: NativePool | PythonPool | None = None
-_spare: list[NativePool] = []  # of a single thread each
+_spare: list[NativePool] = []  # pools of one thread each, not in use
 _creating = threading.Lock()
 
 
 def get_pool() -> NativePool | PythonPool:
-    """This process's pool, of as many threads as there are usable cores."""
+    """Return this process's pool, with one thread per usable core."""
     global _pool
     if _pool is not None:
         return _pool
     with _creating:
         if _pool is None:
             _pool = (NativePool if has_native_pool() else PythonPool)(osys.usable_cores())
-            # Workers must be gone before the interpreter unloads the code that they sleep in.
+            # Workers must have ended before the interpreter unloads the code that they sleep in.
             atexit.register(_pool.close)
         return _pool
 

@@ -1,30 +1,30 @@
-"""The text of the native worker pool: LLVM IR that ``pool.py`` compiles and drives.
+"""The LLVM IR of the native worker pool, which ``pool.py`` compiles and drives.
 
-Every thread walks the same table of commands. A command is three words: function, argument, flags. Between two commands
-that all threads share stands a barrier; a run of serial commands between two shared ones costs a single barrier, which
-thread 0 holds closed while it runs them alone.
+Every thread processes the same table of commands. A command is three words: function, argument, flags. Between two
+commands that all threads share stands a barrier; a run of serial commands between two shared ones costs a single
+barrier, which thread 0 holds closed while it runs them alone.
 
-A barrier is two numbers: ARRIVED counts the threads that reached it, and whoever completes it sets ARRIVED to zero and
-advances GENERATION, which the others watch. Nobody waits for ARRIVED but thread 0 at a closed barrier and at the end of
-a table. JOB plays the part of GENERATION between tables: workers leave a table for good when they arrive at its end.
+A barrier is two numbers: ARRIVED counts the threads that reached it; the last one sets ARRIVED to zero and advances
+GENERATION, which the others watch. Only thread 0 waits for ARRIVED, at a closed barrier and at the end of a table. JOB
+takes the role of GENERATION between tables: workers never return to a table after they arrive at its end.
 
 A waiting thread spins, then counts itself as a sleeper and sleeps in a futex. It counts itself before the system
 compares the word, and a waker looks for sleepers after it changed the word, both in sequentially consistent order, so
 no wake-up is lost.
 
-Ctrl-C: Python runs signal handlers only when a native call returns. A submission therefore has a deadline; whoever
-completes a barrier after it tells all threads through ENDING to leave the table there, and ``submit`` returns how many
-commands are done. The caller submits the rest after its handlers had their turn. A table with a kernel that may take
+Ctrl-C: Python runs signal handlers only when a native call returns. A submission therefore has a deadline; the thread
+that completes a barrier after it tells all threads through ENDING to leave the table there, and ``submit`` returns the
+number of finished commands. The caller runs its handlers, then submits the rest. A table with a kernel that may take
 long runs on a thread of its own while the main thread waits in Python. To end it, every thread gets a signal whose
-handler jumps out of the kernel: a kernel holds no locks and owns no memory, so nothing but its output is left half
-done, and generated code pays nothing for it. The workers end, since their barriers are in no defined state.
+handler jumps out of the kernel: a kernel holds no locks and owns no memory, so only its output is left incomplete, and
+generated code pays nothing for it. The workers end, since their barriers are in an undefined state.
 """
 from __future__ import annotations
 
 from string import Template
 from typing import Final
 
-# The control block: byte offsets. Fields that threads write while others spin on their neighbours are 128 bytes apart,
+# The control block: byte offsets. Fields that threads write while others spin on adjacent ones are 128 bytes apart,
 # since processors fetch cache lines in pairs.
 JOB: Final = 0
 ARRIVED: Final = 128
@@ -43,8 +43,9 @@ SLICE: Final = 552
 WORKERS: Final = 640
 CONTROL_BYTES: Final = WORKERS
 
-# One per thread behind the control block: address of the control block, thread number, the system's id of the thread;
-# whether the thread may be taken out of its kernel, and where it goes on then (room for the C library's sigjmp_buf).
+# Worker records, one per thread behind the control block: address of the control block, thread number, the system's
+# thread id; whether the thread's kernel may be interrupted, and where it continues then (space for the C library's
+# sigjmp_buf).
 WORKER_TID: Final = 16
 ARMED: Final = 24
 JUMP: Final = 32
@@ -55,7 +56,7 @@ SERIAL: Final = 1
 
 _HINT: Final = {"x86_64": "void @llvm.x86.sse2.pause()", "arm64": "void @llvm.aarch64.hint(i32 1)"}
 _HINT_DECLARED: Final = {"x86_64": "void @llvm.x86.sse2.pause()", "arm64": "void @llvm.aarch64.hint(i32)"}
-# The cycle counter of an ARM is closed to programs; its steady counter is open.
+# ARM: user code cannot read the cycle counter, but the constant-rate counter.
 _CLOCK: Final = {"x86_64": "i64 @llvm.readcyclecounter()", "arm64": "i64 @llvm.readsteadycounter()"}
 
 ARCHITECTURES: Final = tuple(_HINT)
@@ -490,6 +491,6 @@ _OFFSETS: Final = {
 
 
 def runtime_text(architecture: str, futex: int, gettid: int) -> str:
-    """The pool's IR for one architecture and its system call numbers."""
+    """Return the pool's IR for an architecture and its system call numbers."""
     return _TEXT.substitute(_OFFSETS, hint=_HINT[architecture], hint_declared=_HINT_DECLARED[architecture],
                             clock=_CLOCK[architecture], futex=futex, gettid=gettid)

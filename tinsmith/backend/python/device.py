@@ -1,14 +1,14 @@
-"""The PYTHON device: linear programs run by the interpreter, with every access checked. For tests and reading.
+"""The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
-``PYTHON:G256`` spreads kernels over a grid of blocks of at most 256 threads, as a GPU does,
-with the matrix units of warps of 32; ``PYTHON:G256:C8`` cuts work for 8 multiprocessors, ``PYTHON:G256:B232448``
-has blocks whose rings fill so many bytes, and the units of four warps that read from them.
+``PYTHON:G256`` for a grid of blocks of at most 256 threads, as on a GPU, with the matrix units of warps of 32.
+``PYTHON:G256:C8`` splits work for 8 multiprocessors. ``PYTHON:G256:B232448`` gives blocks that many bytes for rings,
+and asynchronous units of four warps that read from them.
 
-The interpreter is hostile to programs that are right by chance: what a thread writes to memory and another one reads or
-writes with nothing between them that orders the two is an error that names both statements (``watch.py``), and so are
-warps that wait for each other; local memory is NaN before it is written; the last warp and the last block run first
-(``PYTHON:G256:S0``: the first, any other number but 1: in a random order).
+The interpreter detects programs that are correct by chance. A data race (two threads access an element, one of them
+writes, and nothing orders them) is an error that names both statements (``watch.py``), and so is a deadlock of warps.
+Local memory is NaN before it is written. The last warp and the last block run first (``PYTHON:G256:S0``: the first; any
+other number but 1: in a random order).
 """
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
 BLOCK_THREADS = 1024
-BLOCK_BYTES = 48 << 10  # local memory of a block, as GPUs have it
+BLOCK_BYTES = 48 << 10  # local memory per block, as on GPUs
 
 
 class BytesAllocator(Allocator):
-    """Blocks are arrays of bytes."""
+    """Allocator of byte arrays."""
 
     def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
         try:
             return np.empty(nbytes, np.uint8)
-        except (MemoryError, ValueError):  # NumPy refuses sizes that no address could name as a ValueError
+        except (MemoryError, ValueError):  # NumPy raises ValueError for sizes beyond the address space
             raise OutOfMemoryError("PYTHON", f"{nbytes} bytes requested", "free tensors, or a smaller batch") from None
 
     def copyin(self, opaque: np.ndarray[Any, Any], offset: int, source: memoryview) -> None:
@@ -60,7 +60,7 @@ class BytesAllocator(Allocator):
 
 
 class PythonProgram(Program):
-    """A kernel's generator function, compiled once."""
+    """The generator function of a kernel, compiled once."""
 
     def __init__(self, kernel: Launch, binary: bytes, threads: int = 1, seed: int = BACKWARD) -> None:
         super().__init__(kernel, binary)
@@ -84,13 +84,13 @@ class PythonDevice(Compiled):
 
     @property
     def worker(self) -> str:
-        """The interpreter holds Python's lock: ``PYTHON:k`` take turns."""
+        """Return the worker's name: the interpreter holds Python's lock, so ``PYTHON:k`` take turns."""
         return "PYTHON"
 
 
 def DEVICE(name: str) -> Compiled:
-    """Open ``PYTHON``, with ``:V<bytes>``, ``:T<workers>``, ``:G<threads of a block>``, ``:C<cores>``, ``:B<bytes of
-    rings>`` and ``:S<order of warps and blocks>`` as options."""
+    """Open ``PYTHON`` with the options ``:V<vector bytes>``, ``:T<workers>``, ``:G<threads of a block>``,
+    ``:C<cores>``, ``:B<bytes of rings>`` and ``:S<order of warps and blocks>``."""
     options = {"V": 16, "T": 1, "G": 0, "C": 1, "B": 0, "S": BACKWARD}
     for part in name.split(":")[1:]:
         option = re.fullmatch(r"([VTGCBS]?)(\d+)", part)

@@ -1,4 +1,4 @@
-"""Memory as kernels written in Python access it: by name, within bounds, and noted where threads share it."""
+"""Memory of interpreted kernels: named, bounds-checked, and watched for races where threads share it."""
 from __future__ import annotations
 
 from typing import Any
@@ -11,13 +11,13 @@ from tinsmith.ir.ops.op import Array
 
 
 def poison(elements: int, dtype: Any, is_float: bool) -> Array:
-    """What local memory holds before it is written: NaN, or bytes that no integer is likely to have."""
+    """Return the contents of unwritten local memory: NaN, or bytes that no integer is likely to have."""
     return (np.full(elements, np.nan, dtype) if is_float else
             np.full(elements * np.dtype(dtype).itemsize, 0xA5, np.uint8).view(dtype))
 
 
 class Memory:
-    """A buffer argument or local memory, which knows its name for error messages; as one warp sees it, if watched."""
+    """A buffer argument or local memory, with its name for error messages; if watched, as one warp accesses it."""
 
     __slots__ = ("clock", "data", "kernel", "name", "size", "watch")
 
@@ -27,7 +27,7 @@ class Memory:
         self.watch, self.clock = watch, clock
 
     def seen_by(self, watch: Watch | None, clock: Clock) -> Memory:
-        """The same memory, whose accesses are those of a warp."""
+        """Return the same memory, with accesses recorded for a warp's clock."""
         return self if watch is None else Memory(self.kernel, self.name, self.data, watch, clock)
 
     def outside(self, index: Any, verb: str) -> KernelError:
@@ -35,7 +35,7 @@ class Memory:
                            REPORT)
 
     def read(self, at: Array, mask: Array, statement: int) -> Array:
-        """The elements at places where ``mask`` holds, 0 elsewhere."""
+        """Return the elements at ``at`` where ``mask`` holds, 0 elsewhere."""
         if self.watch is not None and self.clock is not None:
             self.watch.read(self.clock, at, mask, statement)
         out = np.zeros(at.shape, self.data.dtype)

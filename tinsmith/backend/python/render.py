@@ -1,8 +1,8 @@
 """Linear programs as Python: one generator per kernel, over NumPy arrays of (threads of a warp, lanes of a vector).
 
-Indices and conditions that are alike in all threads are plain Python integers; all other values are arrays, computed by
+Indices and conditions that are uniform over all threads are Python integers; all other values are arrays, computed by
 the ``meaning`` of their op's row. The generator yields at every BARRIER, so that the warps of a block take turns.
-Accesses of memory that several threads share have numbers, by which races name them.
+Accesses to memory shared by several threads are numbered, for the reports of races.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORI
 
 
 class PythonRenderer(Renderer):
-    """Python source; ``backend.python.runtime`` holds what it calls."""
+    """Renders Python source; ``backend.python.runtime`` holds the functions that it calls."""
 
     comment = "#"
 
@@ -36,8 +36,8 @@ class PythonRenderer(Renderer):
 
 
 class _Writer:
-    """One kernel being written. ``integers`` are the lines held as Python integers, ``varying`` those that differ
-    between threads, ``masks`` the conditions of open divergent IFs."""
+    """The text of one kernel. ``integers``: lines held as Python integers; ``varying``: lines that differ between
+    threads; ``masks``: conditions of open divergent IFs."""
 
     def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
         self.renderer, self.name, self.program = renderer, name, program
@@ -91,13 +91,13 @@ class _Writer:
         self.line(f"{self.names[u]} = {text}")
 
     def define(self, prefix: str, text: str) -> str:
-        """A name for a value that is made once, before the kernel runs."""
+        """Return a name for a value that is computed once, before the kernel runs."""
         if text not in self.head:
             self.head[text] = self.fresh(prefix)
         return self.head[text]
 
     def integer(self, u: UOp) -> str:
-        """A value that is alike in all threads, as a Python integer."""
+        """Return a value that is uniform over all threads, as a Python integer."""
         if u.op is Ops.CONST:
             return str(u.arg)
         if u in self.varying:
@@ -105,17 +105,17 @@ class _Writer:
         return self.names[u] if u in self.integers else f"{self.names[u]}.item()"
 
     def of_warp(self, u: UOp) -> str:
-        """A value that must be alike in the threads of a warp, as a Python integer."""
+        """Return a value that must be uniform over a warp, as a Python integer."""
         return f"alike({self.names[u]})" if u in self.varying else self.integer(u)
 
     def array(self, u: UOp) -> str:
-        """A value as an array of (threads, lanes)."""
+        """Return a value as an array of (threads, lanes)."""
         if u.op is Ops.CONST:
             return self.define("c", f"const({u.dtype.name!r}, {u.dtype.count}, {_literal(u.arg)})")
         return f"lift({self.names[u]}, {u.dtype.name!r})" if u in self.integers else self.names[u]
 
     def place(self, u: UOp) -> str:
-        """An index or condition in whichever form it has."""
+        """Return an index or condition, as an integer or an array."""
         return self.names[u] if u in self.integers else self.integer(u) if _scalar_const(u) else self.array(u)
 
     # *** one UOp ***
@@ -130,7 +130,7 @@ class _Writer:
             raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it")
 
     def outside(self, u: UOp) -> None:
-        """Arguments, local memory and the numbers that the device supplies."""
+        """Name an argument, local memory, or an index supplied by the device."""
         if u.op is Ops.DEFINE_GLOBAL:
             self.names[u] = f"data{u.arg}" if u.dtype.pointer else str(u.arg[0])
         else:
@@ -151,7 +151,7 @@ class _Writer:
         self.names[u] = self.names[acc]
         if self.block:
             self.varying.add(u)
-        if mask is not None:  # what a unit still works on stays the same array
+        if mask is not None:  # the same array, so that a pending unit step still updates it
             text = f"{text} if {mask}.all() else where({mask}, {text}, {self.names[acc]})"
         self.line(f"{self.names[acc]} = {text}")
 
@@ -190,21 +190,21 @@ class _Writer:
         self.line(f"yield Barrier({text!r})")
 
     def together(self, text: str) -> None:
-        """All threads of a warp come here."""
+        """Check that all threads of a warp execute this statement."""
         if self.mask() is not None:
             self.line(f"whole_warp({self.mask()}, {self.name!r}, {text!r})")
 
     # *** memory ***
 
     def condition(self, u: UOp, position: int) -> str:
-        """The access's own condition and that of the IF around it, as a further argument."""
+        """Return the access's own condition and the enclosing IF's, as a further argument."""
         parts = [self.place(u.src[position])] if len(u.src) > position else []
         mask = self.mask()
         parts += [] if mask is None else [mask]
         return f", {' & '.join(parts)}" if parts else ""
 
     def statement(self, u: UOp) -> str:
-        """The access's number, as a further argument, if other threads access the memory too."""
+        """Return the access's number as a further argument, if other threads access the memory, too."""
         return f", statement={self.shared[u]}" if u in self.shared else ""
 
     def load(self, u: UOp) -> None:
@@ -236,7 +236,7 @@ class _Writer:
                   f"{self.array(u.src[3])}{self.statement(u)})")
 
     def multiply(self, u: UOp) -> None:
-        """The unit's row is all that the interpreter knows of it."""
+        """Write a unit's multiplication: the interpreter needs only the unit's row."""
         if u.arg.threads > 1:
             self.together(f"MMA {u.arg.name}")
         if u.arg.staged:
@@ -249,7 +249,7 @@ class _Writer:
     # *** rings ***
 
     def multiply_staged(self, u: UOp) -> None:
-        """A warp's part of a step, whose sum is poison until it is drained."""
+        """Write a warp's part of an asynchronous step; its accumulator is poison until drained."""
         unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=())))
         total, *tiles = u.src
         taken = [self.array(total), *(self.names[s] if s.op is Ops.TILE else self.array(s) for s in tiles)]
@@ -284,7 +284,7 @@ class _Writer:
         self.declare(u, f"Staged({self.names[memory]}, {self.of_warp(index)}, {layout}{self.statement(u)})")
 
     def order(self, u: UOp) -> None:
-        """FENCE, COMMIT and DRAIN."""
+        """Write FENCE, COMMIT or DRAIN."""
         name = u.op.name.lower()
         if u.src:
             self.declare(u, f"steps.{name}({u.arg}, {self.array(u.src[0])})")
@@ -293,7 +293,7 @@ class _Writer:
             self.line(f"steps.{name}({'' if u.arg is None else u.arg})")
 
     def shuffle(self, u: UOp) -> None:
-        """A value that is alike in all threads is its own neighbour."""
+        """Write a SHUFFLE; a uniform value is broadcast first."""
         self.together(f"SHUFFLE {u.arg}")
         self.declare(u, f"shuffle({self.array(u.src[0])}, {u.dtype.name!r}, {u.arg})")
         self.varying.add(u)
@@ -357,7 +357,7 @@ def _literal(value: Any) -> str:
 
 
 def _nothing(writer: _Writer, u: UOp) -> None:
-    """Constants are written where they are used; a prefetch changes no value."""
+    """Write nothing: constants are inlined, and a prefetch changes no value."""
 
 
 _WRITERS: dict[Op, Any] = {

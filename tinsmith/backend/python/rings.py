@@ -1,8 +1,9 @@
-"""Rings and units that work on their own, as late as they may: what is not waited for is not there.
+"""Rings and asynchronous matrix units of the interpreter, with the latest completion that is legal.
 
-A copy lands when somebody's wait lets it, and its slot holds poison until then. The steps of a unit read their operands
-when they are drained, from whatever the slots hold by then, and their sums are NaN before. What both touch meanwhile is
-noted as accesses of engines (``warps.py``): a read before the wait and a refill before all have drained are races.
+A copy completes only when a thread waits for it; until then its slot holds poison. The steps of a unit read their
+operands when they are drained, from the current contents of the slots; their accumulators are NaN before. The accesses
+of both are recorded as those of engines (``warps.py``): a read before the wait and a refill before all steps have
+drained are races.
 """
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ from tinsmith.ir.units import MatrixUnit
 
 @dataclass
 class Slot:
-    """Fills so far; the bytes that the fill under way waits for, and the copies that bring them.
+    """A slot's number of fills, the bytes that the pending fill expects, and its pending copies.
 
-    ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last one that has landed. A slot with
-    ``readers`` is filled by their leaving it, which somebody waits for before they do so again: parities say no more.
+    ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last completed one. A slot with
+    ``readers`` is filled by their releases (a barrier without data); another thread must wait for a fill before the
+    next one, since waits only check the parity.
     """
 
     engine: Engine
@@ -37,9 +39,9 @@ class Slot:
     landed: int = 0
     copies: list[tuple[Memory, int, Array]] = field(default_factory=list)
     readers: int = 0
-    seen: int = 0  # of those fills, how many somebody has waited for
-    left: list[Array] = field(default_factory=list)  # what warps knew that have left the slot
-    told: Array | None = None  # what all of them knew who left it last
+    seen: int = 0  # number of fills that a thread has waited for
+    left: list[Array] = field(default_factory=list)  # clocks of the warps that have released the slot
+    told: Array | None = None  # merged clocks of all warps of the last complete release
 
     @property
     def come(self) -> int:
@@ -47,13 +49,13 @@ class Slot:
 
 
 class Ring:
-    """The slots of a block, as one warp uses them."""
+    """The slots of a block, as accessed by one warp."""
 
     def __init__(self, kernel: str, name: str, slots: list[Slot], warp: Warp) -> None:
         self.kernel, self.name, self.slots, self.warp = kernel, name, slots, warp
 
     def arrive(self, slot: int, count: int, mask: Array | None) -> None:
-        """One thread begins a fill."""
+        """Begin a fill of a slot that expects ``count`` bytes; exactly one thread may do so."""
         threads = 1 if mask is None else int(mask.sum())
         if threads != 1 or self.slots[slot].wanted:
             filling = ", which is being filled" * bool(self.slots[slot].wanted)
@@ -62,7 +64,7 @@ class Ring:
         self.slots[slot].wanted = count
 
     def release(self, slot: int) -> None:
-        """The warp has left a slot."""
+        """Release a slot by the warp."""
         here = self.slots[slot]
         here.left.append(self.warp.near.told())
         self.warp.near.advance(self.warp.near.known)
@@ -74,7 +76,7 @@ class Ring:
 
     def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
              statement: int = UNNUMBERED, to: str = "") -> None:
-        """A box of memory is under way; ``to``: the type of the slot's elements, if it is another."""
+        """Start a copy of a box of memory; ``to``: the dtype of the slot's elements, if it differs."""
         values, here = _box(far, view, start), self.slots[slot]
         values = cast_values(values, getattr(dtypes, to)) if to else values
         if not 0 <= place <= near.size - values.size:
@@ -90,7 +92,7 @@ class Ring:
 
 
 class Filled(Order):
-    """The fill of a slot with a parity has landed, which it does when it is waited for."""
+    """The order of a wait for the fill of a slot with a parity, which completes the fill."""
 
     def __init__(self, ring: Ring, slot: int, parity: int) -> None:
         self.slot, self.parity, self.ring, self.number = ring.slots[slot], parity, ring, slot
@@ -121,7 +123,7 @@ class Filled(Order):
 
 
 def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
-    """The elements of a box, the fastest dimension last; 0 outside of the view."""
+    """Return the elements of a box, the fastest dimension last; 0 outside of the view."""
     at, inside = np.zeros((), np.int64), np.ones((), bool)
     for size, stride, box, reach, first in zip(view.sizes, view.strides, view.box, view.reach(), start):
         x = first + np.linspace(0, reach - 1, box, dtype=np.int64).reshape((-1,) + (1,) * at.ndim)
@@ -134,7 +136,7 @@ def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
 
 
 def alike(x: Array) -> int:
-    """A place, slot or bound that is the same for all threads of a warp."""
+    """Return an index, slot or bound that is the same for all threads of a warp."""
     if (x != x.flat[0]).any():
         raise KernelError("PYTHON", "the threads of a warp name different numbers where they must not",
                           "one for all of them")
@@ -143,7 +145,7 @@ def alike(x: Array) -> int:
 
 @dataclass
 class Staged:
-    """A tile that stays in local memory."""
+    """An operand tile that stays in local memory."""
 
     memory: Memory
     place: int
@@ -151,7 +153,7 @@ class Staged:
     statement: int = UNNUMBERED
 
     def places(self, rows: int, columns: int, deep: bool) -> Array:
-        """Those of (rows, columns), where ``deep`` says that rows run along the reduction."""
+        """Return the addresses of a tile's (rows, columns); ``deep``: rows run along the reduction."""
         r, c = np.arange(rows)[:, None], np.arange(columns)
         row, column = (r, c) if self.layout.deep == deep else (c, r)
         at: Array = self.place + self.layout.place(row, column)
@@ -160,13 +162,13 @@ class Staged:
         return at
 
     def noted(self, engine: Engine, at: Array) -> None:
-        """The engine reads there."""
+        """Record a read of these addresses by the engine."""
         if self.memory.watch is not None:
             self.memory.watch.read(engine.clock, at.reshape(1, -1), np.ones((1, at.size), bool), self.statement)
 
 
 class Steps:
-    """The steps of a unit that a warp has begun."""
+    """The unit steps that a warp has issued."""
 
     def __init__(self, engine: Engine, warp: Warp) -> None:
         self.engine, self.warp, self.fenced = engine, warp, False
@@ -177,8 +179,8 @@ class Steps:
         self.fenced = True
 
     def step(self, unit: MatrixUnit, total: Array, a: Staged | Array, b: Staged, thread: Array) -> Array:
-        """The sum that there will be; of what no FENCE handed over, nothing good. What a warp holds of ``a`` itself
-        are the rows that it has of the sum."""
+        """Issue a step and return its accumulator, NaN until drained, or for good without a preceding FENCE. An operand
+        ``a`` in registers holds the rows of the warp's accumulator."""
         out = np.full((len(thread), unit.fragment_c.size), np.nan, unit.acc.numpy)
         places = unit.fragment_c.places()[thread[:, 0] % unit.threads]
         columns = b.places(unit.k, unit.n, True)
@@ -206,7 +208,7 @@ class Steps:
         self.begun, self.fenced = [], False
 
     def drain(self, most: int, total: Array | None = None) -> Array | None:
-        """What the groups have read may be written over from now on."""
+        """Complete all but the last ``most`` groups; their operands' memory may be overwritten from now on."""
         while len(self.groups) > most:
             time, steps = self.groups.pop(0)
             for work in steps:

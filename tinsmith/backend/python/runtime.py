@@ -1,4 +1,4 @@
-"""What kernels written in Python call, and how they are launched: block by block, warp by warp."""
+"""Functions called by interpreted kernels, and their launch: block by block, warp by warp."""
 from __future__ import annotations
 
 import itertools
@@ -23,7 +23,7 @@ from tinsmith.ir.units import Fragment, MatrixUnit
 
 
 def load_one(memory: Memory, index: int) -> Array:
-    """One element, at a place that all threads share."""
+    """Load one element, at an index that all threads share."""
     if not 0 <= index < memory.size:
         raise memory.outside(index, "read")
     if memory.watch is not None:
@@ -32,7 +32,7 @@ def load_one(memory: Memory, index: int) -> Array:
 
 
 def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple[Array, Array]:
-    """Places and conditions of all threads and lanes, of one shape; those that hold are checked."""
+    """Broadcast indices and conditions to all threads and lanes; check the bounds of the active ones."""
     at = np.asarray(index).reshape(-1, np.asarray(index).size) if np.ndim(index) < 2 else index
     if at.shape[1] != count:
         at = at + np.arange(count)
@@ -44,12 +44,12 @@ def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple
 
 
 def load(memory: Memory, count: int, index: Any, ok: Any = True, statement: int = UNNUMBERED) -> Array:
-    """``count`` elements per thread, from one place on or from a place per lane; 0 where ``ok`` is false."""
+    """Load ``count`` elements per thread, consecutive or one index per lane; 0 where ``ok`` is false."""
     return memory.read(*_places(memory, count, index, ok, "read"), statement)
 
 
 def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True, statement: int = UNNUMBERED) -> None:
-    """Write where ``ok`` holds; of several lanes at one place the last one wins."""
+    """Store where ``ok`` holds; of several lanes with one index the last one wins."""
     at, mask = _places(memory, count, index, ok, "written")
     threads = max(at.shape[0], value.shape[0])
     at, mask, value = (np.broadcast_to(a, (threads, count)) for a in (at, mask, value))
@@ -57,12 +57,12 @@ def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True, 
 
 
 def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, statement: int = UNNUMBERED) -> Array:
-    """A tile's elements in order, its rows ``pitch`` apart."""
+    """Load a tile's elements in order, its rows ``pitch`` apart."""
     return memory.read(*_places(memory, rows * columns, _tile(index, pitch, rows, columns), True, "read"), statement)
 
 
 def load_matrix(memory: Memory, index: Array, count: int, turned: bool, statement: int = UNNUMBERED) -> Array:
-    """Of ``count`` matrices of 8 × 8, whose rows the lanes name, what each lane of the warp gets."""
+    """Load ``count`` matrices of 8 × 8, whose row addresses the lanes give; return each lane's elements."""
     lanes, rows = np.arange(len(index))[:, None], 8 * count
     found = memory.read(*_places(memory, 8, index, lanes < rows, "read"), statement)
     matrices = found[:rows].reshape(count, 8, 8)
@@ -85,7 +85,7 @@ def const(dtype: str, count: int, value: Any) -> Array:
 
 
 def lift(value: int, dtype: str) -> Array:
-    """A Python integer as an array."""
+    """Convert a Python integer to an array."""
     return np.full((1, 1), value, to_numpy(dtype))
 
 
@@ -94,13 +94,13 @@ def spread(value: Array, times: int) -> Array:
 
 
 def join(*parts: Array) -> Array:
-    """A vector of all lanes of ``parts``."""
+    """Concatenate the lanes of ``parts``."""
     threads = max(p.shape[0] for p in parts)
     return np.concatenate([np.broadcast_to(p, (threads, p.shape[1])) for p in parts], 1)
 
 
 def meaning(op: str, dtype: str, *sources: str, arg: Any = None) -> Callable[..., Array]:
-    """The meaning of an op's row for these element types."""
+    """Return the function that computes an op for these dtypes, by its row."""
     row = getattr(Ops, op)
     node = UOp(row, _dtype(dtype), tuple(UOp(Ops.PARAM, _dtype(s), (), (n, ())) for n, s in enumerate(sources)), arg)
     return lambda *values: np.asarray(row.meaning(node, *values))
@@ -115,7 +115,7 @@ def floor_mod(x: int, y: int) -> int:
 
 
 def shuffle(value: Array, dtype: str, bits: int) -> Array:
-    """What the threads hold whose numbers in the warp differ in ``bits``.
+    """Return the values of the threads whose indices in the warp differ in ``bits``.
 
     Raises:
         KernelError: if one of them does not exist.
@@ -126,7 +126,8 @@ def shuffle(value: Array, dtype: str, bits: int) -> Array:
 
 
 def match(key: Array, threads: Array) -> Array:
-    """Of the warp's threads with the same key, how many come before each of them, and how many there are."""
+    """Return, per thread, the number of lower threads of the warp with the same key, and the number of all such
+    threads."""
     return meaning("MATCH", "int32", "int32")(np.broadcast_to(key, threads.shape))
 
 
@@ -194,7 +195,7 @@ def _in_order(places: list[Any], seed: int) -> list[Any]:
 
 
 class _Threads:
-    """The threads of a block: for each warp their numbers and coordinates, as columns; ``lidx0`` runs fastest.
+    """The threads of a block: for each warp their indices, as columns; ``lidx0`` is the fastest.
 
     ``agents`` access local memory: the warps, the copies to each slot of ``rings``, and a unit of each warp.
     """
@@ -219,7 +220,7 @@ class _Threads:
         self.agents += len(self.warps) if rings else 0
 
     def near_name(self, block: int, thread: int) -> str:
-        """A thread of a block, or what works on its own there."""
+        """Return the name of a thread of a block, or of an engine (copy or unit)."""
         agent = thread // WARP
         if agent < len(self.warps):
             return self.name(block * self.size + thread)
@@ -227,13 +228,13 @@ class _Threads:
         return f"the unit of warp {agent - self.agents + len(self.warps)}" if slot is None else f"a copy to {slot}"
 
     def name(self, thread: int) -> str:
-        """A thread of the launch, by its number."""
+        """Return the name of a thread of the launch."""
         found = [f"thread {thread % self.size}"] if self.size > 1 else []
         return " of ".join([*found, *([f"{self.kind} {thread // self.size}"] if self.blocks > 1 else [])])
 
 
 def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> dict[str, Watch]:
-    """Watches of the arguments that are written, by name; those that lie at one place share one."""
+    """Return the race detectors of written arguments, by name; arguments that share memory share one."""
     kept = {n: m for n, m in given.items() if isinstance(m, Memory)} if block.blocks * block.size > 1 else {}
     sizes: dict[tuple[int, int], int] = {}
     for m in kept.values():

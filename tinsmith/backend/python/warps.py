@@ -1,8 +1,8 @@
-"""The warps of a block, each a generator that yields where it may have to wait, and what such a wait orders.
+"""The warps of a block, as generators that yield at synchronization points, and the order that these establish.
 
-A new op that orders something is a subclass of ``Order``: what a warp leaves there for others, when it may go on, and
-what it knows then. What accesses local memory on its own is an ``Engine``. The rest follows: races are what nothing
-orders, a deadlock is that no warp may go on.
+A new synchronizing op is a subclass of ``Order``: the knowledge that an arriving warp publishes, the condition to
+continue, and the knowledge it has afterwards. Asynchronous accesses to local memory are made by an ``Engine``. The rest
+follows: unordered accesses are races, and a state in which no warp can continue is a deadlock.
 """
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Order:
         self.text = text
 
     def arrive(self, block: Block, warp: Warp) -> None:
-        """What the warp leaves behind as it comes."""
+        """Publish the warp's knowledge on arrival."""
 
     def ready(self, block: Block, warp: Warp) -> bool:
-        """Whether it may go on."""
+        """Return True if the warp may continue."""
         raise NotImplementedError
 
     def leave(self, block: Block, warp: Warp) -> None:
-        """What it knows as it goes on: its clocks are advanced."""
+        """Update the warp's clocks as it continues."""
 
 
 class Barrier(Order):
-    """All warps of the block come before one goes on, and know what each did to local memory."""
+    """A block-wide barrier: all warps arrive before one continues, and know all earlier accesses to local memory."""
 
     def arrive(self, block: Block, warp: Warp) -> None:
         meeting = block.meetings.setdefault(warp.met, Meeting(self.text, warp.near.told()))
@@ -55,7 +55,7 @@ class Barrier(Order):
 
 
 class WarpBarrier(Order):
-    """The threads of a warp know what each of them did."""
+    """A warp-wide barrier: the threads of a warp know each other's accesses."""
 
     def ready(self, block: Block, warp: Warp) -> bool:
         return True
@@ -65,44 +65,44 @@ class WarpBarrier(Order):
 
 
 class Meeting:
-    """Warps at a barrier: how many have come, and what all of them have told."""
+    """The state of a barrier: the number of warps that have arrived, and their merged clocks."""
 
     def __init__(self, text: str, told: Array) -> None:
         self.text, self.told, self.came = text, told, 0
 
 
 class Engine:
-    """What works on its own while warps go on: copies under way, or a unit that reads its operands in local memory.
+    """An asynchronous agent: pending copies, or a unit that reads its operands from local memory.
 
-    Its accesses are noted when a warp begins them, as those of a thread that knows what the warp knows by then, so that
-    others' accesses of the same elements must lie before that; or behind the wait by which a warp knows them done.
-    What they bring belongs to memory at the last such moment, and poison until then.
+    Its accesses are recorded when a warp issues them, as those of a thread with that warp's knowledge. So accesses of
+    other threads to the same elements must happen before that, or after a wait for their completion. Copied data
+    appears in memory at that wait, the latest possible time, and is poison before.
     """
 
     def __init__(self, number: int, agents: int) -> None:
         self.clock = Clock(number, np.array([[number * WARP]]), agents)
 
     def begin(self, warp: Warp) -> int:
-        """Accesses by ``clock`` are from now on those that the warp begins here; the time by which to wait for them."""
+        """Record the following accesses by ``clock`` as issued by the warp now; return the time to wait for."""
         self.clock.known = np.zeros_like(self.clock.known)
         self.clock.advance(warp.near.told())
         return self.clock.time
 
     def done(self, warp: Warp, time: int) -> None:
-        """The warp has waited for all that was begun up to a time."""
+        """Mark everything issued up to ``time`` as known to the warp, after its wait."""
         told = np.zeros_like(self.clock.known)
         told[self.clock.number] = time
         warp.near.advance(told)
 
 
 class Warp:
-    """Threads that run in lockstep, with clocks for local memory and for the device's."""
+    """Threads that run in lockstep, with clocks for local and for global memory."""
 
     def __init__(self, number: int, near: Clock, far: Clock) -> None:
         self.number, self.near, self.far = number, near, far
-        self.met = 0  # barriers behind it
+        self.met = 0  # number of barriers passed
         self.waits: Order | None = None
-        self.steps: Lines | None = None  # until it ends
+        self.steps: Lines | None = None  # the running generator; None when finished
 
 
 Lines = Generator[Order, None, None]
@@ -128,7 +128,7 @@ class Block:
             self.advance(able[0] if self.seed == FORWARD else able[-1] if self.seed == BACKWARD else draw.choice(able))
 
     def advance(self, warp: Warp) -> None:
-        """Run a warp to where it waits next, or to its end."""
+        """Run a warp to its next synchronization point, or to its end."""
         if warp.waits is not None:
             warp.waits.leave(self, warp)
         assert warp.steps is not None
@@ -154,10 +154,10 @@ class Block:
 
 
 def whole_warp(mask: Array, kernel: str, text: str) -> None:
-    """What the threads of a warp do together, some of them do not come to.
+    """Check that all threads of a warp execute a warp-wide statement.
 
     Raises:
-        KernelError: if so.
+        KernelError: if some threads do not.
     """
     if not mask.all():
         come = np.flatnonzero(mask)

@@ -1,10 +1,10 @@
-"""Memory that threads share: who wrote and who read each element, and what is ordered before what.
+"""Race detection for memory that threads share: the last accesses of each element, and the happened-before order.
 
-Time is counted per warp: it goes on where something orders what its threads did before what others do afterwards (a
-``Clock`` is advanced). An access happened before another one if one thread did both, or if the time of the first is
-among what the second one's clock knows (vector clocks: Lamport, 1978; Mattern, 1989). Two accesses of one element, at
-least one of which writes, are a *race* if neither happened before the other: found whatever the order in which the
-warps have run.
+Time is counted per warp: it advances at synchronization points, which order earlier accesses of its threads before
+later accesses of others (a ``Clock`` is advanced). An access happened before another one if one thread did both, or if
+the time of the first is among those that the second one's clock knows (vector clocks: Lamport, 1978; Mattern, 1989).
+Two accesses of one element, at least one of which writes, are a *race* if neither happened before the other. Races are
+found regardless of the order in which the warps have run.
 """
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tinsmith.ir.ops.op import Array
 from tinsmith.ir.text import short
 
 WARP: Final = 32
-# A stamp is an access in 64 bits: the warp's time, the thread, and the number of the statement. 0: there was none.
+# A stamp encodes an access in 64 bits: the warp's time, the thread, and the number of the statement. 0: none.
 _TIME, _THREAD = 46, 16
-_SEVERAL: Final = (1 << _TIME - _THREAD) - 1  # in place of a thread's number: more than one
+_SEVERAL: Final = (1 << _TIME - _THREAD) - 1  # stands for several threads in the thread field
 _THREADS: Final = _SEVERAL << _THREAD
 UNNUMBERED: Final = (1 << _THREAD) - 1
-NOWHERE: Final = ("<unknown>", 0)  # the kernel's own line is none of the user's
+NOWHERE: Final = ("<unknown>", 0)  # no user line: the kernel's own line is not in user code
 REPORT: Final = "report it, unless the program was built by hand: this is a bug of tinsmith"
 
 
 class Clock:
-    """What the threads of a warp know: of warp v, all that was done up to the time ``known[v]``."""
+    """The vector clock of a warp: it knows all accesses of warp v up to the time ``known[v]``."""
 
     def __init__(self, number: int, threads: Array, warps: int) -> None:
         self.number, self.threads, self.time = number, threads, 0
@@ -39,17 +39,17 @@ class Clock:
         self.advance(self.known)
 
     def told(self) -> Array:
-        """What others know who are told of all that was done here so far."""
+        """Return the clock to publish: the warp's knowledge, including its own accesses so far."""
         told = self.known.copy()
         told[self.number] = self.time
         return told
 
     def advance(self, told: Array) -> None:
-        """From now on the threads know what they have been told, and a new time begins."""
+        """Merge a published clock and begin a new time."""
         self.known = np.maximum(self.known, told)
         self.time += 1
         self.stamps = (self.time << _TIME) + (self.threads << _THREAD)
-        self.fresh = (int(self.known.min()) + 1) << _TIME  # of a stamp that may not be known
+        self.fresh = (int(self.known.min()) + 1) << _TIME  # the least stamp that may be unknown
 
 
 class Watch:
@@ -57,23 +57,24 @@ class Watch:
 
     Args:
         kernel, name: for messages.
-        statements: what each of them says, by its number.
-        size: elements.
-        warps: those whose times are told apart.
-        thread: the name of a thread, from its number.
-        near: nothing is there before it is written, and one of two threads writes in vain. Else threads may write
-            the same value to one place.
+        statements: text of each statement, by its number.
+        size: number of elements.
+        warps: number of warps (agents) with separate times.
+        thread: returns the name of a thread from its number.
+        near: local memory: a read before any write is an error, and two threads may not write one element, even the
+            same value. Otherwise threads may write the same value to one element.
     """
 
     def __init__(self, kernel: str, name: str, statements: Sequence[str], size: int, warps: int,
                  thread: Callable[[int], str], near: bool) -> None:
         self.kernel, self.name, self.statements, self.thread, self.near = kernel, name, statements, thread, near
-        self.unwritten: KernelError | None = None  # who read local memory in vain, unless it was a race
+        self.unwritten: KernelError | None = None  # a read of unwritten local memory, reported unless there is a race
         self.wrote = np.zeros(size, np.int64)
-        self.reads = np.zeros((warps, size), np.int64)  # each warp's last, by one of its threads or by several
+        # the last read by each warp, by one of its threads or by several
+        self.reads = np.zeros((warps, size), np.int64)
 
     def read(self, clock: Clock, at: Array, mask: Array, statement: int) -> None:
-        """Note that the threads of a warp read where ``mask`` holds; the arrays are of (threads or 1, lanes).
+        """Record reads by the threads of a warp where ``mask`` holds; the arrays are of (threads or 1, lanes).
 
         Raises:
             KernelError: for a race.
@@ -95,7 +96,7 @@ class Watch:
             row[at[several]] = stamps[several] | _THREADS
 
     def write(self, clock: Clock, at: Array, mask: Array, statement: int, data: Array, value: Array) -> None:
-        """Write ``value`` where ``mask`` holds, and note it.
+        """Write ``value`` where ``mask`` holds, and record it.
 
         Raises:
             KernelError: for a race.
@@ -110,13 +111,13 @@ class Watch:
         self._compare(clock, at, stamps, self.wrote[at], "writes", None if self.near else old != _bits(value))
         self.wrote[at] = stamps
         last = self.wrote[at]
-        beside = _others(last, stamps) & (self.near | (_bits(data[at]) != _bits(value)))  # in this very access
+        beside = _others(last, stamps) & (self.near | (_bits(data[at]) != _bits(value)))  # races within this access
         if beside.any():
             self._race(at[beside][0], stamps[beside][0], last[beside][0], "writes", "written")
 
     def _compare(self, clock: Clock, at: Array, stamps: Array, before: Array, verb: str,
                  among: Array | None = None) -> None:
-        """Accesses with those before, of one warp each (then a row per warp) or of any."""
+        """Check accesses for races with the earlier ones: of one warp each (a row per warp) or of any warp."""
         if before.max() < clock.fresh:
             return
         if before.ndim > 1:
@@ -145,8 +146,8 @@ class Watch:
 
 
 def _done(clock: Clock, at: Array, mask: Array, statement: int) -> tuple[Array, Array, Array]:
-    """Which threads and lanes access something, where, and the stamps; what is alike in all threads each one does."""
-    mask = mask & clock.all  # sums are quicker than views
+    """Return the mask, addresses and stamps of an access; a uniform access is made by each thread."""
+    mask = mask & clock.all  # a sum is faster than a broadcast view
     stamps = clock.stamps + (min(statement, UNNUMBERED) + np.zeros(mask.shape[1], np.int64))
     at = at + clock.none
     return (mask, at.reshape(-1), stamps.reshape(-1)) if mask.all() else (mask, at[mask], stamps[mask])
@@ -157,7 +158,7 @@ def _bits(values: Array) -> Array:
 
 
 def _others(before: Array, stamps: Array) -> Array:
-    """Where another thread was there."""
+    """Return True where another thread made the earlier access."""
     found: Array = (before != 0) & ((before ^ stamps) & _THREADS != 0)
     return found
 
@@ -171,7 +172,7 @@ _WRITES: Final = (Ops.STORE, Ops.STORE_TILE, Ops.ASYNC_COPY)
 
 
 def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
-    """The loads and stores of memory that several threads share, of which one writes; each once, in order."""
+    """Return the loads and stores of memory that several threads share and one writes; each once, in order."""
     lines = [u for u in program if u.op is Ops.SPECIAL]
     block = any(is_lane(u) for u in lines)
     if not lines:
@@ -182,7 +183,7 @@ def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
 
 
 def statement_text(u: UOp) -> str:
-    """An access in short.
+    """Return a short text of an access.
 
     >>> near = UOp(Ops.DEFINE_LOCAL, dtypes.int32.ptr(), (), ("tmp0", 4))
     >>> statement_text(UOp(Ops.LOAD, dtypes.int32, (near, UOp.index(3))))
@@ -193,7 +194,7 @@ def statement_text(u: UOp) -> str:
 
 
 def user_line(symbol: str, number: int) -> str:
-    """The user's line of a statement of a kernel that this process has compiled, or nothing."""
+    """Return the user's line of a statement of a kernel compiled in this process, or an empty string."""
     program = next((p for p in programs.values() if p.symbol == symbol), None)
     found = shared_accesses(program.uops) if program is not None else []
     if number >= len(found):
@@ -203,6 +204,6 @@ def user_line(symbol: str, number: int) -> str:
 
 
 def is_lane(u: UOp) -> bool:
-    """A SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
+    """Return True for a SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
     return u.op is Ops.SPECIAL and isinstance(u.arg, tuple) and str(u.arg[0]).startswith("lidx")
 

@@ -1,1 +1,1 @@
-"""Renderers: a linear program becomes source text. Base class, C family, LLVM IR."""
+"""Renderers: source text of a linear program, for the C family, LLVM IR and WGSL."""

@@ -1,83 +1,85 @@
-"""What the scheduler weighs, as rows of a target: when values are computed again, and how work is cut."""
+"""Scheduler costs of a target: when values are recomputed, and how reductions and scans are split."""
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
 class Cuts(NamedTuple):
-    """When long reductions and scans of few rows, and sums beside them, are cut, and into how many pieces."""
+    """When long reductions and scans of few rows, and the sums fused into them, are split, and into how many parts."""
 
-    long: int = 1 << 15  # elements per result from which a reduction with few results is cut
-    chunks: int = 32  # pieces of it
-    most_chunks: int = 1 << 12
-    most_others: int = 32  # at most, of maxima and the like
-    few: int = 64  # results that keep all cores busy by themselves, two for each core at least
-    few_products: int = 1 << 16  # those of a contraction
-    few_columns: float = 0.125  # those of sums down columns, as a share of the threads under way
-    least: int = 8  # chunks that are worth it, or steps of a contraction that are worth chunks
-    about: bool = False  # sums about a mean are cut, too
-    column: int = 1 << 62  # elements of a column from which on columns are cut
-    column_threads: int = 4  # threads of a block that share the way down such a column
-    scan: int = 1 << 14  # steps from which a scan is cut
-    scan_rows: int = 16  # of so many rows at most
-    scan_blocks: int = 64  # blocks that it is cut into, about; 0: as many as are under way together
-    scan_step: int = 16  # blocks hold whole vectors of so many steps where the length allows it
-    scan_threads: int = 256  # threads that share the steps of a block where there are cores to fill
-    scan_column: int = 64  # steps of a block that one thread goes through
-    scan_waves: int = 2  # blocks for each that is under way at a time
-    # Blocks add up their steps from the last to the first: what was read last is still near when they come to where
-    # each of them starts.
+    long: int = 1 << 15  # elements per result from which on a reduction with few results is split
+    chunks: int = 32  # parts to aim for, at least
+    most_chunks: int = 1 << 12  # parts of a sum, at most
+    most_others: int = 32  # parts of other reductions (maxima and similar), at most
+    few: int = 64  # results that keep all cores busy without splitting; two per core at least
+    few_products: int = 1 << 16  # the same for results of a contraction
+    few_columns: float = 0.125  # the same for column sums, as a share of the resident threads
+    least: int = 8  # parts, or steps of a contraction per part, from which on splitting is worth it
+    about: bool = False  # True if sums about a mean (variance) are split, too
+    column: int = 1 << 62  # elements of a column from which on column reductions are split
+    column_threads: int = 4  # threads of a block that share a part of such a column
+    scan: int = 1 << 14  # steps from which on a scan is split
+    scan_rows: int = 16  # rows of a scan to be split, at most
+    scan_blocks: int = 64  # blocks to split a scan into, about; 0: as many as are resident
+    scan_step: int = 16  # the steps per block are a multiple of this, where the length allows it
+    scan_threads: int = 256  # threads that share the steps of a block of a scan, on a grid
+    scan_column: int = 64  # steps of a scan's block that one thread computes in sequence
+    scan_waves: int = 2  # blocks of a scan per resident block (waves)
+    # Blocks of a scan sum their steps from last to first: the latest elements read are still cached when the second
+    # pass starts at the beginning of each block.
     backwards: bool = False
-    blocks: int = 16  # of rows, wished where sums are added up beside them
-    least_blocks: int = 8  # at least: work for several cores, and few partial results to sum up
-    shared_row: int = 64  # elements of a row that the threads of a block share
-    thread_values: int = 0  # those that each holds, where they go through rows together
-    least_row: int = 16  # fewer are no whole vectors
-    scatters: bool = False  # they become sums where they would keep few threads busy
-    asked_places: int = 64  # places up to which every place of a scatter asks every step
-    sorted_steps: int = 256  # steps of a scatter that are worth sorting
-    # Their places come in multiples of this, since threads may ask for the steps of places that do not exist.
+    blocks: int = 16  # row blocks desired for partial sums fused into another kernel
+    least_blocks: int = 8  # row blocks at least: work for several cores, but few partial results
+    shared_row: int = 64  # elements of a row from which on the threads of a block share it
+    thread_values: int = 0  # elements per thread where threads share rows
+    least_row: int = 16  # elements of a row, at least: fewer do not fill vectors
+    scatters: bool = False  # True if scatters with too little parallel work are rewritten as sums or sorts
+    asked_places: int = 64  # number of places up to which a scatter becomes a sum over all steps per place
+    sorted_steps: int = 256  # steps of a scatter from which on sorting is worth it
+    # The place count of a sorted scatter is rounded up to this multiple: threads may look up places beyond the last.
     asked_beyond: int = 1 << 10
 
 
 CUTS_FOR_CORES = Cuts(most_others=1 << 12, about=True, column=1 << 10, scan_blocks=0, backwards=True, thread_values=8,
-                      scatters=True)  # of a grid, which are to be filled
+                      scatters=True)  # for a grid, whose cores need to be filled
 
 
 class Costs(NamedTuple):
-    """What the scheduler weighs: when a value is computed again, and when work is cut into pieces."""
+    """Scheduler costs: when a value is recomputed instead of stored, and how work is split."""
 
-    recompute: int = 48  # operations per element up to which all kernels but one that read a value compute it again
-    light: int = 12  # the same for a value of small reductions that have memory in any case
-    places: int = 128  # operations per element spent on computing a value again at several places of one kernel
-    operand: int = 12  # operations per element of a value that a contraction reads many times over
-    rows: int = 8  # rows that a multi-pass kernel needs before it may hold work worth several cores
+    recompute: int = 48  # operations per element up to which a value is recomputed by all of its kernels but one
+    light: int = 12  # the same for a value of small reductions that is stored in any case
+    places: int = 128  # operations per element for recomputing a value at several places of one kernel, at most
+    operand: int = 12  # operations per element of a value that a contraction reads many times, at most
+    rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     small_work: int = 1 << 14  # elements below which parallelism does not matter
-    # Products per element up to which a row-by-column value is computed again instead of stored.
+    # Products per element up to which a row-by-column value (score matrix) is recomputed instead of stored.
     stream_depth: int = 128
-    streams: bool = True  # a contraction of a function of a contraction is one kernel
-    # It is one for factors of so many bytes, of exponentials relative to their rows, with ``chain_rows`` rows at least
-    # that share the other factor: what a matrix unit's registers hold between two products.
+    streams: bool = True  # a contraction of a function of a contraction becomes one kernel
+    # The same only for factors of at most ``chain_bytes`` bytes per element and an online softmax, with at least
+    # ``chain_rows`` rows that share the other factor: back-to-back contractions in a matrix unit's registers. 0: never.
     chain_bytes: int = 0
     chain_rows: int = 32
-    sums_beside: bool = True  # sums of what another kernel goes through are added up there, block of rows by block
-    sum_steps: int = 16  # rows that such a block has at least: fewer, and partial sums are much to write and read again
-    maps_beside: bool = False  # that kernel computes other maps of its rows, too
-    chunk: int = 3 << 9  # products of a chunk of a long contraction
-    sum_chunk: int = 1 << 14  # elements of a chunk of a long sum
-    copied: int = 8  # bytes of kernel traffic that take as long as one byte from another device
-    rounds: int = 1 << 18  # bytes of a collective's value from which less traffic is worth more rounds
-    digits: range = range(4, 12)  # bits of a digit of a sort: counters stay in the nearest cache, or in registers
-    piece: int = 16  # elements of a sort that are compared with each other, where pieces are sorted side by side
-    balance: float = 77.0  # products that a staged unit does while memory moves a byte
-    launch: float = 1e9  # while a kernel is launched
-    sector: int = 32  # bytes that memory moves together
-    split_lines: float = 0.25  # the share of its time that a product loses where an operand's rows begin inside one
-    no_boxes: float = 6.0  # where they are no boxes, so that another unit must do it
-    cuts: Cuts = Cuts()  # into how many pieces
+    # sums over the rows that another kernel traverses are fused into it, one partial sum per block of rows
+    sums_beside: bool = True
+    sum_steps: int = 16  # rows per such block, at least: with fewer, partial sums cost too much memory traffic
+    maps_beside: bool = False  # other elementwise results of the same rows are fused into that kernel, too
+    chunk: int = 3 << 9  # products per part of a split contraction
+    sum_chunk: int = 1 << 14  # elements per part of a split sum
+    copied: int = 8  # bytes of kernel memory traffic that take as long as one byte from another device
+    rounds: int = 1 << 18  # bytes of a collective's value from which on less traffic is worth more rounds
+    digits: range = range(4, 12)  # bits per digit of a radix sort: counters stay in L1, or in registers
+    piece: int = 16  # elements of a sort that are compared with each other, where parts are sorted side by side
+    balance: float = 77.0  # products of a staged matrix unit per byte of memory traffic
+    launch: float = 1e9  # cost of a kernel launch, in such products
+    sector: int = 32  # bytes of a memory sector
+    split_lines: float = 0.25  # relative slowdown of a product whose operand rows are not aligned to sectors
+    # slowdown of a product whose operands cannot be copied as boxes (TMA), so that another unit computes it
+    no_boxes: float = 6.0
+    cuts: Cuts = Cuts()  # how reductions and scans are split
 
 
 CORE_COSTS = Costs()
 GRID_COSTS = Costs(light=48, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True, chunk=1 << 9,
                    sum_chunk=1 << 12, digits=range(4, 7))
-RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # where a thread for each digit ranks a piece
+RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

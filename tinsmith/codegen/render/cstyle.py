@@ -1,4 +1,4 @@
-"""C: text that people read, and that gcc, clang and their kin compile."""
+"""C with GCC's vector extension: readable text, compiled by gcc, clang and compatible compilers."""
 from __future__ import annotations
 
 import math
@@ -10,7 +10,7 @@ from tinsmith.codegen.render.language import INFIX, MATH, Body, CLanguage, adden
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 
-_WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST)  # vectors of any dtype, as they are
+_WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST)  # these accept vectors of any dtype
 _BY_LANE = (*MATH, Ops.FMOD, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST)
 _BFLOAT16 = (
     "typedef unsigned short bf16;",
@@ -22,8 +22,8 @@ _BFLOAT16 = (
 
 
 class VectorBody(Body):
-    """C with GCC's vectors: a value is one expression. Where no vector operator has our meaning, a loop goes over the
-    lanes; conditions that one such loop alone reads are written inside it, without a name."""
+    """The body of a C kernel with vector types: one expression per value. Operations without a vector operator of the
+    same meaning become a loop over the lanes; conditions read only by one such loop are inlined into it."""
 
     def __init__(self, renderer: CLanguage, program: Sequence[UOp]) -> None:
         super().__init__(renderer, program)
@@ -31,14 +31,14 @@ class VectorBody(Body):
             u: [] for u in program if u.dtype.is_bool and u.op is not Ops.LOAD and self.by_lane(u)}
         for u in program:
             if u.op is Ops.VECTORIZE and len(u.src) == 1:
-                self.uses[u.src[0]] += self.uses[u] - 1  # a spread has no name: its users write the scalar
+                self.uses[u.src[0]] += self.uses[u] - 1  # a splat has no variable: its users write the scalar
             for s in u.src:
                 if s in users:
                     users[s].append(u)
         self.masks = {mask for mask, used in users.items() if len(used) == 1 and self.by_lane(used[0])}
 
     def by_lane(self, u: UOp) -> bool:
-        """Whether a loop over the lanes is written."""
+        """Return True if the operation is written as a loop over the lanes."""
         if u.op is Ops.STORE:
             return u.src[2].dtype.count > 1 and (u.src[1].dtype.count > 1 or len(u.src) > 3)
         if u.dtype.count == 1:
@@ -51,7 +51,8 @@ class VectorBody(Body):
             u.op in _BY_LANE or u.dtype.is_bool or u.src[0].dtype.is_bool)
 
     def has_name(self, u: UOp) -> bool:
-        """What is used twice, and vectors, whose text would grow with every lane."""
+        """Return True if a value gets a variable: used more than once, or a vector, whose text would grow with every
+        lane."""
         if u.op is Ops.VECTORIZE:
             return len(u.src) > 1
         if u.dtype.count > 1:
@@ -70,7 +71,7 @@ class VectorBody(Body):
         self.line(f"{self.type_of(u)} {name} = {values[0]};")
 
     def declare_lanes(self, prefix: str, u: UOp, lane: str) -> None:
-        """A name for a vector that is filled lane by lane."""
+        """Declare a vector that is filled lane by lane."""
         name = self.fresh(prefix)
         self.text[u] = [name]
         self.line(f"{self.type_of(u)} {name};")
@@ -79,7 +80,7 @@ class VectorBody(Body):
     # *** lanes ***
 
     def lane(self, node: UOp) -> str:
-        """The element number ``lane`` of a value, seen through spreads and sums without a name."""
+        """Return the element ``lane`` of a value; splats and sums without a variable are expanded."""
         text = self.text[node][0]
         if node.dtype.count == 1:
             return text
@@ -87,14 +88,14 @@ class VectorBody(Body):
             return self.spread_source(node)
         if node.dtype.scalar is dtypes.index and node.op in (Ops.ADD, Ops.MUL):
             return self.renderer.plain(node, [self.lane(s) for s in node.src])
-        return f"{text}[lane]" if text.isidentifier() else text  # else: a mask
+        return f"{text}[lane]" if text.isidentifier() else text  # otherwise a mask
 
     def lane_index(self, index: UOp) -> str:
-        """One lane of an index; a scalar is the index of the first."""
+        """Return one lane of an index; a scalar index is that of the first lane."""
         return strip(self.lane(index) if index.dtype.count > 1 else f"{addend(self.text[index][0])}+lane")
 
     def spread_source(self, node: UOp) -> str:
-        """The scalar that a spread repeats."""
+        """Return the scalar that a splat repeats."""
         if node.op is Ops.VECTORIZE:
             return self.text[node.src[0]][0]
         return self.renderer.literal(node.dtype.scalar, node.arg)
@@ -118,7 +119,7 @@ class VectorBody(Body):
         src = [self.text[s][0] for s in u.src]
         if op is Ops.VECTORIZE and len(src) == 1:
             return self.splat(dtype, src[0])
-        if op is Ops.VECTORIZE:  # of scalars, or of the lanes of vectors beside each other
+        if op is Ops.VECTORIZE:  # of scalars, or of the lanes of adjacent vectors
             lanes = [text if s.dtype.count == 1 else self.spread_source(s) if _is_spread(s) else f"{text}[{i}]"
                      for s, text in zip(u.src, src) for i in range(s.dtype.count)]
             return f"({kind}){{{', '.join(lanes)}}}"
@@ -130,7 +131,7 @@ class VectorBody(Body):
         if op is Ops.BITCAST:
             return f"(({kind}){src[0]})"
         spread = [op in (*INFIX, Ops.MULADD, Ops.SHL, Ops.SHR) and _is_spread(s) for s in u.src]
-        if not all(spread):  # next to a vector, arithmetic takes a spread scalar as it is
+        if not all(spread):  # arithmetic with a vector accepts a scalar operand unchanged
             src = [self.spread_source(s) if alone else text for s, text, alone in zip(u.src, src, spread)]
         return self.renderer.plain(u, src)
 
@@ -159,7 +160,7 @@ class VectorBody(Body):
         return self.line(f"{guard}{place} = {strip(self.text[value][0])};")
 
     def machine(self, u: UOp) -> None:
-        """An operation that C has no expression for: a call."""
+        """Write an operation without a C expression as a call."""
         if u.op is Ops.MMA:
             return self.declare("alu", u, [f"{u.arg.name}({', '.join(self.text[s][0] for s in u.src)})"])
         name = "__builtin_prefetch"
@@ -170,7 +171,7 @@ class VectorBody(Body):
 
 
 class CRenderer(CLanguage):
-    """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread number and count."""
+    """C99 with GCC's vector extension. Kernels take their buffers in order, then the thread index and thread count."""
 
     scalar_types = CLanguage.scalar_types | {"bfloat16": "bf16"}
     bool_header = "#include <stdbool.h>\n"
@@ -212,7 +213,7 @@ class CRenderer(CLanguage):
 
 
 class ReadableRenderer(CRenderer):
-    """C for people, never compiled: what is one operation of the program is one operation of the text."""
+    """C for reading, never compiled: one operation of the program is one operation of the text."""
 
     fused = "fma"
 

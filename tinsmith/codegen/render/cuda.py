@@ -1,4 +1,5 @@
-"""CUDA C++ without any header, as NVRTC compiles it; 16-bit floats are bits, converted by PTX instructions."""
+"""CUDA C++ without headers, as NVRTC compiles it; 16-bit floats are stored as bits and converted by PTX instructions.
+"""
 from __future__ import annotations
 
 import copy
@@ -30,7 +31,7 @@ _HELPERS = {
     **bfloat16("__device__ inline", "__uint_as_float(", "__float_as_uint(", "unsigned int", "unsigned short"),
     **{f"{name}_nan": f'__device__ inline float {name}_nan(float x, float y) {{ float z; '
                       f'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}'
-       for name in ("max", "min")},  # NaN is handed on
+       for name in ("max", "min")},  # NaN propagates
     # Some ptxas (12.6 to 13.0) lose a neg.s32 or neg.s16 below two maxima or minima, which become VIMNMX3.
     "minus": '__device__ inline int minus(int x) { int y; asm("sub.u32 %0, 0, %1;" : "=r"(y) : "r"(x)); return y; }',
     "add_by_product": "__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
@@ -58,7 +59,7 @@ _HELPERS = {
                  "vote.sync.ballot.b32 %0, p, 0xffffffff; @!p not.b32 %0, %0; }" : "=r"(set) : "r"(key), "r"(1 << n));
     same &= set;
   }
-  return make_int2(__popc(same & before), __popc(same)); }""",  # votes on each bit: half of what C's text becomes
+  return make_int2(__popc(same & before), __popc(same)); }""",  # one vote per bit: half the instructions of C text
     "tf32": "__device__ inline float tf32(float x) { unsigned int y = __float_as_uint(x); return x == x ? "
             "__uint_as_float((y + 0xfff + (y >> 13 & 1)) & 0xffffe000) : x; }",
 }
@@ -68,20 +69,21 @@ _SINCE_SM_90 = {"tf32": '__device__ inline float tf32(float x) { unsigned int y;
                         '"=r"(y) : "f"(x)); return __uint_as_float(y); }'}
 _VECTORS = GPURenderer.scalar_types | {"int64": "longlong", "uint64": "ulonglong", "tf32": "float"}
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
-           ("ushort", "unsigned short", 2))  # vectors of eight, which the language lacks: (name, type of a lane, bytes)
+           ("ushort", "unsigned short", 2))  # vectors of eight, which CUDA lacks: (name, lane type, lane bytes)
 
-# A replayed graph lets blocks of the next kernel come while the last ones of this one run; they wait here for its end.
+# Programmatic dependent launch: a replayed graph may start blocks of the next kernel while the last blocks of this one
+# run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
 _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({slot}, {2});",
              Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
-_ONE = "blockDim.z"  # of a block with less than three axes, which the compiler does not know
-RESIDENT = 512  # threads of a multiprocessor that hide latencies of products: each has 128 registers
-UNROLLED = 16  # iterations up to which a loop is written out by the compiler
+_ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
+RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
+UNROLLED = 16  # iterations up to which the compiler unrolls a loop
 
 
 def generation(arch: str) -> int:
-    """The number in the name of an architecture, by which they are ordered.
+    """Return the number in an architecture's name, by which architectures are ordered.
 
     >>> generation("sm_90a") < generation("sm_100")
     True
@@ -90,7 +92,7 @@ def generation(arch: str) -> int:
 
 
 def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
-    """What generated CUDA may use; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
+    """Return the target of generated CUDA; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
     rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
     staged = tuple(u for u in units.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
@@ -101,15 +103,15 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
 
 
 def _above_one(u: UOp) -> bool:
-    """Whether a quotient of float32 is that of a sigmoid: by 1 + EXP2, which is good to two places itself. To divide
-    exactly takes ten times as long, which is felt behind a matrix product."""
+    """Return True for a float32 quotient by 1 + EXP2 (a sigmoid). The divisor itself is good to two ulp only, and exact
+    division takes ten times as long, which is noticeable in the epilogue of a matrix product."""
     below = u.src[1].src[0] if u.src[1].op is Ops.GEP else u.src[1]
     ones = [s.arg for s in below.src if s.op is Ops.CONST] if below.op is Ops.ADD else []
     return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
 
 
 def _negated(u: UOp, src: list[str]) -> str:
-    """What an operation changes the sign of; "" if it does something else."""
+    """Return the operand that an operation negates; "" for other operations."""
     if u.op is Ops.NEG:
         return src[0]
     factors = {Ops.SUB: (0, None), Ops.MUL: (-1, -1)}.get(u.op, ())
@@ -117,7 +119,8 @@ def _negated(u: UOp, src: list[str]) -> str:
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
-    """A type as the language has them for up to four lanes, and the function that makes one."""
+    """Return the definition of a vector type of eight, like CUDA's own types of up to four lanes, and its constructor.
+    """
     lanes = "xyzwstuv"
     return (f"struct __align__({8 * size}) {base}8 {{ {kind} {', '.join(lanes)}; }};\n"
             f"__device__ inline {base}8 make_{base}8({', '.join(f'{kind} {x}' for x in lanes)}) {{ "
@@ -125,7 +128,7 @@ def vector_of_eight(base: str, kind: str, size: int) -> str:
 
 
 def matrix_function(unit: MatrixUnit) -> str:
-    """A function around the unit's instruction: c is updated, a and b are 32-bit registers."""
+    """Return a device function with the unit's instruction: c is updated in place, a and b are 32-bit registers."""
     registers = {"a": unit.fragment_a.size * unit.a.itemsize // 4, "b": unit.fragment_b.size * unit.b.itemsize // 4}
     c = [f"c{i}" for i in range(unit.fragment_c.size)]
     given = [f"{name}{i}" for name, count in registers.items() for i in range(count)]
@@ -140,7 +143,7 @@ def matrix_function(unit: MatrixUnit) -> str:
 
 
 def packed(low: str, high: str) -> str:
-    """Two elements of 16 bits as a word; that of which they are the halves, if there is one.
+    """Pack two 16-bit elements into a word; return the word itself if they are its halves.
 
     >>> packed("x", "y"), packed("(unsigned short)(w)", "(unsigned short)(w >> 16)")
     ('pack16(x, y)', 'w')
@@ -150,7 +153,7 @@ def packed(low: str, high: str) -> str:
 
 
 def matrix_loader(count: int, turned: bool) -> str:
-    """A function by which a warp loads matrices (PTX ISA, ``ldmatrix``)."""
+    """Return a device function by which a warp loads matrices (PTX ISA, ``ldmatrix``)."""
     parameters, into, outputs = (", ".join(form.format(n) for n in range(count)) for form in (
         "unsigned int& w{}", "%{}", '"=r"(w{})'))
     form = f"x{count}{'.trans' * turned}"
@@ -160,7 +163,8 @@ def matrix_loader(count: int, turned: bool) -> str:
 
 
 def _shifts(program: Sequence[UOp]) -> bool:
-    """Whether a program is one of shifts more than of floats, so that integer sums had better not wait for them."""
+    """Return True if a program has more shifts and bit operations than float operations (a hash or random numbers): its
+    integer additions should not compete with them for the integer pipeline."""
     lanes = {True: 0, False: 0}
     for u in program:
         if (u.dtype.is_float and u.op.alu) or (u.dtype.scalar is dtypes.uint32 and u.op in _BITS):
@@ -169,7 +173,7 @@ def _shifts(program: Sequence[UOp]) -> bool:
 
 
 def _words(body: LaneBody, operand: UOp) -> list[str]:
-    """An operand of 16 bits in registers, two elements a word."""
+    """Return the registers of an operand of 16-bit elements, two per 32-bit word."""
     if operand.op is Ops.BITCAST and operand.src[0].dtype.itemsize == 4:
         return [strip(x) for x in body.text[operand.src[0]]]
     lanes = body.text[operand]
@@ -177,7 +181,7 @@ def _words(body: LaneBody, operand: UOp) -> list[str]:
 
 
 class CUDARenderer(GPURenderer):
-    """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
+    """Kernels take their buffers, then their variables; the program determines the threads per block."""
 
     reinterpreted = "bitcast<{kind}>({value})"
     shared = "__shared__ __align__(16)"
@@ -198,13 +202,14 @@ class CUDARenderer(GPURenderer):
         self.helpers = dict(_HELPERS)
         for since, table in ((80, _SINCE_SM_80), (90, _SINCE_SM_90)):
             self.helpers |= table if generation(self.arch) >= since else {}
-        self.near: dict[UOp, int] = {}  # of a program with rings: where the parts of local memory begin
+        self.near: dict[UOp, int] = {}  # with rings: offset of each array in local memory
         self.maps: dict[Map, int] = {}
-        self.by_products = False  # of a program of shifts: integers are added where floats are multiplied
-        self.pipelined = False  # of a program whose loops load ahead: those inside are written out
+        self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
+        self.pipelined = False  # loops load ahead (software pipeline): inner loops are unrolled
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
-        if self.near and name.startswith("lidx") and name != "lidx0":  # alike in a warp, which the compiler cannot know
+        # equal in a warp, which the compiler cannot prove
+        if self.near and name.startswith("lidx") and name != "lidx0":
             return f"__shfl_sync(0xffffffff, threadIdx.{AXES[int(name[4:])]}, 0)"
         return super().thread(name, program)
 
@@ -244,7 +249,7 @@ class CUDARenderer(GPURenderer):
         return super().parameters(program) + views
 
     def render(self, name: str, program: Sequence[UOp]) -> str:
-        own = copy.copy(self)  # knows what is particular to this program
+        own = copy.copy(self)  # a copy that holds the state of this program
         own.by_products, own.pipelined = _shifts(program), any(u.op is Ops.BARRIER and u.src for u in program)
         if any(u.op is Ops.DEFINE_RING for u in program):
             own.near, own.maps = rings.offsets(program), maps(program)
@@ -261,7 +266,7 @@ class CUDARenderer(GPURenderer):
         return "".join(line + "\n" for line in lines)
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
-        """The call that adds a·b to the sums ``acc`` in place."""
+        """Return the call that adds a·b to the accumulators ``acc`` in place."""
         if unit.a.itemsize == 2:
             given = [packed(low, high) for x in (a, b) for low, high in zip(x[::2], x[1::2])]
         else:
@@ -279,7 +284,8 @@ class CUDARenderer(GPURenderer):
                 f"descriptor({name}, {rings.chunk_bytes(u.arg[2])}, {u.arg[2].row});")
 
     def ring_line(self, body: LaneBody, u: UOp) -> None:
-        """Slots are named by their barriers' addresses, tiles by their descriptors."""
+        """Write a line of a ring or a staged unit. Slots are represented by the addresses of their barriers, tiles by
+        descriptors."""
         text = [strip(body.text[s][0]) for s in u.src]
         if u.op is Ops.DEFINE_RING:
             first = " && ".join(f"threadIdx.{AXES[n]} == 0" for n, name in enumerate(
@@ -291,7 +297,7 @@ class CUDARenderer(GPURenderer):
         elif u.op in _OF_SLOTS:
             slot = f"{text[0]} + 8 * ({text[1]})"
             body.line(_OF_SLOTS[u.op].format(*text, slot=slot, arg=u.arg, warp=self.target.warp))
-        elif u.op is Ops.IF:  # from here on each thread has so many registers
+        elif u.op is Ops.IF:  # from here on each thread has this many registers (setmaxnreg)
             change = "inc" if u.arg * block_threads(body.program) > self.target.block_registers else "dec"
             body.line(f'asm volatile("setmaxnreg.{change}.sync.aligned.u32 {u.arg};");')
         elif u.op is Ops.ASYNC_COPY:
@@ -305,7 +311,7 @@ class CUDARenderer(GPURenderer):
             if u.src[0].op not in (Ops.MMA, Ops.DEFINE_ACC, Ops.PHI):
                 body.declare("mma", u, body.text[u.src[0]])
             else:
-                body.text[u] = body.text[u.src[0]]  # in place; of an equal step in another loop elsewhere
+                body.text[u] = body.text[u.src[0]]  # updated in place; in another loop an equal step writes its own
             name = rings.step_name(u.arg, rings.turned_tiles(u))
             a = text[1:2] if u.src[1].op is Ops.TILE else _words(body, u.src[1])
             body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
@@ -323,7 +329,8 @@ class CUDARenderer(GPURenderer):
     def head(self, name: str, program: Sequence[UOp]) -> str:
         threads = block_threads(program)
         blocks = RESIDENT // threads if self.pipelined else 0
-        told = blocks > 2 or any(u.op is Ops.MMA for u in program)  # else the compiler's own choice is no worse for two
+        # with two blocks or fewer, the compiler's own choice is as good
+        told = blocks > 2 or any(u.op is Ops.MMA for u in program)
         fewest = f", {blocks}" if blocks > 1 and told else ""
         if self.near:
             fewest = f", {rings.side_by_side(program, threads, self.target)}"

@@ -1,7 +1,8 @@
-"""Dot products of vector registers in LLVM IR: units whose tiles are vectors, so that LLVM gives them registers.
+"""Dot-product instructions on vector registers in LLVM IR (VNNI, bf16 dot products): matrix units whose tiles are
+vectors, so that LLVM allocates their registers.
 
-Each 32-bit lane of a sum gets the products of the two or four elements that both operands have there: b is a vector
-from memory, a the same 32 bits in every lane.
+Each 32-bit lane of an accumulator gets the dot product of the two or four elements in that lane of both operands: b is
+a vector from memory, a is the same 32 bits in every lane.
 """
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from tinsmith.ir import Ops, UOp
 
 
 class Form(NamedTuple):
-    """How a unit is written.
+    """The LLVM intrinsic of a dot-product unit.
 
     Attributes:
-        function: the intrinsic of (sum, first, second). The one for bytes takes unsigned ones first, then signed ones.
-        element: the type of an element of first and second; "": they are words of 32 bits.
-        b_first: b is what comes first.
+        function: the intrinsic of (accumulator, first, second); for bytes, first is unsigned and second signed.
+        element: element type of first and second; "": 32-bit words.
+        b_first: True if b is the first operand.
     """
 
     function: str
@@ -36,12 +37,12 @@ FORMS = {
 
 
 def is_dot(program: Sequence[UOp]) -> bool:
-    """Whether the units of a program are dot products of vectors."""
+    """Return True if the program's matrix units are dot products of vectors."""
     return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
 
 
 class Dots(Fragments):
-    """The fragments of one kernel. A sum is a vector like any other."""
+    """The fragments of a kernel with dot products. An accumulator is an ordinary vector."""
 
     def write(self, u: UOp) -> bool:
         if u.op is Ops.LOAD_TILE:
@@ -55,7 +56,7 @@ class Dots(Fragments):
         return True
 
     def address(self, u: UOp) -> str:
-        """Where a fragment begins: it has one row."""
+        """Return the address operand of a fragment, which has one row."""
         return f"ptr {self.at(u)}, align {u.src[0].dtype.itemsize}"
 
     def multiply(self, u: UOp, form: Form) -> str:
@@ -71,7 +72,7 @@ class Dots(Fragments):
 
 
 def _memory_type(u: UOp) -> str:
-    """32-bit lanes, of operands as integers."""
+    """Return the LLVM type of a fragment in memory: 32-bit lanes, integers for operands."""
     scalar = u.dtype.scalar
     words = u.dtype.count * scalar.itemsize // 4
     return "i32" if words == 1 else f"<{words} x {'float' if scalar is dtypes.float32 else 'i32'}>"

@@ -1,7 +1,8 @@
-"""What OpenCL, CUDA and Metal have in common: C over scalars, with vectors only where memory is touched.
+"""Common base of the OpenCL, CUDA, Metal and WGSL renderers: C over scalars, with vector types only for memory
+accesses.
 
-A vector value is held as one scalar per lane, which these machines compute on anyway; loads and stores of whole
-vectors use the language's vector types. 16-bit floats are kept as their bits where the language has no such type.
+A vector value is one scalar per lane, as SIMT machines compute it anyway; loads and stores of full vectors use the
+language's vector types. 16-bit floats are stored as their bits where the language has no such type.
 """
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ AXES = "xyz"
 
 
 def bfloat16(inline: str, float_of: str, bits_of: str, uint: str = "uint", ushort: str = "ushort") -> dict[str, str]:
-    """Both conversions of bfloat16, which compute on bits."""
+    """Return both conversions of bfloat16, computed on bits."""
     return {"bf16_float": f"{inline} float bf16_float({ushort} x) {{ return {float_of}({uint})x << 16); }}",
             "float_bf16": f"{inline} {ushort} float_bf16(float x) {{ {uint} u = {bits_of}x);\n"
                           "  return x != x ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }"}
 
 
 def exact_fmod(inline: str, *kinds: str) -> dict[str, str]:
-    """FMOD for languages whose own function is not exact: the greatest y*2**n first, every difference is a float."""
+    """Return FMOD for languages whose own is not exact: subtract y*2**n from the greatest n down; every difference is
+    exact."""
     return {f"exact_fmod{kind[0] * (kind == 'float')}": (
         f"{inline} {kind} exact_fmod{kind[0] * (kind == 'float')}({kind} x, {kind} y) {{\n"
         f"  {kind} a = x < 0 ? -x : x, b = y < 0 ? -y : y, c = b;\n"
@@ -42,7 +44,7 @@ def exact_fmod(inline: str, *kinds: str) -> dict[str, str]:
 
 
 def called(helpers: Mapping[str, str], text: str) -> list[str]:
-    """The functions and names among ``helpers`` that occur in a text, or in a later one of them."""
+    """Return the definitions among ``helpers`` that a text uses, directly or through a later helper."""
     found: list[str] = []
     for name, helper in reversed(list(helpers.items())):
         if mentions(text, name) or any(mentions(other, name) for other in found):
@@ -51,47 +53,47 @@ def called(helpers: Mapping[str, str], text: str) -> list[str]:
 
 
 def is_uniform(condition: UOp) -> bool:
-    """Whether a condition is the same for all lanes."""
+    """Return True if a condition is the same for all lanes."""
     return condition.dtype.count == 1 or (condition.op is Ops.VECTORIZE and len(condition.src) == 1)
 
 
 def block_threads(program: Sequence[UOp]) -> int:
-    """How many threads a block has."""
+    """Return the number of threads per block."""
     return math.prod(launch_size(program, "lidx"))
 
 
 def in_blocks(program: Sequence[UOp]) -> bool:
-    """Whether the program counts on its blocks: it has threads, or local memory that a block shares."""
+    """Return True if the program depends on its block size: it has thread indices or local memory shared by a block."""
     return bool(launch_size(program, "lidx")) or any(u.op is Ops.DEFINE_LOCAL for u in program)
 
 
 def is_wide(node: UOp) -> bool:
-    """Whether an index may lie beyond 32 bits."""
+    """Return True if an index may exceed 32 bits."""
     if node.dtype.scalar is not dtypes.index:
         return False
     return node.vmin < -(1 << 31) or node.vmax >= 1 << 31
 
 
 class GPURenderer(CLanguage):
-    """Base of the languages. A subclass says how they spell things, a hole in braces for each part that varies.
+    """Base of the GPU languages. A subclass gives their spelling, as templates with fields in braces.
 
     Attributes:
-        shared: before an array of local memory.
-        places: where the number of a block and of a thread along an ``{axis}`` stand.
-        lanes: what names the lanes of a vector.
-        load_vector, store_vector: the vector at a pointer; ``{space}`` is the memory's.
-        guarded_vectors: a vector may be declared empty, and be loaded under a condition.
-        unaligned: a vector may start at any element.
-        reinterpreted: the bits of ``{value}`` as ``{kind}``; ``{a}``: of a value of type ``{source}``.
-        helpers: functions, by name: those are written that the kernel calls.
-        mixes_widths: an operator takes integers of 32 and 64 bits, and an index may have either.
-        warps: what the threads of a warp do together.
+        shared: prefix of an array in local memory.
+        places: block and thread index along an ``{axis}``.
+        lanes: suffixes that select the lanes of a vector.
+        load_vector, store_vector: vector access at a pointer; ``{space}`` is the address space.
+        guarded_vectors: a vector may be declared uninitialized and loaded under a condition.
+        unaligned: vector accesses may start at any element.
+        reinterpreted: the bits of ``{value}`` as ``{kind}``; of ``{a}`` of type ``{source}``.
+        helpers: helper functions by name; those that a kernel calls are written.
+        mixes_widths: operators accept mixed 32- and 64-bit integers, and an index may be either.
+        warps: warp operations (shuffle, match, barrier).
     """
 
     shared = ""
     places = ("gid.{axis}", "lid.{axis}")
-    spaces = ("", "")  # of local memory and of buffers
-    vector_types: Mapping[str, str] = {}  # by dtype, where vectors have other names than their lanes
+    spaces = ("", "")  # address spaces of local memory and of buffers
+    vector_types: Mapping[str, str] = {}  # vector type names by dtype, where they differ from the lane type's name
     vector_widths: tuple[int, ...] = (4, 2)
     lanes = tuple(f".{x}" for x in "xyzwstuv")
     load_vector = "*((const {space}{kind}*)({at}))"
@@ -109,31 +111,30 @@ class GPURenderer(CLanguage):
         "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
         "float16": "ushort", "bfloat16": "ushort", "float32": "float", "float64": "double"}
 
-    # *** what the languages spell differently ***
+    # *** spelling of the languages ***
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
-        """The expression of ``gidx0`` or ``lidx0``."""
+        """Return the expression of ``gidx0`` or ``lidx0``."""
         return self.places[name.startswith("lidx")].format(axis=AXES[int(name[4:])])
 
     def vector_type(self, dtype: DType) -> str:
         return f"{self.vector_types.get(dtype.scalar.name) or self.memory_type(dtype.scalar)}{dtype.count}"
 
     def memory_type(self, dtype: DType) -> str:
-        """The type of an element in memory: bools are bytes."""
+        """Return the type of an element in memory: bools are bytes."""
         return self.type_name(dtypes.uint8) if dtype.is_bool else self.type_name(dtype)
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
-        """The statement that adds a·b to the sums ``acc`` in place."""
+        """Return the statement that adds a·b to the accumulators ``acc`` in place."""
         raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
 
     def ring_line(self, body: LaneBody, u: UOp) -> None:
-        """A line about a ring, about steps of a unit that works on its own, or about the registers that threads share
-        out."""
+        """Write a line of a ring, of an asynchronous matrix unit, or of register redistribution."""
         raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language",
                            "a list of opts without TC and ROLES")
 
     def warp(self, u: UOp, program: Sequence[UOp], value: str = "") -> str:
-        """What the threads of a warp do together."""
+        """Return the text of a warp operation."""
         if u.op not in self.warps:
             raise CompileError(type(self).__name__, f"threads of this language have no {u.op.name}",
                                "a smaller GROUP, a list of opts without TC or RANK")
@@ -141,36 +142,37 @@ class GPURenderer(CLanguage):
         return self.warps[u.op].format(value=strip(value), arg=u.arg, mask=hex((1 << threads) - 1))
 
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
-        """Pairs of 16 bits as words, or words as such pairs; ``before``: what the pairs were cast from."""
+        """Regroup pairs of 16-bit lanes into words, or words into such pairs; ``before``: the lanes before an earlier
+        cast."""
         raise CompileError(type(self).__name__, "a BITCAST changes the number of lanes", "a list of opts without TC")
 
     def result(self, u: UOp, text: str) -> str:
-        """What an operation gives, as the program means it."""
+        """Return the result of an operation with the program's semantics."""
         return text
 
     # *** statements ***
 
     def declaration(self, kind: str, values: dict[str, str], mutable: bool = False) -> str:
-        """Names for values of one type; ``mutable``: they are assigned to later."""
+        """Declare variables of one type; ``mutable``: they are assigned to later."""
         return f"{kind} {', '.join(f'{name} = {value}' for name, value in values.items())};"
 
     def guarded(self, condition: str, statement: str) -> str:
         return f"if ({condition}) {statement}"
 
     def wide_type(self) -> str:
-        """The type of indices beyond 32 bits."""
+        """Return the type of indices beyond 32 bits."""
         return self.type_name(dtypes.int64)
 
     def widened(self, text: str) -> str:
-        """An index of 32 bits in 64."""
+        """Return a 32-bit index converted to 64 bits."""
         return f"({self.wide_type()}){text}"
 
     def narrowed(self, text: str) -> str:
-        """An index of 64 bits in 32, where the language asks for it."""
+        """Return a 64-bit index converted to 32 bits, where the language requires it."""
         return text
 
     def choose(self, condition: str, a: str, b: str) -> str:
-        """``a`` where the condition holds, else ``b``."""
+        """Select ``a`` where the condition holds, else ``b``."""
         return f"({condition}?{a}:{b})"
 
     # *** scalars ***
@@ -196,21 +198,21 @@ class GPURenderer(CLanguage):
         return f"{memory}[{strip(index)}]"
 
     def element(self, memory: UOp, name: str, index: str) -> str:
-        """One element of memory as a value."""
+        """Return one element of memory as a value."""
         place = self.place(name, index)
         return f"({place}!=0)" if memory.dtype.scalar.is_bool else place
 
     def assign(self, memory: UOp, name: str, index: str, value: str) -> str:
-        """The statement that stores one element."""
+        """Return the statement that stores one element."""
         return f"{self.place(name, index)} = {strip(value)};"
 
     def vector(self, form: str, memory: UOp, dtype: DType, at: str, lanes: Sequence[str] = ()) -> str:
-        """``load_vector`` or ``store_vector`` of ``dtype.count`` neighbouring elements."""
+        """Format ``load_vector`` or ``store_vector`` for ``dtype.count`` adjacent elements."""
         return form.format(space=self.spaces[memory.op is not Ops.DEFINE_LOCAL], kind=self.vector_type(dtype), at=at,
                            lanes=", ".join(map(strip, lanes)), count=dtype.count)
 
     def pieces(self, u: UOp, index: UOp) -> list[int]:
-        """How many lanes each access of a whole vector takes."""
+        """Return the lanes of each access that a vector load or store is split into."""
         count = u.dtype.count if u.op is Ops.LOAD else u.src[2].dtype.count
         dtype = u.src[0].dtype.scalar
         if index.dtype.count > 1 or dtype.is_bool:
@@ -235,7 +237,7 @@ class GPURenderer(CLanguage):
 
 
 class LaneBody(Body):
-    """Scalars, an expression per lane of every value."""
+    """A kernel body in which a vector is a list of scalar expressions, one per lane."""
 
     renderer: GPURenderer
 
@@ -246,7 +248,7 @@ class LaneBody(Body):
         return self.renderer.wide_type() if is_wide(u) else super().type_of(u)
 
     def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
-        """Names for a value, one per lane."""
+        """Declare variables for a value, one per lane."""
         name = self.fresh(prefix)
         names = [name] if len(values) == 1 else [f"{name}_{lane}" for lane in range(len(values))]
         given = {n: strip(v) for n, v in zip(names, values)}
@@ -271,9 +273,9 @@ class LaneBody(Body):
 
     def machine(self, u: UOp) -> None:
         r, text = self.renderer, self.text
-        if u.op is Ops.SHUFFLE:  # a line of its own: not every thread computes what stands in an expression
+        if u.op is Ops.SHUFFLE:  # as a statement of its own: an expression may be evaluated by only some of the threads
             self.declare("alu", u, [r.warp(u, self.program, x) for x in text[u.src[0]]])
-        elif u.op is Ops.MATCH:  # two integers: threads of the warp with the same key before this one, and all of them
+        elif u.op is Ops.MATCH:  # (lower lanes with the same key, all lanes with that key)
             found = self.fresh("same")
             self.line(f"{r.vector_type(u.dtype)} {found} = {r.warp(u, self.program, text[u.src[0]][0])};")
             text[u] = [found + lane for lane in r.lanes[:2]]
@@ -281,7 +283,7 @@ class LaneBody(Body):
             self.line(r.warp(u, self.program))
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
-        elif u.op is Ops.LOAD_MATRIX:  # a word of two elements each
+        elif u.op is Ops.LOAD_MATRIX:  # 32-bit words of two elements each
             name, count = self.fresh("word"), u.dtype.count // 2
             words = [f"{name}_{n}" for n in range(count)]
             self.line(f"{r.type_name(dtypes.uint32)} {', '.join(words)};")
@@ -316,7 +318,8 @@ class LaneBody(Body):
             self.declare("alu", u, text[u])
 
     def operation(self, u: UOp) -> list[str]:
-        """An elementwise operation, lane by lane; on wide indices in 64 bits, not widened afterwards."""
+        """Return an elementwise operation, lane by lane. Operations on wide indices are computed in 64 bits rather than
+        widened afterwards."""
         r, wide, src = self.renderer, is_wide(u), [self.text[s] for s in u.src]
         widens = wide if r.mixes_widths else wide or any(map(is_wide, u.src))
         if widens:
@@ -330,7 +333,7 @@ class LaneBody(Body):
     # *** memory ***
 
     def at(self, index: UOp, lane: int) -> str:
-        """The place of one lane: of a single index the lanes are neighbours."""
+        """Return the address of one lane; a scalar index is the first of adjacent lanes."""
         text = self.text[index][lane if index.dtype.count > 1 else 0]
         text = self.renderer.narrowed(text) if is_wide(index) else text
         return text if lane == 0 or index.dtype.count > 1 else f"{addend(text)}+{lane}"
@@ -379,7 +382,7 @@ class LaneBody(Body):
 
 
 def divisor(index: UOp) -> int:
-    """A number that divides an index line for all threads and loops; 0 for the index 0."""
+    """Return a number that divides an index for all threads and iterations; 0 for the index 0."""
     terms, constant = linear_form(index)
     found = abs(constant)
     for factor in terms.values():

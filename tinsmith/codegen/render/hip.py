@@ -1,4 +1,4 @@
-"""HIP C++ for AMD's GPUs, by clang's own names: no header is needed. bfloat16 is kept as its bits."""
+"""HIP C++ for AMD GPUs, in clang builtins: no header is needed. bfloat16 is stored as its bits."""
 from __future__ import annotations
 
 import re
@@ -20,11 +20,11 @@ _HELPERS = bfloat16("__attribute__((device)) inline", "__builtin_bit_cast(float,
     "shuffle_xor": """template<typename T> __attribute__((device)) inline T shuffle_xor(T x, int bits) {
   int lane = __builtin_amdgcn_mbcnt_lo(~0u, 0u) ^ bits;
   return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, x))); }"""}
-_MIXED = {dtypes.float16: "half", dtypes.bfloat16: "short"}  # what the lanes of a matrix unit's operands are
+_MIXED = {dtypes.float16: "half", dtypes.bfloat16: "short"}  # lane types of a matrix unit's operands
 
 
 def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
-    """What generated HIP may use; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
+    """Return the target of generated HIP; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
     rows = units.RDNA3 if arch.startswith("gfx11") else ()
     return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
                   dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL,
@@ -33,7 +33,7 @@ def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
 
 
 class HIPRenderer(GPURenderer):
-    """Kernels take their buffers, then their variables; a block has as many threads as the program asks for."""
+    """Kernels take their buffers, then their variables; the program determines the threads per block."""
 
     shared = "__attribute__((shared, aligned(16)))"
     barrier = ('__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); __builtin_amdgcn_s_barrier(); '
@@ -73,7 +73,7 @@ class HIPRenderer(GPURenderer):
         return "".join(lines) + text
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
-        """The sums as one vector, the instruction, and the sums again."""
+        """Return the statements that pack the accumulators into a vector, call the instruction, and unpack them."""
         kind = f"{_MIXED[unit.a]}16"
         lane = "" if unit.a is dtypes.float16 else "(short)"
         given = [f"{kind}{{{', '.join(lane + x for x in operand)}}}" for operand in (a, b)]

@@ -1,6 +1,6 @@
-"""C and the languages after it: a kernel is a function of loops over expressions of scalars.
+"""The C language family: a kernel is a function with loops over scalar expressions.
 
-``CLanguage`` says how a language spells things, ``Body`` walks over a program and gives values their names.
+``CLanguage`` defines a language's spelling, ``Body`` walks a program and names its values.
 """
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.AND: "&", 
 MATH = {Ops.SQRT: "sqrt", Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2",
         Ops.LOG1P: "log1p", Ops.SIN: "sin", Ops.COS: "cos", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
         Ops.TRUNC: "trunc", Ops.SCALE: "scalb"}
-GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)  # beyond a type of less than 32 bits
+# results may exceed a type of less than 32 bits
+GROWS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD, Ops.SHL, Ops.IDIV)
 _WRAPPED = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULADD)
 _TWICE = (Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
 
 
 class CLanguage(Renderer):
-    """What C and the languages after it have in common: a kernel is a function of loops over expressions of scalars.
+    """Common base of C-like languages: a kernel is a function with loops over scalar expressions.
 
-    The fields say how a language spells things.
+    The fields give the language's spelling.
     """
 
     scalar_types = {d.name: d.c_name for d in (*dtypes.all, dtypes.index, dtypes.void)} | {"float16": "_Float16"}
-    buffer = "{const}{kind}* data{number}"  # how a buffer is declared as a parameter
+    buffer = "{const}{kind}* data{number}"  # declaration of a buffer parameter
     variable = "const int {name}"
     barrier = "barrier();"
-    bits16: tuple[DType, ...] = (dtypes.bfloat16,)  # types that are kept as their bits
+    bits16: tuple[DType, ...] = (dtypes.bfloat16,)  # float types stored as their bits
     nan, infinity = "NAN", "INFINITY"
     functions: Mapping[Op, str] = MATH
-    function_name = "{name}{f}"  # "f" of a float
-    fmod = "fmod{f}"  # the function, which must be exact
-    fused = ""  # the function that rounds a·b + c once; "": two operations
-    wraps = True  # signed integers wrap around: by the language, or by an option of its compiler
+    function_name = "{name}{f}"  # {f} is "f" for float32
+    fmod = "fmod{f}"  # an exact remainder function
+    fused = ""  # a function that rounds a·b + c once; "": two operations
+    wraps = True  # signed integers wrap around, by the language or by a compiler option
 
-    # *** what values are ***
+    # *** types and literals ***
 
     def type_name(self, dtype: DType) -> str:
         return self.scalar_types[dtype.scalar.name]
 
     def memory_type(self, dtype: DType) -> str:
-        """The type of an element in memory."""
+        """Return the type of an element in memory."""
         return self.type_name(dtype)
 
     def literal(self, dtype: DType, value: float | int | bool) -> str:
-        """A constant of a scalar type."""
+        """Return a constant of a scalar type."""
         if dtype in self.bits16:
             return str(int(np.asarray(value, dtype.numpy).view(np.uint16)))
         if dtype.is_float and not math.isfinite(value):
             return self.nan if math.isnan(value) else self.infinity if value > 0 else f"(-{self.infinity})"
         if dtype.is_float:
-            text = str(dtype.numpy.type(value)) + "f" if dtype.itemsize <= 4 else repr(value)  # the fewest digits
+            text = str(dtype.numpy.type(value)) + "f" if dtype.itemsize <= 4 else repr(value)  # shortest representation
             return f"({text})" if text.startswith("-") else text
         if dtype.is_bool:
             return "1" if value else "0"
@@ -69,10 +70,10 @@ class CLanguage(Renderer):
             return f"{value}u"
         return str(value) if value >= 0 else f"({value})" if value != -(1 << 31) else "(-2147483647-1)"
 
-    # *** expressions: of a UOp's scalar type, also where ``src`` are the operands of one lane of it ***
+    # *** expressions: of a UOp's scalar type, also where ``src`` are the operands of one lane ***
 
     def operation(self, u: UOp, src: list[str]) -> str:
-        """One elementwise operation."""
+        """Return an elementwise operation."""
         if u.op is Ops.CAST:
             return self.cast(u.dtype.scalar, u.src[0].dtype.scalar, src[0])
         if u.op is Ops.BITCAST:
@@ -80,12 +81,12 @@ class CLanguage(Renderer):
         return self.cut(u, self.plain(u, src))
 
     def cut(self, u: UOp, text: str) -> str:
-        """A result in its type, where C computes it as an int."""
+        """Truncate a result to its type where C computes it as an int."""
         small = u.dtype.is_int and u.dtype.itemsize < 4 and u.op in GROWS
         return f"(({self.type_name(u.dtype.scalar)}){text})" if small else text
 
     def plain(self, u: UOp, src: list[str]) -> str:
-        """An operation in the widest of C's types."""
+        """Return an operation with C's integer promotion, not yet truncated."""
         op, dtype = u.op, u.dtype.scalar
         a, b = src[0], src[1] if len(src) > 1 else ""
         if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:
@@ -117,9 +118,9 @@ class CLanguage(Renderer):
         return self.call(self.function_name, dtype, src, self.functions[op])
 
     def wrapped(self, u: UOp, src: list[str]) -> str:
-        """An operation whose result may not fit its signed type, computed in the unsigned one, where it wraps around.
-        The first operand takes the others along."""
-        held = u.dtype.scalar if u.dtype.itemsize >= 4 else dtypes.int32  # narrower ones are computed in
+        """Compute an operation that may overflow its signed type in the unsigned type, where it wraps around. The first
+        operand's type converts the others."""
+        held = u.dtype.scalar if u.dtype.itemsize >= 4 else dtypes.int32  # narrower types are computed as int32
         a, *others = src
         first = f"({self.type_name(dtypes.uint64 if held.itemsize == 8 else dtypes.uint32)}){a}"
         if u.op is Ops.NEG:
@@ -134,7 +135,7 @@ class CLanguage(Renderer):
         return f"{function.format(name=name, f='f' if dtype.itemsize == 4 else '')}({', '.join(map(strip, src))})"
 
     def divide(self, u: UOp, a: str, b: str) -> str:
-        """Rounds down; 0 for a zero divisor; -x where the divisor is -1, which cannot trap."""
+        """Return floor division: 0 for a zero divisor, -x for the divisor -1, which cannot trap."""
         sign = "/" if u.op is Ops.IDIV else "%"
         if u.src[1].is_const and u.src[1].arg > 0 and all(nonnegative(s) for s in u.src):
             return f"({a}{sign}{b})"
@@ -157,7 +158,7 @@ class CLanguage(Renderer):
         return f"({inside}?{shifted}:{beyond})"
 
     def to_float(self, dtype: DType, a: str) -> str:
-        """A 16-bit float, kept as its bits, as a float."""
+        """Convert a 16-bit float, stored as its bits, to float32."""
         return f"{'half' if dtype is dtypes.float16 else 'bf16'}_float({strip(a)})"
 
     def from_float(self, dtype: DType, a: str) -> str:
@@ -183,7 +184,7 @@ class CLanguage(Renderer):
         return f"(({t})({strip(a)}))"
 
     def bound(self, value: int) -> str:
-        """A bound of an integer type as a floating-point literal."""
+        """Return a bound of an integer type as a floating-point literal."""
         return repr(float(value))
 
     def bitcast(self, dtype: DType, source: DType, a: str) -> str:
@@ -195,11 +196,11 @@ class CLanguage(Renderer):
         return f"for ({kind} {name} = {start}; {name} < {end}; {name}++) {{"
 
     def local(self, u: UOp) -> str:
-        """An array of local memory; "" if it is declared elsewhere."""
+        """Declare an array in local memory; "" if it is declared elsewhere."""
         raise NotImplementedError
 
     def parameters(self, program: Sequence[UOp]) -> list[str]:
-        """Buffers, const where nothing is stored to them, and variables."""
+        """Return the parameter list: buffers, const if they are not stored to, and variables."""
         written = {u.src[0] for u in program if u.op is Ops.STORE}
         out = []
         for u in program:
@@ -211,11 +212,11 @@ class CLanguage(Renderer):
         return out
 
     def head(self, name: str, program: Sequence[UOp]) -> str:
-        """What stands before the kernel's body."""
+        """Return the text between the kernel's parameters and its body."""
         raise NotImplementedError
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        """What stands before the kernel."""
+        """Return the text before the kernel."""
         return ""
 
     def body(self, program: Sequence[UOp]) -> list[str]:
@@ -226,11 +227,11 @@ class CLanguage(Renderer):
 
 
 class Body:
-    """The lines of one kernel. ``text`` holds what stands for a value: expressions of its lanes, or one of all."""
+    """The body of one kernel. ``text`` maps a value to its expressions: one per lane, or a single vector expression."""
 
     def __init__(self, renderer: CLanguage, program: Sequence[UOp]) -> None:
         self.renderer, self.program, self.current = renderer, program, program[0]
-        self.uses: Counter[UOp] = Counter()  # how often each value is written down
+        self.uses: Counter[UOp] = Counter()  # number of uses of each value in the text
         for u in program:
             times = 2 if self.repeats(u) else 1
             for s in u.src:
@@ -241,7 +242,7 @@ class Body:
         self.depth = 1
 
     def repeats(self, u: UOp) -> bool:
-        """Whether the text of a source can occur more than once: such a source gets a name first."""
+        """Return True if an operation's text repeats a source, so that the source needs a variable."""
         if u.op in _TWICE or (u.op is Ops.CAST and u.src[0].dtype.is_float and u.dtype.is_int):
             return True
         return any(s.dtype.count > 1 for s in u.src) and (u.op in (Ops.GEP, Ops.LOAD, Ops.STORE) or u.op.elementwise)
@@ -303,18 +304,18 @@ class Body:
             self.machine(u)
 
     def limits(self, u: UOp) -> list[str]:
-        """Start and end of a range."""
+        """Return start and end of a range."""
         return [self.text[s][0] for s in u.src]
 
     def constant(self, u: UOp) -> list[str]:
         raise NotImplementedError
 
     def declare(self, prefix: str, u: UOp, values: list[str]) -> None:
-        """A name for a value."""
+        """Declare a variable for a value."""
         raise NotImplementedError
 
     def value(self, u: UOp) -> None:
-        """An elementwise operation, or lanes put together."""
+        """Write an elementwise operation, or a vector of lanes."""
         raise NotImplementedError
 
     def load(self, u: UOp) -> None:
@@ -324,17 +325,17 @@ class Body:
         raise NotImplementedError
 
     def machine(self, u: UOp) -> None:
-        """A machine's own operation."""
+        """Write an operation of the machine (matrix unit, tile, prefetch)."""
         raise NotImplementedError
 
 
 def special_name(u: UOp) -> str:
-    """``tid``, or ``gidx0`` of ``("gidx0", size)``."""
+    """Return the name of a SPECIAL: ``tid``, or ``gidx0`` for ``("gidx0", size)``."""
     return str(u.arg[0] if isinstance(u.arg, tuple) else u.arg)
 
 
 def shifts_inside(u: UOp) -> bool:
-    """Whether a shift is by a constant that C allows."""
+    """Return True if a shift is by a constant within the type's width, as C requires."""
     return bool(u.src[1].is_const and 0 <= u.src[1].arg < u.dtype.scalar.bits)
 
 
@@ -352,7 +353,7 @@ def overflows(u: UOp) -> bool:
 
 
 def strip(text: str) -> str:
-    """Without outer parentheses that enclose the whole text."""
+    """Strip parentheses that enclose the full text."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     inner, depth = text[1:-1], 0
@@ -365,6 +366,6 @@ def strip(text: str) -> str:
 
 
 def addend(text: str) -> str:
-    """A side of a +, without parentheses that it does not need: operators inside bind as tightly."""
+    """Return an operand of +, without redundant parentheses: operators inside bind at least as tightly."""
     inner = strip(text)
     return text if any(c in inner for c in "?=<>&|^") else inner

@@ -1,4 +1,4 @@
-"""LLVM IR: explicit vectors, accumulators as loop phis, masked and gathered memory.
+"""LLVM IR: explicit vectors, accumulators as loop phis, masked loads and stores, gather and scatter.
 
 A kernel is ``void name(ptr args, i64 tid, i64 nthreads)``; ``args`` holds the buffers' addresses in order, then the
 variables as 64-bit integers, then the address of the local memory, one slice per thread.
@@ -16,7 +16,7 @@ from tinsmith.codegen.render.tiles import Fragments, Tiles
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 
-STACK_BYTES = 32 << 10  # local memory up to here is on the stack
+STACK_BYTES = 32 << 10  # local memory up to this size is on the stack
 
 
 class LLVMRenderer(Renderer):
@@ -29,7 +29,7 @@ class LLVMRenderer(Renderer):
 
 
 class _Module(Arithmetic):
-    """One kernel in blocks: loops, conditions, memory and vectors."""
+    """The basic blocks of one kernel: loops, conditions, memory and vectors."""
 
     def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
         super().__init__(renderer, name, program)
@@ -39,7 +39,8 @@ class _Module(Arithmetic):
             if u.op is Ops.DEFINE_ACC:
                 for r in u.src[1:]:
                     self.accumulators.setdefault(r, []).append(u)
-        self.phis: dict[UOp, list[UOp]] = {u: [] for u in program if u.op is Ops.DEFINE_ACC}  # what updates them
+        # the PHIs that update each accumulator
+        self.phis: dict[UOp, list[UOp]] = {u: [] for u in program if u.op is Ops.DEFINE_ACC}
         for u in program:
             if u.op is Ops.PHI:
                 self.phis[u.src[0]].append(u)
@@ -59,7 +60,7 @@ class _Module(Arithmetic):
             self.write(u)
         self.tiles.end()
         if any(u.op is Ops.STORE and u.arg == "stream" for u in self.program):
-            self.line("fence seq_cst")  # stores past the caches are ordered by nothing weaker
+            self.line("fence seq_cst")  # non-temporal stores are ordered by nothing weaker
         body = "\n".join(self.lines)
         head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads) {{\nentry:\n"
         tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n" + self.tiles.constants()
@@ -125,7 +126,7 @@ class _Module(Arithmetic):
         elif op is Ops.STORE:
             self.store(u)
         elif op is Ops.PREFETCH:
-            kind = type_name(u.src[0].dtype.scalar, memory=True)  # not "inbounds": it may be past the end
+            kind = type_name(u.src[0].dtype.scalar, memory=True)  # not "inbounds": the address may be past the end
             at = self.value(f"getelementptr {kind}, ptr {self.names[u.src[0]]}, i64 {self.names[u.src[1]]}")
             self.call("void", "llvm.prefetch.p0", ("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1"))
         else:
@@ -141,7 +142,7 @@ class _Module(Arithmetic):
         self.label(yes)
 
     def meet(self, u: UOp) -> None:
-        """The end of a condition: accumulators have their new values if it held."""
+        """End a condition; accumulators get phis of their old and new values."""
         before, after, held = self.ifs[u]
         inside = self.block
         self.line(f"br label %{after}")
@@ -152,12 +153,12 @@ class _Module(Arithmetic):
                 self.rename(acc, self.value(f"phi {type_name(acc.dtype)} {new}"))
 
     def rename(self, acc: UOp, name: str) -> None:
-        """What an accumulator holds from here on."""
+        """Set the current SSA name of an accumulator."""
         self.names[acc] = name
         for u in self.phis[acc]:
             self.names[u] = name
 
-    # *** loops: bottom-tested, guarded where they might not run ***
+    # *** loops: bottom-tested, guarded if they may have no iterations ***
 
     def open(self, u: UOp) -> None:
         start, end = (self.names[s] for s in u.src)
@@ -204,7 +205,7 @@ class _Module(Arithmetic):
     # *** memory ***
 
     def pointer(self, memory: UOp, index: UOp) -> str:
-        """The address of an element; of each lane's where the index is a vector."""
+        """Return the address of an element; a vector of addresses for a vector index."""
         kind = type_name(memory.dtype.scalar, memory=True)
         return self.value(f"getelementptr inbounds {kind}, ptr {self.names[memory]}, {self.typed(index)}")
 
@@ -229,7 +230,7 @@ class _Module(Arithmetic):
 
     @contextmanager
     def only_where(self, valid: UOp, what: str) -> Iterator[None]:
-        """A branch around an access: an address that does not exist is never touched."""
+        """Branch around an access, so that an invalid address is never touched."""
         yes, after = self.fresh(what), self.fresh(f"{what.removesuffix('e')}ed")
         self.line(f"br i1 {self.names[valid]}, label %{yes}, label %{after}")
         self.label(yes)
@@ -239,7 +240,7 @@ class _Module(Arithmetic):
 
     def masked(self, names: tuple[str, str], dtype: DType, memory: UOp, index: UOp,
                valid: UOp | None) -> tuple[str, list[tuple[str, str]]]:
-        """The intrinsic of neighbours, or of places that lie apart, and which of them: where, aligned how, valid."""
+        """Return the masked intrinsic (contiguous, or gather/scatter) and its address, alignment and mask arguments."""
         apart, n = index.dtype.count > 1, dtype.count
         mask = self.names[valid] if valid is not None else "splat (i1 true)"
         name = f"llvm.masked.{names[apart]}.{suffix_of(type_name(dtype, memory=True))}.{f'v{n}' * apart}p0"
@@ -266,7 +267,7 @@ class _Module(Arithmetic):
             function, reached = self.masked(("store", "scatter"), dtype, memory, index, valid)
             self.call("void", function, (kind, name), *reached)
         else:
-            if u.arg == "stream":  # the HINT opt has made sure of the alignment
+            if u.arg == "stream":  # the HINT opt has checked the alignment
                 align = f"align {dtype.itemsize * n}, !nontemporal !0"
             self.line(f"store {kind} {name}, ptr {self.pointer(memory, index)}, {align}")
 
@@ -299,7 +300,7 @@ _VALUES: dict[Op, Callable[[Any, UOp], str]] = {
 
 
 def only_lane(valid: UOp | None) -> int | None:
-    """The lane for which a constant condition of a vector holds, if it is one alone."""
+    """Return the only lane for which a constant vector condition holds, else None."""
     if valid is None or valid.op is not Ops.VECTORIZE or any(s.op is not Ops.CONST for s in valid.src):
         return None
     lanes = [i for i, s in enumerate(valid.src) if s.arg]

@@ -1,4 +1,4 @@
-"""Arithmetic as LLVM IR: where an instruction or an intrinsic does not do what the op table says, several do."""
+"""Arithmetic in LLVM IR: instruction sequences for ops whose semantics no single instruction or intrinsic has."""
 from __future__ import annotations
 
 import struct
@@ -10,7 +10,7 @@ from tinsmith.ir import Op, Ops, UOp
 
 
 class Lines:
-    """A kernel being written: its lines, the names of values, and the declarations that it needs."""
+    """The text of a kernel under construction: lines, names of values, and declarations."""
 
     def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
         self.renderer, self.name, self.program, self.current = renderer, name, program, program[0]
@@ -28,7 +28,7 @@ class Lines:
         return f"%v{self.count}"
 
     def call(self, result: str, function: str, *arguments: tuple[str, str]) -> str:
-        """Call an intrinsic, declaring it."""
+        """Call an intrinsic and declare it."""
         kinds = ", ".join(t for t, _ in arguments)
         self.declarations[f"declare {result} @{function}({kinds})"] = None
         text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})"
@@ -41,7 +41,7 @@ class Lines:
         return f"{type_name(u.dtype)} {self.names[u]}"
 
     def joined(self, parts: list[str], dtype: DType) -> str:
-        """Vectors of one width side by side, two at a time."""
+        """Concatenate vectors of equal width, pairwise."""
         while len(parts) > 1:
             kind, both = type_name(dtype), 2 * dtype.count
             parts = [self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask_of(range(both))}")
@@ -51,7 +51,7 @@ class Lines:
 
 
 class Arithmetic(Lines):
-    """Ops on values that have names."""
+    """Elementwise operations on named values."""
 
     def alu(self, u: UOp) -> str:
         op, kind, source = u.op, type_name(u.dtype), u.src[0].dtype
@@ -93,7 +93,7 @@ class Arithmetic(Lines):
         return self.value(f"{f}add {kind} {self.value(f'{f}mul {kind} {src[0]}, {src[1]}')}, {src[2]}")
 
     def greatest(self, u: UOp, kind: str, src: list[str]) -> str:
-        """MAX or MIN; a NaN on either side wins."""
+        """Write MAX or MIN; a NaN operand propagates."""
         if not u.dtype.is_float:
             sign = "u" if u.dtype.is_unsigned else "s"
             return self.call(kind, f"llvm.{sign}{u.op.name.lower()}.{suffix_of(kind)}", *((kind, s) for s in src))
@@ -102,7 +102,7 @@ class Arithmetic(Lines):
         return self.choose(u, self.value(f"fcmp uno {kind} {src[1]}, {src[1]}"), src[1], best)
 
     def scale(self, u: UOp) -> str:
-        """Whole registers: what is narrower than 128 bits fills a part of one, what is wider than 512 is cut."""
+        """Write SCALE on full registers: vectors below 128 bits are padded, those above 512 bits are split."""
         scalar, count = u.dtype.scalar, u.dtype.count
         lanes = min(max(count, 128 // scalar.bits), 512 // scalar.bits)
         kind, bits = type_name(scalar.vec(lanes)), lanes * scalar.bits
@@ -118,7 +118,7 @@ class Arithmetic(Lines):
         return self.value(f"shufflevector {kind} {joined}, {kind} poison, {mask_of(range(count))}")
 
     def excerpt(self, u: UOp, start: int, lanes: int) -> str:
-        """Lanes of a value from ``start`` on, followed by zeros."""
+        """Return ``lanes`` lanes of a value from ``start`` on, padded with zeros."""
         count = u.dtype.count
         if count == lanes:
             return self.names[u]
@@ -129,7 +129,7 @@ class Arithmetic(Lines):
         return self.value(f"shufflevector {self.typed(u)}, {type_name(u.dtype)} zeroinitializer, {mask_of(order)}")
 
     def divide(self, u: UOp, kind: str, src: list[str]) -> str:
-        """Rounds down; the divisor is made 1 where it is 0 or -1, so that nothing can trap."""
+        """Write floor division or remainder; a divisor of 0 or -1 is replaced by 1, so that nothing can trap."""
         word = "div" if u.op is Ops.IDIV else "rem"
         positive = u.src[1].is_const and u.src[1].arg > 0
         if u.dtype.is_unsigned or (positive and all(nonnegative(s) for s in u.src)):
@@ -181,7 +181,7 @@ class Arithmetic(Lines):
             zero = literal_zero(source) if a.is_float else self.zero(u)
             return self.value(f"{'fcmp une' if a.is_float else 'icmp ne'} {source} {x}, {zero}")
         meets = a.is_float and a.itemsize == 2 and (b.is_int or b.itemsize == 2)
-        if meets:  # half and bfloat meet in float; LLVM's saturating conversion of half mistakes NaN
+        if meets:  # half and bfloat go through float; LLVM's saturating conversion of half mistakes NaN
             x, source = self.value(f"fpext {source} {x} to {wide}"), wide
         if source == wide and b.scalar is dtypes.bfloat16:
             return self.to_bfloat(x, a.count)
@@ -200,8 +200,8 @@ class Arithmetic(Lines):
         return self.value(f"bitcast {self.typed(u.src[0])} to {type_name(u.dtype)}")
 
     def to_bfloat(self, x: str, count: int) -> str:
-        """Rounded to nearest, ties to even: adding 0x7fff and the lowest bit that stays carries when it should. The
-        processor's own conversion (vcvtneps2bf16) takes subnormal numbers for 0."""
+        """Round float32 to bfloat16, to nearest with ties to even: add 0x7fff and the lowest kept bit. The processor's
+        own conversion (vcvtneps2bf16) flushes subnormal numbers to 0."""
         floats, words, shorts, halves, bits = (type_name(d.vec(count)) for d in (
             dtypes.float32, dtypes.int32, dtypes.int16, dtypes.bfloat16, dtypes.bool))
 
@@ -223,7 +223,7 @@ def _integers(word: str, on_bools: str = "") -> dict[str, str]:
     return {"int": word, "uint": word, "bool": on_bools or word}
 
 
-# Instructions of two operands, by the kind of these.
+# Binary instructions, by the kind of their operands.
 WORDS: dict[Op, dict[str, str]] = {
     Ops.ADD: {"float": "fadd", **_integers("add", "or")}, Ops.SUB: {"float": "fsub", **_integers("sub")},
     Ops.MUL: {"float": "fmul", **_integers("mul", "and")}, Ops.FDIV: {"float": "fdiv"},
@@ -233,7 +233,7 @@ WORDS: dict[Op, dict[str, str]] = {
 
 
 def type_name(dtype: DType, memory: bool = False) -> str:
-    """The LLVM type of a value; bools are bytes in memory."""
+    """Return the LLVM type of a value; bools are bytes in memory."""
     if dtype.is_bool:
         base = "i8" if memory else "i1"
     elif dtype.is_float:
@@ -244,12 +244,12 @@ def type_name(dtype: DType, memory: bool = False) -> str:
 
 
 def condition_type(u: UOp) -> str:
-    """The type of a condition for each lane of a value."""
+    """Return the type of a condition for each lane of a value."""
     return type_name(dtypes.bool.vec(u.dtype.count))
 
 
 def literal(dtype: DType, value: float | int | bool) -> str:
-    """One lane's constant."""
+    """Return a scalar constant."""
     if dtype.is_bool:
         return "true" if value else "false"
     if not dtype.is_float:
@@ -262,7 +262,7 @@ def literal(dtype: DType, value: float | int | bool) -> str:
 
 
 def constant(dtype: DType, value: float | int | bool) -> str:
-    """One value in all lanes."""
+    """Return a constant with one value in all lanes."""
     text = literal(dtype.scalar, value)
     return text if dtype.count == 1 else f"splat ({type_name(dtype.scalar)} {text})"
 
@@ -272,12 +272,12 @@ def literal_zero(kind: str) -> str:
 
 
 def mask_of(lanes: Sequence[int]) -> str:
-    """The mask of a shufflevector."""
+    """Return the mask of a shufflevector."""
     return f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
 
 
 def suffix_of(kind: str) -> str:
-    """The name of a type inside an intrinsic's name: <16 x float> → v16f32."""
+    """Return a type's suffix in an intrinsic's name: <16 x float> → v16f32."""
     names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
     if not kind.startswith("<"):
         return names.get(kind, kind)

@@ -1,4 +1,4 @@
-"""The Metal shading language. It has no double; bfloat16 is kept as its bits, half is a type of its own."""
+"""The Metal shading language. It has no double; bfloat16 is stored as its bits, half is a native type."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tinsmith.ir.units import MatrixUnit
 
 
 def metal_target() -> Target:
-    """What every Apple GPU offers."""
+    """Return the target common to all Apple GPUs."""
     held = frozenset(dtypes.all) - {dtypes.float64}
     return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024,
                   parallel=Role.GLOBAL, costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES),
@@ -23,7 +23,8 @@ def metal_target() -> Target:
 
 
 def matrix_function(unit: MatrixUnit) -> str:
-    """A function around a step of a SIMD group: each thread gives its two elements of a and of b, and has two of c."""
+    """Return a function with a step of a SIMD-group matrix: each thread passes two elements of a and b, and holds two
+    of c."""
     kind = "half" if unit.a is dtypes.float16 else "float"
     parts = [("a", kind), ("b", kind), ("c", "float")]
     values = [f"{of} {x}{i}" for x, of in parts[:2] for i in (0, 1)]
@@ -36,7 +37,7 @@ def matrix_function(unit: MatrixUnit) -> str:
 
 
 class MetalRenderer(GPURenderer):
-    """Kernels take their buffers, their variables, and their places in the grid and in the block."""
+    """Kernels take their buffers, their variables, and their block and thread indices."""
 
     buffer = "{const}device {kind}* data{number}"
     variable = "constant int& {name}"

@@ -1,4 +1,4 @@
-"""OpenCL C 1.2: works wherever OpenCL does; 16-bit floats go through the core conversions."""
+"""OpenCL C 1.2, for any OpenCL device; 16-bit floats use the core conversions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tinsmith.ir import UOp
 class OpenCLRenderer(GPURenderer):
     """Kernels take their buffers, then their variables.
 
-    A kernel with threads in blocks fixes the size of its blocks; of any other the device chooses it.
+    A kernel with thread indices fixes its block size; otherwise the device chooses it.
     """
 
     buffer = "__global {const}{kind}* data{number}"

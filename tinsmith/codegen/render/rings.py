@@ -1,8 +1,8 @@
-"""Rings in CUDA C++ for Hopper: bulk tensor copies, barriers that count bytes, and products of four warps (PTX ISA 8,
-"Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier").
+"""Rings in CUDA C++ for Hopper: bulk tensor copies (TMA), mbarriers that count bytes, and warpgroup matrix products
+(wgmma); PTX ISA 8, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier".
 
-Local memory of a kernel with a ring is one block, which the launch sizes. A tile is named by its *descriptor*: address,
-the distance of chunks and of groups of eight rows in units of 16 bytes, and the mode of the swizzle.
+Local memory of a kernel with a ring is one dynamic shared-memory block, sized by the launch. A tile is represented by
+its *descriptor*: address, offsets of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELPERS = (
 
 
 def copy_function(rank: int) -> str:
-    """A bulk copy of a box of so many dimensions."""
+    """Return the function of a bulk copy of a box with ``rank`` dimensions."""
     coordinates = ", ".join(f"int c{n}" for n in range(rank))
     names = ", ".join(f"%{n + 3}" for n in range(rank))
     given = ", ".join(f'"r"(c{n})' for n in range(rank))
@@ -51,7 +51,8 @@ def copy_function(rank: int) -> str:
 
 
 def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
-    """One step; ``turned``: rows of an operand's tile run along the reduction; None: it is in registers."""
+    """Return the function of one step. ``turned``: per operand, True if the tile's rows run along the reduction; None:
+    in registers."""
     count, held = unit.fragment_c.size, turned[0] is None
     parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", '"+f"(c{})'))
     into = ", ".join(f"%{n}" for n in range(count))
@@ -76,14 +77,14 @@ def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
 
 
 def prologue(program: Sequence[UOp]) -> list[str]:
-    """The functions that a program with a ring calls."""
+    """Return the functions that a program with a ring calls."""
     steps = {(u.arg, turned_tiles(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
     ranks = sorted({len(u.arg.sizes) for u in program if u.op is Ops.ASYNC_COPY})
     return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
 
 
 def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
-    """Where each part of local memory begins: tiles first, which lie at multiples of 1024 bytes."""
+    """Return the offset of each array in local memory: tiles first, aligned to 1024 bytes."""
     near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
     found, at = dict[UOp, int](), 0
     for u in sorted(near, key=lambda u: u.op is Ops.DEFINE_RING or len(u.arg) < 3):
@@ -92,12 +93,11 @@ def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
 
 
 def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
-    """How many blocks a multiprocessor has room for, in local memory and in registers: those of a unit's sums and of
-    operands that a loop carries, and a few besides. While one block computes what is between two products, the unit
-    works for another."""
+    """Return the occupancy in blocks per multiprocessor, limited by local memory and by registers (accumulators,
+    loop-carried operands and a few more). While one block computes between two products, the unit works for another."""
     held, opened = Counter[UOp | None](), list[UOp | None]([None])
     if any(u.op is Ops.IF and u.arg for u in program):
-        return 1  # its threads share out all registers
+        return 1  # setmaxnreg: its threads use all registers
     for u in program:
         if u.op is Ops.RANGE:
             opened.append(u)
@@ -112,5 +112,5 @@ def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
 
 
 def chunk_bytes(layout: Layout) -> int:
-    """How far apart chunks are that one step reads."""
+    """Return the distance in bytes of chunks that one step reads."""
     return layout.rows * layout.row if layout.deep else 16

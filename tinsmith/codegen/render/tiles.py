@@ -1,7 +1,8 @@
-"""Tile registers in LLVM IR: fixed tile numbers for fragments that a matrix unit keeps in registers of its own.
+"""AMX tile registers in LLVM IR: fixed tile numbers for the fragments of a matrix unit with its own registers.
 
-A sum keeps its tile from its first line to its last. Operands are loaded where they are used, into the other tiles in
-turn, and loaded again where their tile was taken or a block begins: an address is all that has to live on.
+An accumulator keeps its tile for its live range. Operands are loaded at their use into the remaining tiles in turn
+(least recently used first), and loaded again after eviction or at the start of a basic block (rematerialized), so that
+only addresses stay live.
 """
 from __future__ import annotations
 
@@ -16,41 +17,41 @@ ROWS = 16
 
 
 class Fragments:
-    """What becomes of the operands and sums of a unit. These: of a kernel without one."""
+    """Hooks for operands and accumulators of a matrix unit; this base class is for a kernel without one."""
 
     def __init__(self, text: Lines) -> None:
         self.text = text
 
     def begin(self) -> None:
-        """What stands before all other lines."""
+        """Write the lines at the start of the function."""
 
     def end(self) -> None:
-        """What stands behind them."""
+        """Write the lines at the end of the function."""
 
     def forget(self) -> None:
-        """Another block begins."""
+        """Start a new basic block: forget the loaded operands."""
 
     def constants(self) -> str:
-        """What stands outside the function."""
+        """Return definitions outside of the function."""
         return ""
 
     def holds(self, u: UOp) -> bool:
-        """Whether a line is a sum outside of LLVM's registers."""
+        """Return True if a line is an accumulator outside of LLVM's registers."""
         return False
 
     def write(self, u: UOp) -> bool:
-        """Write a line if it is about fragments."""
+        """Write a line if it concerns fragments; return True if it did."""
         return False
 
     def at(self, u: UOp) -> str:
-        """Where a fragment begins in memory."""
+        """Return the address of a fragment in memory."""
         memory, index = u.src[:2]
         names, bits = self.text.names, 8 * memory.dtype.itemsize
         return self.text.value(f"getelementptr inbounds i{bits}, ptr {names[memory]}, i64 {names[index]}")
 
 
 class Tiles(Fragments):
-    """The tiles of one kernel: which fragment each holds."""
+    """The tile allocation of one kernel: the fragment in each tile."""
 
     def __init__(self, text: Lines, program: Sequence[UOp]) -> None:
         super().__init__(text)
@@ -61,10 +62,11 @@ class Tiles(Fragments):
         self.find_sums(program)
 
     def find_sums(self, program: Sequence[UOp]) -> None:
-        """Every line of a sum leads to its first line, which stands for its tile; note where it is needed last."""
+        """Map every line of an accumulator to its first line, which identifies its tile; record each accumulator's last
+        use."""
         sums = set[UOp]()
         for u in program:
-            if u.op is Ops.MMA or (u.op is Ops.PHI and u.src[1] in sums):  # of a loop, and of those around it
+            if u.op is Ops.MMA or (u.op is Ops.PHI and u.src[1] in sums):  # of a loop and of its enclosing loops
                 sums.add(u)
         for u in reversed(program):
             if u in sums and u.op in (Ops.PHI, Ops.DEFINE_ACC):
@@ -80,20 +82,20 @@ class Tiles(Fragments):
         return u in self.root
 
     def begin(self) -> None:
-        """Give every tile 16 rows of 64 bytes."""
+        """Configure every tile with 16 rows of 64 bytes."""
         self.text.call("void", "llvm.x86.ldtilecfg", ("ptr", f"@{self.text.name}_tiles"))
 
     def end(self) -> None:
         self.text.call("void", "llvm.x86.tilerelease")
 
     def constants(self) -> str:
-        """The configuration: palette 1, bytes per row from byte 16 on, rows from byte 48 on."""
+        """Return the tile configuration: palette 1, bytes per row from byte 16 on, rows from byte 48 on."""
         data = [1] + [0] * 15 + [ROW_BYTES, 0] * COUNT + [0] * 16 + [ROWS] * COUNT + [0] * 8
         values = ", ".join(f"i8 {b}" for b in data)
         return f"@{self.text.name}_tiles = internal constant [64 x i8] [{values}], align 64\n"
 
     def forget(self) -> None:
-        """Who knows how a block was reached."""
+        """Forget the loaded operands: the block may be reached by several paths."""
         self.loaded.clear()
 
     def write(self, u: UOp) -> bool:
@@ -112,7 +114,7 @@ class Tiles(Fragments):
         return True
 
     def is_start(self, u: UOp) -> bool:
-        """A constant that sums start from; vectors of that size have no other use."""
+        """Return True for the constant an accumulator starts from; vectors of that size have no other use."""
         return u.op is Ops.CONST and u.dtype.count * u.dtype.itemsize == ROWS * ROW_BYTES
 
     def multiply(self, u: UOp) -> None:
@@ -121,7 +123,7 @@ class Tiles(Fragments):
         self.text.call("void", f"llvm.x86.{u.arg.emit}", *(("i8", str(t)) for t in (total, a, b)))
 
     def sum(self, u: UOp) -> int:
-        """The tile of a sum; a new one starts with what its first line starts with."""
+        """Return the tile of an accumulator; a new one is initialized (zeroed or loaded)."""
         root = self.root[u]
         if root not in self.sums:
             tile = next(t for t in range(COUNT) if t not in self.sums.values())
@@ -135,7 +137,8 @@ class Tiles(Fragments):
         return self.sums[root]
 
     def operand(self, u: UOp, keep: UOp | None) -> int:
-        """The tile that holds an operand; loads it into the tile that was loaded longest ago, but not over ``keep``."""
+        """Return the tile that holds an operand; load it into a free tile or the least recently used one except
+        ``keep``."""
         if u not in self.loaded:
             free = [t for t in range(COUNT) if t not in self.sums.values() and t not in self.loaded.values()]
             if not free:
@@ -148,7 +151,7 @@ class Tiles(Fragments):
         return self.loaded[u]
 
     def address(self, u: UOp) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Where a tile begins, and how many bytes its rows are apart."""
+        """Return the address of a tile and the distance of its rows in bytes."""
         size, pitch, at = u.src[0].dtype.itemsize, u.src[2], self.at(u)
         apart = str(pitch.arg * size) if pitch.is_const else self.text.value(
             f"mul i64 {self.text.names[pitch]}, {size}")

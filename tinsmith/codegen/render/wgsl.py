@@ -1,9 +1,9 @@
-"""WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and where the device has
-them (extensions of naga's) i64, u64 and f64; elsewhere 64-bit integers are pairs of words.
+"""WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and with naga's extensions
+i64, u64 and f64; without them 64-bit integers are pairs of words.
 
-Integers of 8 and 16 bits are held in 32 bits, cut off after every operation; 16-bit floats as their bits. In memory
-they share words: a store is two atomic operations, which leave the neighbours of other threads alone. A NaN compares as
-IEEE says with ``==`` and ``<`` only: ``!=`` is false for it, so ``!(a == b)`` is written.
+Integers of 8 and 16 bits are held in 32 bits, truncated after every operation; 16-bit floats as their bits. In memory
+they are packed into words: a store is two atomic operations, which preserve the elements of other threads in the word.
+``==`` and ``<`` compare NaN as IEEE 754 requires, but ``!=`` is false for it, so ``!(a == b)`` is written.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
 
-MOST_BLOCKS = (1 << 16) - 1  # along an axis of the grid
+MOST_BLOCKS = (1 << 16) - 1  # blocks along an axis of the grid
 _SUMS = (Ops.ADD, Ops.SUB, Ops.MULADD)
-# Constants that are no numbers may not be known when a shader is compiled: they are bits of a variable.
+# Shader compilers may reject constant NaN and infinity: they come from the bits of a variable.
 _HELPERS = {
     "nan_f32": "var<private> nan_bits: u32 = 0x7fc00000u;\nfn nan_f32() -> f32 { return bitcast<f32>(nan_bits); }",
     "inf_f32": "var<private> inf_bits: u32 = 0x7f800000u;\nfn inf_f32() -> f32 { return bitcast<f32>(inf_bits); }",
@@ -75,10 +75,9 @@ _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
 
 def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bool = True,
                 float64: bool = True) -> Target:
-    """What a device offers; without arguments what every implementation does, with naga's wide types.
+    """Return the target of a device; by default the minimum limits of WebGPU, with naga's wide types.
 
-    Without 64-bit integers of its own the renderer writes them as pairs of words; float64 has no such way, and needs
-    them.
+    Without native 64-bit integers the renderer writes them as pairs of words; float64 has no emulation, and needs them.
     """
     held = frozenset(dtypes.all) - (frozenset() if float64 and int64 else {dtypes.float64})
     return Target("wgsl" if int64 else "wgsl of words", 16, 32, local_bytes=local_bytes // 2, storage=held,
@@ -86,15 +85,15 @@ def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bo
 
 
 def is_packed(dtype: DType) -> bool:
-    """Whether several elements share a word of memory."""
+    """Return True if several elements share a word of memory."""
     return dtype.itemsize < 4 and dtype is not dtypes.index
 
 
 class WGSLRenderer(GPURenderer):
     """A kernel is a shader module with the entry point of its name.
 
-    Its bindings in group 0 are the buffers, in order, all of them ``read_write`` since they may be parts of one, and
-    then ``args``: at which element each begins, the variables, and a 0 that no compiler knows of.
+    Its bindings in group 0 are the buffers, in order, all ``read_write`` since they may alias parts of one buffer, then
+    ``args``: the first element of each buffer, the variables, and a 0 that no compiler can fold.
     """
 
     function_name, fused, fmod, wraps = "{name}", "", "exact_fmod{f}", True
@@ -102,7 +101,7 @@ class WGSLRenderer(GPURenderer):
     barrier = "workgroupBarrier();"
     vector_widths = ()
     mixes_widths = False
-    wide = True  # i64 and u64 are types of the device
+    wide = True  # the device has native i64 and u64
     scalar_types = {
         "void": "void", "index": "i32", "bool": "bool", "int8": "i32", "uint8": "u32", "int16": "i32", "uint16": "u32",
         "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "u32", "bfloat16": "u32",
@@ -131,7 +130,8 @@ class WGSLRenderer(GPURenderer):
         return f"if ({condition}) {{ {statement} }}"
 
     def wide_type(self) -> str:
-        return "i64" if self.wide else "i32"  # no buffer is so large: what overflows is never the place of an access
+        # no buffer exceeds 32-bit indices: an index that overflows is never accessed
+        return "i64" if self.wide else "i32"
 
     def widened(self, text: str) -> str:
         return f"i64({strip(text)})" if self.wide else text
@@ -180,7 +180,7 @@ class WGSLRenderer(GPURenderer):
         return is_pair(dtype) and not self.wide
 
     def narrow(self, dtype: DType, a: str) -> str:
-        """The low bits of an integer that 32 bits hold."""
+        """Truncate an integer held in 32 bits to its own width."""
         if dtype.kind == "uint":
             return f"({a} & {int(dtype.max)}u)"
         return f"extractBits({strip(a)}, 0u, {dtype.bits}u)"
@@ -190,7 +190,7 @@ class WGSLRenderer(GPURenderer):
         return self.narrow(dtype, text) if dtype.is_int and is_packed(dtype) and u.op in GROWS else text
 
     def result(self, u: UOp, text: str) -> str:
-        """A sum that is read by another sum is hidden from drivers that would rearrange them, wrong as that is."""
+        """Hide a float sum that another sum reads, because some drivers reassociate sums."""
         return f"kept_{self.type_name(u.dtype)}({strip(text)})" if u in self.summands else text
 
     def plain(self, u: UOp, src: list[str]) -> str:
@@ -247,7 +247,7 @@ class WGSLRenderer(GPURenderer):
         return self.converted(dtype, source, a)
 
     def converted(self, dtype: DType, source: DType, a: str) -> str:
-        """A cast between types that values are held in."""
+        """Return a cast between the types in which values are held."""
         if dtype is source or (self.in_pairs(dtype) and is_pair(source)):
             return a
         if self.in_pairs(dtype):
@@ -263,7 +263,7 @@ class WGSLRenderer(GPURenderer):
         if source.is_bool:
             return f"select({self.literal(dtype, 0)}, {self.literal(dtype, 1)}, {a})"
         kind, held = self.type_name(dtype), self.type_name(source)
-        if (kind, held) in (("u64", "i32"), ("i64", "u32")):  # first wider, then another sign
+        if (kind, held) in (("u64", "i32"), ("i64", "u32")):  # first widen, then change the sign
             return f"{kind}({'i' if kind == 'u64' else 'u'}64({strip(a)}))"
         if dtype.is_float or not source.is_float:
             text = f"{kind}({strip(a)})"
@@ -284,7 +284,7 @@ class WGSLRenderer(GPURenderer):
         return self.of_word(dtype, self.to_word(source, a))
 
     def to_word(self, dtype: DType, a: str) -> str:
-        """The bits of a value as a u32."""
+        """Return the bits of a value as a u32."""
         if dtype.is_bool:
             return f"select(0u, 1u, {a})"
         if self.type_name(dtype) == "u32":
@@ -327,7 +327,7 @@ class WGSLRenderer(GPURenderer):
         return "u32" if is_packed(dtype) else self.type_name(dtype)
 
     def local(self, u: UOp) -> str:
-        return ""  # it stands outside the function
+        return ""  # declared outside of the function
 
     # *** the kernel ***
 
@@ -372,7 +372,7 @@ class WGSLRenderer(GPURenderer):
 
 
 def _summands(program: Sequence[UOp]) -> set[UOp]:
-    """Sums of floats that are added to something, also as a lane or with another sign."""
+    """Return the float sums that are operands of other sums, also through lanes or negation."""
     read: set[UOp] = set()
     for u in reversed(program):
         if u.op in _SUMS and u.dtype.is_float:
@@ -383,18 +383,18 @@ def _summands(program: Sequence[UOp]) -> set[UOp]:
 
 
 def _bits(dtype: DType) -> int:
-    """How many bits an element has in memory: a bool is a byte."""
+    """Return the bits of an element in memory: a bool is a byte."""
     return 8 * dtype.itemsize
 
 
 def _split(dtype: DType, at: str) -> tuple[str, str]:
-    """Which word holds element ``at`` and by how many bits it is shifted there."""
+    """Return the word that holds element ``at``, and the element's bit offset in it."""
     each = 4 // dtype.itemsize
     return f"({at})/{each}", f"(u32(({at})%{each})*{_bits(dtype)}u)"
 
 
 def _floor(kind: str, t: str) -> str:
-    """A function that divides rounding down: 0 for a zero divisor, -a where it is -1, which cannot overflow."""
+    """Return a floor-division function: 0 for a zero divisor, -a for the divisor -1, which cannot overflow."""
     name, suffix = f"floor_{kind}_{t}", {"i32": "", "i64": "li", "u32": "u", "u64": "lu"}[t]
     sign, zero, one = "/" if kind == "div" else "%", f"0{suffix}", f"1{suffix}"
     if t.startswith("u"):
@@ -405,7 +405,7 @@ def _floor(kind: str, t: str) -> str:
 
 
 def folded_grid(grid: Sequence[int]) -> tuple[int, int, int]:
-    """Blocks along each axis as they are launched: one long axis becomes two that are short enough.
+    """Return the launch grid: an axis that is too long is folded into two.
 
     >>> folded_grid([3, 2]), folded_grid([200000])
     ((3, 2, 1), (65535, 4, 1))

@@ -1,4 +1,4 @@
-"""64-bit integers in WGSL as it is everywhere: pairs of words, ``vec2<u32>``, the low one first, as in memory."""
+"""64-bit integers for WGSL without i64: pairs of words, ``vec2<u32>``, the low word first, as in memory."""
 from __future__ import annotations
 
 import re
@@ -94,7 +94,7 @@ def literal(value: int) -> str:
 
 
 def operation(u: UOp, src: list[str]) -> str:
-    """An operation on pairs, or a comparison of pairs."""
+    """Return an operation on pairs, or a comparison of pairs."""
     op, sign = u.op, "u" if u.src[-1].dtype.is_unsigned else "s"
     if op in (Ops.CMPEQ, Ops.CMPNE):
         return f"all({src[0]}=={src[1]})" if op is Ops.CMPEQ else f"any({src[0]}!={src[1]})"
@@ -115,7 +115,7 @@ def operation(u: UOp, src: list[str]) -> str:
 
 
 def to_pair(dtype: DType, source: DType, a: str) -> str:
-    """A bool, float32 or integer of up to 32 bits as a pair."""
+    """Convert a bool, float32 or integer of up to 32 bits to a pair."""
     if source.is_bool:
         return f"vec2<u32>(select(0u, 1u, {a}), 0u)"
     if source.is_float:
@@ -126,7 +126,7 @@ def to_pair(dtype: DType, source: DType, a: str) -> str:
 
 
 def helpers(text: str) -> list[str]:
-    """The functions that a text calls, and those that they call."""
+    """Return the helper functions that a text calls, directly or indirectly."""
     found: dict[str, str] = {}
     while True:
         called = [n for n in FUNCTIONS if n not in found and re.search(rf"\b{n}\(", text)]
