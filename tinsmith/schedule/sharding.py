@@ -286,9 +286,9 @@ class Spreader:
     # *** rules ***
 
     def side_by_side(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        """Return a node computed without communication: each device computes its part from parts of the sources.
+        """Return a node of which each device computes its part from parts of the sources.
 
-        Without a common partition, each device computes the full value.
+        Without a partition that the node shares with a source, each device computes the full value.
         """
         place = self.place(n, devices)
         needs = [place and followed(n, k, place, back=True) for k in range(len(n.src))]
