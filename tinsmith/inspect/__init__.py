@@ -1,1 +1,1 @@
-"""What people ask about programs: explanations, plans, profiles, traces, checks, and searches of opts."""
+"""Inspection of programs: explain, plan, profile, traces, run-time checks, and BEAM search."""

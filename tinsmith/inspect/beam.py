@@ -1,7 +1,7 @@
-"""``BEAM=n``: opts found by measured time, for kernels that the model's defaults do not serve best.
+"""BEAM search (``BEAM=n``): opts chosen by measured time instead of by the cost model.
 
-Each candidate is compiled, checked and timed in a child process with a time limit. A crash or a hang costs that child
-and the candidate, never the program. What is found is kept in a text file (``beamdb``), so that it is searched once.
+Each candidate is compiled, checked and timed in a child process with a time limit. A crash or a hang costs only that
+child and that candidate. Results are kept in a text file (``beamdb``), so each kernel is searched once.
 """
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.diskcache import Unkeyable, encode
 
-START = 60.0  # seconds that a child may take to start and to prepare a kernel, beside the limit of a candidate
+START = 60.0  # seconds a child may take to start and to prepare a kernel, in addition to the limit of a candidate
 _known: dict[tuple[Any, ...], tuple[Opt, ...] | None] = {}
 
 
 class Child:
-    """A process that tries candidates of one kernel after the other; made again when one has killed it."""
+    """A child process that tries candidates of one kernel after another; restarted after a crash or a hang."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def ask(self, message: Any, limit: float) -> dict[str, Any]:
-        """The answer to a message; ``crash`` or ``hang`` if there is none, and then there is no process any more."""
+        """Return the answer to a message, or the state ``crash`` or ``hang``, after which the process has ended."""
         process = self.process or self.start()
         assert process.stdin is not None
         try:
@@ -60,7 +60,7 @@ class Child:
             return {"state": "hang"}
         except OSError:
             line = None
-        except BaseException:  # Ctrl-C: the answer to come would be taken for that to the next message
+        except BaseException:  # Ctrl-C: otherwise the pending answer would be read as that to the next message
             self.stop()
             raise
         if line is None:
@@ -86,7 +86,7 @@ class Child:
         return process
 
     def stop(self) -> None:
-        """End the process and what it has started, a compiler perhaps."""
+        """End the process and its children, such as a compiler."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -106,12 +106,12 @@ atexit.register(_child.stop)
 
 
 def forget() -> None:
-    """Forget what this process has found or read; the file stays."""
+    """Clear the results that this process has found or read; the file stays."""
     _known.clear()
 
 
 def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
-    """The opts that a search with ``BEAM`` as its width finds for a kernel; None for the model's own choice."""
+    """Return the opts that a search of width ``BEAM`` finds for a kernel; None for the default opts."""
     renderer = Device[device].renderer
     memo = sink, device, renderer.key(), settings.code_key
     if memo not in _known:
@@ -133,7 +133,7 @@ def _opts_for(sink: UOp, device: str, renderer: str) -> tuple[Opt, ...] | None:
 
 
 def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] | None:
-    """Opts from a file, unless they are not legal any more."""
+    """Return opts from a file; None if they are no longer legal."""
     kernel = _kernel(sink, device)
     try:
         for opt in opts:
@@ -148,7 +148,7 @@ def _kernel(sink: UOp, device: str) -> Kernel:
 
 
 def why_not(sink: UOp, device: str) -> str | None:
-    """Why a kernel is not searched."""
+    """Return the reason why a kernel is not searched; None if it can be."""
     kernel = _kernel(sink, device)
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return "it has symbolic sizes"
@@ -159,7 +159,7 @@ def why_not(sink: UOp, device: str) -> str | None:
 
 
 def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> beamdb.Entry | None:
-    """Search, say so, and keep what is found."""
+    """Search a kernel's opts and store the result; at DEBUG >= 1 print why a kernel is not searched."""
     reason = why_not(sink, device)
     if reason is None:
         module = Device.made_by(device)
@@ -175,7 +175,7 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> beamdb.Entry |
 
 
 class Trial:
-    """Measures candidates of one kernel."""
+    """A callable that measures candidates of one kernel in the child process."""
 
     def __init__(self, request: Request) -> None:
         self.request = request

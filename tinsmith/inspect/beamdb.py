@@ -1,7 +1,8 @@
-"""What searches have found, as text: a JSON object per line, so that files of several machines and days can be merged.
+"""The database of search results: a text file with one JSON object per line, so that files of several machines can be
+merged.
 
-A line says: for this kernel, rendered for this target on this machine, these opts took so long. Of lines that say it of
-the same, the fastest counts, whatever their order: merging is putting files one behind the other.
+A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the
+same key the fastest counts, in any order, so files are merged by concatenation.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.cache import replace_file
 from tinsmith.core.settings import settings
 
-_PLAIN = vars(Opt(OptOps.NOLOCALS))  # what an opt's fields are where they say nothing
+_PLAIN = vars(Opt(OptOps.NOLOCALS))  # default values of an opt's fields, which are not written
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Entry:
 
     Attributes:
         kernel: hash of the kernel's graph.
-        target: hash of what its text depends on besides.
+        target: hash of everything else that its source depends on.
         machine: the processor's name.
-        name: of the kernel with these opts, for people.
+        name: of the kernel with these opts, for users.
         opts: the fastest that was found.
-        us, before_us: microseconds with them, and with the default ones.
+        us, before_us: microseconds with these opts, and with the default opts.
         width: of the beam.
     """
 
@@ -50,7 +51,7 @@ class Entry:
         return self.kernel, self.target, self.machine
 
     def line(self) -> str:
-        """As a line of text.
+        """Return the entry as a line of text.
 
         >>> e = Entry("k", "t", "m", "E_4", (Opt(OptOps.UPCAST, 0, 4),), 1.5, 2.0, 2)
         >>> '"opts": [{"amt": 4, "axis": 0, "op": "UPCAST"}]' in e.line(), parse(e.line()) == e
@@ -62,7 +63,7 @@ class Entry:
 
 
 def parse(line: str) -> Entry | None:
-    """The entry that a line holds; None if it is none, as at the end of a file that is being written."""
+    """Return the entry in a line; None if it is not valid, such as a partly written last line."""
     try:
         fields: dict[str, Any] = json.loads(line)
         opts = tuple(map(_opt, fields.pop("opts")))
@@ -79,12 +80,12 @@ def _opt(fields: dict[str, Any]) -> Opt:
 
 
 def place() -> Path:
-    """The file: ``BEAM_FILE``, else ``beam.txt`` among the user's data."""
+    """Return the path of the file: ``BEAM_FILE``, else ``beam.txt`` in the user's data directory."""
     return Path(settings.BEAM_FILE or Path(platformdirs.user_data_dir("tinsmith")) / "beam.txt")
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], Entry]:
-    """The best entry of each kernel, target and machine; empty where there is no file."""
+    """Return the best entry for each kernel, target and machine; empty if there is no file."""
     try:
         text = (path or place()).read_text("utf-8")
     except OSError:
@@ -93,7 +94,7 @@ def read(path: Path | None = None) -> dict[tuple[str, str, str], Entry]:
 
 
 def best(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
-    """Of entries of one kernel the fastest; of equally fast ones the first by text, so that order does not count."""
+    """Return the fastest entry for each key; ties go to the first by text, so the order of entries does not matter."""
     found: dict[tuple[str, str, str], Entry] = {}
     for e in entries:
         old = found.get(e.key)
@@ -103,7 +104,7 @@ def best(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
 
 
 def append(entry: Entry) -> None:
-    """Write a line at the end of the file, in one piece; where that is not possible, keep none."""
+    """Append a line to the file in one write; do nothing if the file cannot be written."""
     path = place()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +116,7 @@ def append(entry: Entry) -> None:
 
 
 def merge(paths: Iterable[Path]) -> int:
-    """Take the entries of other files in, and leave one line for each kernel; returns how many there are.
+    """Merge the entries of other files into ours, one line per key; return the number of lines.
 
     Raises:
         OSError: if a file cannot be read, or ours cannot be written.

@@ -1,7 +1,7 @@
-"""``CHECKED=2``: kernels run one at a time, each on memory of its own with guarded ends, and are looked at afterwards.
+"""``CHECKED=2``: kernels run one at a time on guarded buffers of their own, and their results are verified.
 
-A kernel may write its outputs and nothing else, and what it writes is compared with the interpreter on a sample. How
-far floats may be off is measured: the interpreter also gets inputs that differ by a rounding error.
+A kernel may write only its outputs; a sample of the output is compared with the interpreter. The allowed float error is
+measured: the interpreter also gets inputs that differ by a rounding error.
 """
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.items import ScheduleItem
 
 Array = np.ndarray[Any, Any]
-WHOLE = 1 << 15  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
+WHOLE = 1 << 15  # elements of the largest value up to which a kernel is interpreted in full; larger kernels in boxes
 BOXES = 2
-STEPS = 1 << 10  # updates one after the other that it goes through; a kernel of more is not compared
-ROUNDINGS = 3  # inputs that differ by a rounding error
-SPREAD = 16  # how many times as far as these results a kernel's may be off
+STEPS = 1 << 10  # sequential updates that are interpreted; a kernel with more is not compared
+ROUNDINGS = 3  # number of runs on inputs perturbed by a rounding error
+SPREAD = 16  # allowed error of a kernel, as a multiple of the spread of these runs
 
 
 def apart(bound: Bound, bases: Sequence[Buffer]) -> Callable[[int], Buffer]:
-    """Slot → buffer, where no temporary shares memory with another."""
+    """Return a function slot → buffer in which temporaries share no memory."""
     own: dict[int, Buffer] = {}
 
     def of(slot: int) -> Buffer:
@@ -44,10 +44,10 @@ def apart(bound: Bound, bases: Sequence[Buffer]) -> Callable[[int], Buffer]:
 
 @contextlib.contextmanager
 def watched(step: Step, of: Callable[[int], Buffer], values: Sequence[int]) -> Iterator[None]:
-    """Look at what a kernel does to memory while the block runs it.
+    """Check the memory accesses and the results of a kernel that runs in this block.
 
     Raises:
-        CheckError: naming the kernel and the user's line, if it is not what it should be.
+        CheckError: naming the kernel and the user's line, if a check fails.
     """
     item = step.item
     read = step.read if item is None else item.read
@@ -55,20 +55,21 @@ def watched(step: Step, of: Callable[[int], Buffer], values: Sequence[int]) -> I
     yield
     for s in dict.fromkeys([*step.slots, *read]):
         if not of(s).is_intact():
-            of(s).guard()  # it is told once
+            of(s).guard()  # restore the guard, so that it is reported once
             raise _error(step, f"writes outside of {_name(step, s, of(s))}")
     for s, old in before.items():
         if not np.array_equal(old.view(np.uint8), of(s).numpy().view(np.uint8)):
             raise _error(step, f"writes to {_name(step, s, of(s))}, which it should only read")
-    if item is not None and item.sink is not None and item.sink.src[0].op is not Ops.HOST:  # that is NumPy itself
+    # a host function is NumPy itself
+    if item is not None and item.sink is not None and item.sink.src[0].op is not Ops.HOST:
         _compare(step, item, item.sink, [before[s] for s in item.read], [of(s).numpy() for s in item.written], values)
 
 
 def verify_guards(steps: Sequence[Step]) -> None:
-    """Look at the ends of all buffers after a program.
+    """Check the guards of all buffers after a program.
 
     Raises:
-        CheckError: naming the first of its kernels, if something has been written there.
+        CheckError: naming the first of its kernels, if a guard was overwritten.
     """
     found = damaged()
     for b in found:
@@ -101,7 +102,7 @@ def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array],
 
 
 def _rounded(x: Array, random: np.random.Generator) -> Array:
-    """Values that each differ by a rounding error of their type."""
+    """Return values that each differ from ``x`` by a rounding error of their dtype."""
     if x.dtype.kind in "biu":
         return x
     with np.errstate(all="ignore"):
@@ -110,7 +111,7 @@ def _rounded(x: Array, random: np.random.Generator) -> Array:
 
 
 def _distance(a: Array, b: Array) -> Array:
-    """How far values are apart: infinitely if only one of them is finite."""
+    """Return the absolute difference of values; infinite if only one of them is finite."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))

@@ -1,6 +1,6 @@
-"""What DEBUG shows of a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
+"""DEBUG output for a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
 
-What random numbers are made of is always the same and long, so that below DEBUG=6 one line stands for it.
+The nodes of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BELOW = "DEBUG=6 shows them"
 
 
 def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Compiled) -> None:
-    """Print what the current DEBUG level asks for."""
+    """Print the output of the current DEBUG level."""
     if item is not None and settings.DEBUG < 6 and kernel.kernel.is_random:
         if settings.DEBUG >= 3:
             show(random_line(item, name))
@@ -53,7 +53,7 @@ def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, dev
 
 
 def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
-    """Why this kernel exists, which buffers it works on, what it computes of the user's program, and its opts."""
+    """Return the reason for this kernel, its buffers, the user's methods that it computes, and its opts."""
     parts = [("", f"{colored(name, 'green')}: {_slots(item)}; stored because: {item.reason}"),
              ("computes ", ", ".join(lines_of(item))), ("opts ", opts_text(kernel.opts))]
     return "\n".join(textwrap.fill(f"{'  ' if label else 'kernel '}{label}{text}", width(), subsequent_indent="    ",
@@ -61,7 +61,7 @@ def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
 
 
 def random_line(item: ScheduleItem, name: str) -> str:
-    """A kernel that makes random numbers and nothing else."""
+    """Return the line for a kernel that only makes random numbers."""
     where = ", ".join(lines_of(item))
     text = f"kernel {name}: {_slots(item)}; random numbers for {where}"
     return f"{cut(text, width() - len(_BELOW) - 2)}; {_BELOW}".replace(name, colored(name, "green"), 1)
@@ -73,12 +73,12 @@ def _slots(item: ScheduleItem) -> str:
 
 
 def lines_of(item: ScheduleItem) -> list[str]:
-    """The methods that an item computes, each with the user's line."""
+    """Return the methods that an item computes, each with the user's line."""
     return list(dict.fromkeys(f"{m} ({place(file, line)})" for m, file, line in item.origin if m))
 
 
 def opts_text(opts: list[Opt]) -> str:
-    """``UPCAST(0, 8) THREAD(0)``: what the optimizer chose, in order; in brackets what ``Opt`` takes after the op.
+    """Return opts as text, in order, with the arguments that ``Opt`` takes after the op: ``UPCAST(0, 8) THREAD(0)``.
 
     >>> from tinsmith.codegen.opt import OptOps
     >>> opts_text([Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.THREAD, 0)])
@@ -90,7 +90,7 @@ def opts_text(opts: list[Opt]) -> str:
 
 
 def _arguments(opt: Opt) -> Iterator[str]:
-    """What is not as ``Opt`` has it by itself: by position as far as nothing is left out, then by name."""
+    """Yield the arguments that differ from their defaults: by position up to the first default, then by name."""
     by_position = True
     for field in fields(opt)[1:]:
         value = getattr(opt, field.name)
@@ -101,7 +101,7 @@ def _arguments(opt: Opt) -> Iterator[str]:
 
 
 def tree(sink: UOp, kernel: KernelProgram) -> str:
-    """The kernel's tree. A sum of products that the program multiplies and adds at once says so."""
+    """Return the kernel's tree; sums of products that are computed by MULADD are marked."""
     return kernel_tree(sink, dict.fromkeys(_multiplied_and_added(sink, kernel), "by MULADD"), _random_parts(sink))
 
 
@@ -121,7 +121,7 @@ def _below_views(node: UOp) -> UOp:
 
 
 def _random_parts(sink: UOp) -> dict[UOp, str]:
-    """The parts of a graph that are made of random numbers alone, and what stands for each in its tree."""
+    """Return the roots of random subgraphs, each with the text that replaces it in the tree."""
     if settings.DEBUG >= 6:
         return {}
     order = toposort(sink)
@@ -131,7 +131,7 @@ def _random_parts(sink: UOp) -> dict[UOp, str]:
 
 
 def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
-    """The nodes that random words are below, and none of the ``barriers``."""
+    """Return the nodes that depend on random words and on no op in ``barriers``."""
     if not draws(order):
         return set()
     drawn: set[UOp] = set()
@@ -145,7 +145,7 @@ def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
 
 
 def table(uops: Sequence[UOp]) -> str:
-    """The program's table; the rows in which random words are made are one row."""
+    """Return the program's table of UOps; consecutive rows of random number generation become one row."""
     return "\n".join(_rows(uops))
 
 

@@ -1,7 +1,7 @@
-"""What computing some tensors takes: kernels, the reason for each, opts, expected and measured time, memory.
+"""Explanation of a program: its kernels, the reason for each, opts, predicted and measured time, memory.
 
-The graph is scheduled and lowered again, so that the text never depends on a cache, and its kernels run on scratch
-memory: no tensor changes, lazy ones stay lazy, and nothing is written over.
+The graph is scheduled and lowered again, so that the text never depends on a cache. Its kernels run on scratch memory:
+no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.items import ScheduleItem
 
-BUDGET = 1.0  # seconds for measuring a whole program, roughly
+BUDGET = 1.0  # seconds for measuring an entire program, approximately
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class KernelReport:
         writes, reads: numbers of buffers.
         origin: methods and lines of the user's program that it computes.
         opts: what the optimizer chose.
-        estimate: what the model expects; its parts and the roofline.
+        estimate: the predicted time, its parts, and the roofline.
         seconds: measured; None if it was not run.
-        transcendentals: exponentials, logarithms and the like that it computes.
-        plan: what the kernel is, the candidate that was chosen, and why the next best lost.
-        occupancy: the share of a multiprocessor's threads that its blocks can take; None where there are none.
+        transcendentals: number of exponentials, logarithms and similar functions that it computes.
+        plan: the kernel's structure, the candidate that was chosen, and why the next best lost.
+        occupancy: the share of a multiprocessor's threads that its blocks can occupy; None for devices without blocks.
     """
 
     device: str
@@ -68,7 +68,7 @@ class KernelReport:
 
     @property
     def share(self) -> float | None:
-        """How much of what the machine's roofline allows is reached: 1.0 is all of it."""
+        """The fraction of the machine's roofline that is reached: 1.0 is the roofline."""
         return None if not self.seconds else self.estimate.roofline / self.seconds
 
 
@@ -85,14 +85,14 @@ class CopyReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What computing some tensors takes. Printing it shows the whole text, at most 120 columns wide.
+    """The program that computes some tensors. Printing it shows the full text, at most 120 columns wide.
 
     Attributes:
         steps: kernels and copies in order.
-        machines: what the estimates are based on, by device.
+        machines: the machine data behind the estimates, by device.
         input_bytes, output_bytes: of the buffers read, and of the results.
-        temporary_bytes: of the blocks that hold all other values, and ``unshared_bytes``: of these values if each had
-            memory of its own.
+        temporary_bytes: of the blocks that hold all other values.
+        unshared_bytes: of these values if each had memory of its own.
     """
 
     steps: tuple[KernelReport | CopyReport, ...]
@@ -108,18 +108,18 @@ class Explanation:
 
     @property
     def predicted(self) -> float:
-        """Seconds that the model expects of all kernels."""
+        """The predicted seconds of all kernels."""
         return sum(k.estimate.seconds for k in self.kernels)
 
     @property
     def seconds(self) -> float | None:
-        """Seconds measured of all kernels; None if they were not run."""
+        """The measured seconds of all kernels; None if they were not run."""
         found = [k.seconds for k in self.kernels]
         return None if None in found else sum(s for s in found if s is not None)
 
     @property
     def peak_bytes(self) -> int:
-        """Memory in use at once: inputs, results and temporaries."""
+        """The memory in use at once: inputs, results and temporaries."""
         return self.input_bytes + self.output_bytes + self.temporary_bytes
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class Explanation:
 
 
 def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
-    """Explain the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
+    """Return the explanation of the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
 
     Args:
         device: where kernels without any buffer run.
@@ -167,7 +167,7 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
 
 
 def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Estimate:
-    """A function of the host moves its arrays; nothing is known of its arithmetic."""
+    """Return the estimate of a host function: it moves its arrays; its arithmetic is unknown."""
     written, *read = (compiled.schedule.slots[s].nbytes for s in item.slots)
     work = Work(0, sum(read), written)
     memory = roofline(of.device, work.operations, work.bytes)
@@ -178,8 +178,10 @@ def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Est
 
 
 def measured(compiled: CompiledSchedule) -> dict[int, float]:
-    """Seconds of each step of a program that has its arguments, on memory of its own. Steps run in order, so that each
-    is measured on the values that it really gets."""
+    """Return the seconds of each step of a program that has its arguments, run on memory of its own.
+
+    Steps run in order, so each is measured on its real input values.
+    """
     assert compiled.arguments is not None
     given, values = compiled.arguments
     inputs, bound = flattened(given), compiled.bound
@@ -192,7 +194,7 @@ def measured(compiled: CompiledSchedule) -> dict[int, float]:
             return seconds_of(step.device, step.program, places, [values[v] for v in step.variables], min(budget, 0.1))
         for device in {b.device for b in places}:
             Device[device].synchronize()
-        places[0].opaque  # noqa: B018  taking memory is no part of the copy's time
+        places[0].opaque  # noqa: B018  allocate now: the allocation is not part of the copy's time
         start = time.perf_counter()
         copy_buffer(places[0], places[1])
         return time.perf_counter() - start

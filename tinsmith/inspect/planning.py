@@ -1,7 +1,7 @@
-"""The plan of a program before its first kernel runs: time, traffic, memory, and the values that take the most of it.
+"""Plan of a program before it runs: predicted time, memory traffic, memory, and the largest values.
 
-Times come from the model of ``codegen.estimate``; memory is what the program will really ask the allocator for: inputs
-are held by whoever gives them, results and the blocks of temporaries are taken when the program begins.
+Times come from the model of ``codegen.estimate``. Memory is the memory that the program requests from the allocator:
+inputs exist already; results and the blocks of temporaries are allocated when the program starts.
 """
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SHOWN: Final = 8  # rows of the table
 
 @dataclass(frozen=True)
 class Value:
-    """A value that is in memory when a program needs the most.
+    """A value that is in memory at the step with the largest memory use.
 
     Attributes:
         kind: ``input``, ``result`` or ``temporary``.
-        shape: as the program has it; one number where only the count of elements is known.
-        origin: method, file and line of the user's program that make it; of some inputs, those that read it first.
-        first, last: the steps that write it and read it last, counted from 1; None for what lives longer.
+        shape: as in the program; (size,) if only the number of elements is known.
+        origin: method, file and line of the user's program that computes it; for some inputs, those that read it first.
+        first, last: the steps that write it and read it last, counted from 1; None for inputs and results.
     """
 
     device: str
@@ -57,15 +57,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a program takes on one device, in bytes.
+    """Memory of a program on one device, in bytes.
 
     Attributes:
-        inputs: what it reads; ``copied`` of it has yet to come from the host.
-        results: those that do not take the place of an input.
-        temporaries: the block for everything else.
-        others: what tensors hold now that it does not read.
-        step: the one at which the block is fullest, counted from 1; 0 without temporaries.
-        kept: what a captured function has for results and temporaries, from the call before.
+        inputs: bytes that it reads.
+        copied: part of ``inputs`` that has yet to be copied from the host.
+        results: bytes of results that are not in place of an input.
+        temporaries: bytes of the block for all other values.
+        others: bytes of existing tensors that it does not read.
+        step: the step at which the block is fullest, counted from 1; 0 without temporaries.
+        kept: bytes that a captured function still holds for results and temporaries, from the previous call.
     """
 
     inputs: int
@@ -78,27 +79,29 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most that the program needs at a time."""
+        """The largest memory that the program needs at one time."""
         return self.inputs + self.results + self.temporaries
 
     @property
     def new(self) -> int:
-        """What it will ask the device for."""
+        """The memory that the program will request from the device."""
         return self.copied + self.results + self.temporaries - self.kept
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a program will take. Printing it shows a page of at most 120 columns.
+    """The predicted cost of a program. Printing it shows a page of at most 120 columns.
 
     Attributes:
-        kernels, copies: how many will run.
-        seconds: what the model expects of all kernels.
+        kernels, copies: the numbers of each.
+        seconds: predicted time of all kernels.
         operations, traffic: arithmetic operations, and bytes that kernels and copies read and write.
         memory: by device that computes.
-        values: those in memory at the fullest step of each device, the largest first.
-        again: kernels that run again since a budget did not let their results be kept, and ``again_seconds``.
-        budget: bytes for each device, 0 without one; ``missing``: how many more it would take.
+        values: those in memory at the fullest step of each device, largest first.
+        again: number of kernels that are rematerialized for a memory budget.
+        again_seconds: predicted time of these.
+        budget: bytes for each device, 0 without one.
+        missing: bytes by which the program exceeds it.
     """
 
     kernels: int = 0
@@ -115,12 +118,12 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that the program needs at once, on all devices that compute."""
+        """The memory that the program needs at once, on all devices that compute."""
         return sum(m.peak for m in self.memory.values())
 
     @property
     def new_bytes(self) -> int:
-        """What of it is yet to be taken."""
+        """The part of it that is not allocated yet."""
         return sum(m.new for m in self.memory.values())
 
     def __str__(self) -> str:
@@ -130,7 +133,7 @@ class Plan:
 
 
 class _Step(NamedTuple):
-    """A kernel, or a copy where there is none."""
+    """A kernel, or a copy if ``kernel`` is None."""
 
     device: str
     kernel: Launch | None
@@ -142,7 +145,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Program:
-    """What a plan is made of. ``in_place``: slots of results that take the memory of an input."""
+    """The data that a plan is computed from. ``in_place``: slots of results that take the memory of an input."""
 
     steps: list[_Step]
     slots: list[Slot]
@@ -156,12 +159,12 @@ Origins = Callable[[Buffer], Origin | None]
 
 def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Sequence[UOp] = (),
          origins: Origins = lambda b: None) -> Plan:
-    """The plan of the program that ``execute.realize`` would run; it is scheduled and lowered, and nothing is compiled.
+    """Return the plan of the program that ``execute.realize`` would run; it is scheduled and lowered, but not compiled.
 
     Args:
         free: BUFFERs that nobody reads afterwards.
-        data: BUFFERs without memory, which stand for data that come from the host before.
-        origins: who made the value of a buffer that is not there yet.
+        data: BUFFERs without memory: placeholders for data that will be copied from the host before.
+        origins: the origin of the value of a buffer that is not allocated yet.
     """
     found, inputs, held = _Program([], [], Places({}, {})), flattened([b.arg for b in data]), dict[int, Buffer]()
     if roots:
@@ -181,11 +184,11 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
 
 
 def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Mapping[str, int]) -> Plan:
-    """The plan of a program that is compiled, such as a captured one, on inputs that are there already.
+    """Return the plan of a compiled program, such as a captured one, on inputs that exist already.
 
     Args:
         in_place: slots of results that take the memory of an input.
-        kept: bytes, by device, that it has for results and temporaries.
+        kept: bytes, by device, that it holds for results and temporaries.
     """
     steps = [_Step(s.device, s.kernel, s.written, s.read, s.origin, s.item is not None and s.item.again)
              for s in compiled.steps]
@@ -194,7 +197,7 @@ def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Map
 
 
 def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
-    """The numbers of a buffer, or of its parts."""
+    """Yield the numbers of a buffer, or of its parts."""
     count = 0
     for node in nodes:
         parts = 1 if node.arg.layout is None else len(node.arg.layout.devices)
@@ -204,7 +207,7 @@ def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
 
 
 def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[Slot]) -> None:
-    """Give inputs the shape, and the user's line, of the first look at them."""
+    """Give inputs the shape, and the user's line, of the first reshape of them."""
     for n in toposort(graph):
         base = n.src[0] if n.op is Ops.RESHAPE else None
         if base is not None and base.op is Ops.BUFFER:
@@ -216,9 +219,11 @@ def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[S
 
 def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer], origins: Origins,
           kept: Mapping[str, int] = MappingProxyType({})) -> Plan:
-    """
+    """Return the plan of a program.
+
     Args:
-        held: buffers of slots, and ``inputs``: all of them, with those that no kernel reads.
+        held: slot → its buffer.
+        inputs: all input buffers, including those that no kernel reads.
     """
     slots, steps = program.slots, program.steps
     machines = {s.device: machine(s.device) for s in steps if s.kernel is not None}
@@ -248,14 +253,15 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
 
 
 def _seconds(kernel: Launch, of: Machine) -> float:
-    """What the model expects of a kernel; of one from disk, only the roofline is known."""
+    """Return the predicted seconds of a kernel; for one from disk, only the roofline is known."""
     if isinstance(kernel, KernelProgram):
         return estimate(kernel.kernel, of, kernel.work).seconds
     return of.launch + roofline(of.device, kernel.ops, kernel.bytes, kernel.unit)
 
 
 def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
-    """The step, counted from 1, at which the temporaries of a device take the most, and these."""
+    """Return the step, counted from 1, at which the temporaries of a device take most memory,
+    and the temporaries live then."""
     lives = {n: life for n, life in _lives(program.steps).items()
              if n in program.places.offsets and program.slots[n].device == device}
     change = [0] * (len(program.steps) + 1)
@@ -271,7 +277,7 @@ def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
 
 
 def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
-    """The first and the last step that uses each slot."""
+    """Return the first and the last step that uses each slot."""
     found: dict[int, tuple[int, int]] = {}
     for at, step in enumerate(steps):
         for s in (*step.written, *step.read):
@@ -312,7 +318,7 @@ def _text(p: Plan) -> list[str]:
 
 
 def _table(p: Plan) -> list[str]:
-    """Values in memory at the fullest step; equal ones of one line share a row."""
+    """Return the table of values in memory at the fullest step; equal values of one line share a row."""
     rows: dict[tuple[Any, ...], list[Value]] = {}
     for v in p.values:
         rows.setdefault((v.device, v.kind, v.dtype, v.shape, v.origin), []).append(v)

@@ -1,7 +1,7 @@
-"""``PROFILE=1``: what took the time, as a table at the end of the program, and a trace for Perfetto.
+"""``PROFILE=1``: a table of run times at the end of the program, and a trace for Perfetto.
 
-Everything runs one kernel at a time then, so that each can be timed: the total is more than without it. What kernels,
-copies and the making of programs leave of the time since the first import is Python's.
+Kernels run one at a time so that each can be timed; the total is larger than without profiling. The time since the
+first import that is not spent in kernels, copies or compilation is Python's.
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tinsmith.core.terminal import WIDTH, show
 from tinsmith.core.texts import cut, percent, plural, time_text
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
 
-ROWS = 30  # of the table, so that it fits a screen; what took less time is one row
+ROWS = 30  # rows of the table, to fit a screen; the remaining kernels share one row
 _HEAD = " share    total   runs     mean roofline   GFLOPS   GB/s  device  kernel                computes"
 
 
 @dataclass
 class Row:
-    """One kernel or kind of copy: how often it ran and how long that took."""
+    """One kernel or kind of copy: the number of its runs and their time."""
 
     ran: Ran
     runs: int = 0
@@ -41,7 +41,7 @@ _rows: dict[tuple[object, ...], Row] = {}
 
 
 def note(ran: Ran) -> None:
-    """Count what ran; the first call makes sure that the table is printed at the end."""
+    """Count a run; the first call registers the output at exit."""
     if not _rows:
         atexit.register(_at_exit, os.getpid())
     row = _rows.setdefault((ran.device, ran.name, ran.origin, ran.lines), Row(ran))
@@ -51,13 +51,13 @@ def note(ran: Ran) -> None:
 
 
 def reset() -> None:
-    """Forget what was counted."""
+    """Clear all counts."""
     _rows.clear()
     timeline.reset()
 
 
 def table() -> str:
-    """What took the time so far, the longest first, at most 120 columns wide; empty if nothing ran."""
+    """Return the table of times so far, longest first, at most 120 columns wide; empty if nothing ran."""
     if not _rows:
         return ""
     rows = list(_rows.values())
@@ -87,7 +87,7 @@ def _kind(rows: Iterable[Row], kind: str) -> list[Row]:
 
 
 def _other(total: float, runs: int, what: str, whole: float) -> str:
-    """The row of what no device does."""
+    """Return the row for time that is spent on no device."""
     count = f"{runs:6d} {time_text(total / runs):>8}" if runs else " " * 15
     return f"{percent(total / max(whole, 1e-12)):>6} {time_text(total):>8} {count}{' ' * 26}{what}"
 

@@ -1,4 +1,4 @@
-"""What a kernel must compute, by the interpreter: all of it where it is small, else boxes of its loops."""
+"""Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +16,20 @@ from tinsmith.ir.evaluate_kernel import evaluate_kernel
 from tinsmith.ir.uop import toposort
 
 Array = np.ndarray[Any, Any]
-# Relative rounding by bytes: of the coarsest float.
+# Relative rounding error of the coarsest float type, by size in bytes.
 EPSILON: dict[int, float] = {1: 2.0**-2, 2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}
 
 
 class Sample:
-    """A kernel cut down to what the interpreter computes in a moment.
+    """A kernel reduced to a size that the interpreter computes quickly.
 
     Attributes:
-        steps: how many updates come one after the other; they cannot be cut.
+        steps: number of sequential updates, which cannot be reduced.
 
     Args:
         sink: the kernel's tensor graph.
-        whole: elements of the largest value up to which all of the kernel is interpreted.
-        boxes: how many small parts of it are, beyond.
+        whole: elements of the largest value up to which the kernel is interpreted in full.
+        boxes: number of random boxes of a larger kernel.
         variables: values of its VARIABLEs.
     """
 
@@ -43,7 +43,7 @@ class Sample:
         self.parts = [lowered] if needed <= whole else [box(lowered, random, variables) for _ in range(boxes)]
 
     def __call__(self, inputs: Sequence[Array]) -> Iterator[list[tuple[Array, Array]]]:
-        """For each part and output: which elements the part writes, and a line with their values at these places."""
+        """Yield, for each part, an (is written, value) array pair for each output, over all its elements."""
         for part in self.parts:
             twice = []
             for filling in (0x00, 0xA5):
@@ -56,12 +56,13 @@ class Sample:
 
 
 def most(size: Any) -> int:
-    """A size; of a symbolic one the greatest value."""
+    """Return a size as int; for a symbolic size its maximum."""
     return int(size.vmax) if isinstance(size, UOp) else int(size)
 
 
 def box(sink: UOp, random: np.random.Generator, variables: Mapping[UOp, int]) -> UOp:
-    """The same kernel for a small part of each range of its stores, but for those whose steps build on each other."""
+    """Return the kernel restricted to a random small part of each range of its stores, except
+    ranges of sequential steps."""
     ordered = {s for n in toposort(sink) if n.op in (Ops.PREFIX, Ops.SCATTER_STORE) for s in n.src[1:]}
     table: dict[UOp, UOp] = {}
     for r in frozenset().union(*(s.ranges for s in sink.src)) - ordered:
@@ -73,26 +74,29 @@ def box(sink: UOp, random: np.random.Generator, variables: Mapping[UOp, int]) ->
 
 
 def terms(sink: UOp) -> int:
-    """The most values that one reduction adds up."""
+    """Return the largest number of values that one reduction adds up."""
     return max((int(np.prod([most(n.src[0].shape[a]) for a in n.arg[1]], dtype=np.int64))
                 for n in toposort(sink) if n.op is Ops.REDUCE), default=1)
 
 
 def narrowest(sink: UOp) -> float:
-    """The relative rounding error of the narrowest float type that a kernel computes in."""
+    """Return the relative rounding error of the narrowest float type that a kernel computes in."""
     computed = {n.dtype for n in toposort(sink) if n.op is not Ops.PARAM and n.dtype.is_float}
     return max((EPSILON[d.itemsize] for d in computed), default=0.0)
 
 
 def largest(values: Array) -> float:
-    """The greatest absolute value among finite ones."""
+    """Return the largest absolute value among finite ones."""
     wide = values.astype(np.float64)
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
 
 
 def tolerance_of(dtype: DType, scale: float, added: int, narrow: float = 0.0) -> float:
-    """How far an element of values up to ``scale`` may be off: 0 for integers; else about one rounding for each of the
-    ``added`` values, and a few in the narrowest type on the way, whose relative rounding error is ``narrow``."""
+    """Return the allowed error of an element, for values up to ``scale``; 0 for integers.
+
+    About one rounding for each of the ``added`` values, and a few in the narrowest intermediate type, whose relative
+    rounding error is ``narrow``.
+    """
     if not dtype.is_float:
         return 0.0
     sums: float = EPSILON[max(dtype.itemsize, 4)] * max(added, 4) ** 0.75
@@ -100,7 +104,7 @@ def tolerance_of(dtype: DType, scale: float, added: int, narrow: float = 0.0) ->
 
 
 def differing(a: Array, b: Array, near: float | Array) -> Array:
-    """Where values differ by more than ``near``; NaN equals NaN."""
+    """Return True at each element where values differ by more than ``near``; NaN equals NaN."""
     if a.dtype.kind in "biu":
         return np.asarray((a != b) & (np.asarray(near) == 0))
     x, y = a.astype(np.float64), b.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The source of everything that a script runs, kernel by kernel: ``python -m tinsmith source script.py``."""
+"""Source listing of all kernels that a script runs: ``python -m tinsmith source script.py``."""
 from __future__ import annotations
 
 import contextlib
@@ -17,10 +17,10 @@ from tinsmith.runtime.step import Step
 
 
 class SourceList:
-    """Writes the kernels of every program that is lowered, each kernel once.
+    """An observer that writes the kernels of every lowered program, each kernel once.
 
     Args:
-        out: where to.
+        out: the file to write to.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -36,7 +36,7 @@ class SourceList:
                 self.write(step, kernel)
 
     def write(self, step: Step, kernel: KernelProgram) -> None:
-        """One kernel, under a comment that says what it computes and how it is launched."""
+        """Write one kernel, with a comment that says which methods it computes and how it is launched."""
         name = kernel.name + (f"n{self.names[kernel.name]}" if self.names[kernel.name] else "")
         self.names[kernel.name] += 1
         of = ", ".join(lines_of(step.item)) if step.item is not None else ""
@@ -49,10 +49,11 @@ class SourceList:
 
 @contextlib.contextmanager
 def listing(out: TextIO, device: str) -> Iterator[SourceList]:
-    """While it lasts, sources go to ``out``, and a device that is not here is stood in for."""
+    """In this block, write sources to ``out``; a device that this machine lacks is replaced by a stand-in."""
     found, before = SourceList(out), (Device.shows_source, settings.DEV)
     lowered.append(found)
-    Device.shows_source, settings.DEV = True, device  # for the threads of a script too
+    # class attribute and global setting, so that they also apply to the script's threads
+    Device.shows_source, settings.DEV = True, device
     try:
         Device[device]
         yield found

@@ -1,7 +1,7 @@
-"""A trace: how programs were made and run, pass by pass, as one JSON document; docs/viz.md describes its fields.
+"""Trace: a record of how programs were compiled and run, pass by pass, as one JSON document (fields: docs/viz.md).
 
-While a program is lowered, the trace is its observer: passes say what they made, rules what they rewrote. What is heavy
-(texts of estimates, sources, assembly) is made from the finished program.
+While a program is lowered, the trace is its observer: passes report their results, rules their rewrites. Expensive
+texts (estimates, sources, assembly) are made from the finished program.
 """
 from __future__ import annotations
 
@@ -46,27 +46,29 @@ from tinsmith.schedule.items import Schedule, ScheduleItem
 
 FORMAT: Final = "tinsmith trace"
 VERSION: Final = 1
-MOST_REWRITES: Final = 400  # different ones of a pass that are kept; the others are counted
-MOST_ROWS: Final = 20_000  # of a pass
-MOST_SOURCE: Final = 1 << 20  # bytes of a user's file that are kept
+MOST_REWRITES: Final = 400  # distinct rewrites of one pass that are kept; the others are counted
+MOST_ROWS: Final = 20_000  # rows of one pass
+MOST_SOURCE: Final = 1 << 20  # bytes of a user's source file that are kept
 
 Rows = list[list[Any]]  # [text, number of an origin or -1]
-Stage = tuple[str, Rows, list[list[Any]], int]  # a pass: its name, what it made, rewrites, how many are left out
+# a pass: its name, its result, its rewrites, and the number of rewrites left out
+Stage = tuple[str, Rows, list[list[Any]], int]
 
 
 class Trace:
-    """What was recorded since it began; ``document`` is all of it."""
+    """A recording of programs; ``document`` returns all of it."""
 
     def __init__(self, begun: float) -> None:
         self.programs: list[dict[str, Any]] = []
         self.kernels: dict[str, dict[str, Any]] = {}
         self.origins: dict[Origin, int] = {}
-        self.wanted: dict[str, int] = {}  # VIZ, GRAPH, JITGRAPH, where something was recorded for them
-        self.begun = begun  # on the clock of time.perf_counter: where the timeline starts
+        # setting (VIZ, GRAPH, JITGRAPH) → its value, if it was set while something was recorded
+        self.wanted: dict[str, int] = {}
+        self.begun = begun  # start of the timeline, on the clock of time.perf_counter
         self.machines: dict[str, dict[str, Any]] = {}
         self._compiled: dict[int, tuple[CompiledSchedule, dict[str, Any]]] = {}
         self._stages: list[Stage] = []
-        self._of_kernel: list[Stage] | None = None  # while a kernel is made
+        self._of_kernel: list[Stage] | None = None  # passes of the current kernel; None between kernels
         self._pending: Counter[tuple[str, str, str, str]] = Counter()
         self._left_out = 0
         self.seen: dict[UOp, UOp] = {}
@@ -104,7 +106,7 @@ class Trace:
         return [[*key, count] for key, count in self._pending.items()]
 
     def _rows(self, value: Any) -> Rows:
-        """A pass's result, a row per node or item."""
+        """Return a pass's result, one row per node or item."""
         if isinstance(value, Kernel):
             value = value.sink
         if isinstance(value, Fusion):
@@ -114,7 +116,7 @@ class Trace:
             found: Sequence[tuple[UOp, str]] = graph_rows(value) if _is_lowered(value) else tree_rows(value)
         elif value and isinstance(value[0], ScheduleItem):
             return [[_item_text(i), self.origin(i.origin)] for i in value]
-        elif value and isinstance(value[0], tuple):  # nodes with a text each
+        elif value and isinstance(value[0], tuple):  # pairs of a node and its text
             found = value
         elif any(n.op in (Ops.DEFINE_GLOBAL, Ops.STORE) for n in value):
             found = table_rows(value)
@@ -123,7 +125,7 @@ class Trace:
         return [[text, self.origin(n.origin)] for n, text in found[:MOST_ROWS]]
 
     def origin(self, found: Sequence[Origin]) -> int:
-        """The number of the last of some lines."""
+        """Return the number of the last of some origins; -1 if there is none."""
         return self.origins.setdefault(found[-1], len(self.origins)) if found else -1
 
     def _origins(self, found: Sequence[Origin]) -> list[int]:
@@ -132,8 +134,8 @@ class Trace:
     # *** programs ***
 
     def lowered(self, graph: Sequence[UOp], make: Callable[[], CompiledSchedule]) -> CompiledSchedule:
-        """What ``make`` makes of ``graph``, recorded."""
-        if observed.observer is not None:  # a search inside of another program's
+        """Return the program that ``make`` compiles from ``graph``, and record it."""
+        if observed.observer is not None:  # a BEAM search inside another program's lowering
             return make()
         self._thread, self._stages, self._finished, self._of_kernel = threading.get_ident(), [], [], None
         observed.observer = self
@@ -162,18 +164,18 @@ class Trace:
         self._compiled[id(compiled)] = compiled, found
 
     def captured(self, name: str, parts: Sequence[CompiledSchedule]) -> None:
-        """Some programs are those of a captured function."""
+        """Mark some programs as parts of a captured function."""
         for compiled in parts:
             if id(compiled) in self._compiled:
                 self._compiled[id(compiled)][1]["captured"] = name
 
     def measured(self, compiled: CompiledSchedule, seconds: dict[int, float]) -> None:
-        """How long steps took, by number."""
+        """Record the measured seconds of steps, by number."""
         for n, taken in seconds.items():
             self._compiled[id(compiled)][1]["items"][n]["seconds"] = taken
 
     def _passes(self, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-        """Passes with their rows; null where they are those of the pass before."""
+        """Return passes with their rows; ``rows`` is None where they equal those of the pass before."""
         found: list[dict[str, Any]] = []
         last: Rows | None = None
         for name, rows, rewrites, left_out in stages:
@@ -189,7 +191,7 @@ class Trace:
                 "origins": self._origins(item.origin), "writes": item.written, "reads": item.read, "seconds": None}
 
     def _nodes(self, schedule: Schedule) -> list[list[Any]]:
-        """[op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
+        """Return [op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
         roots = schedule.fusion.roots if schedule.fusion is not None else []
         order = toposort(roots)
         number = {n: i for i, n in enumerate(order)}
@@ -246,8 +248,8 @@ class Trace:
 
     def _opts(self, sink: UOp, kernel: KernelProgram, target: Target,
               machines: Machine) -> tuple[list[Stage], list[float]]:
-        """A pass for each opt, one after the other on the kernel without opts, and the seconds that the model expects
-        before the first and after each."""
+        """Return one pass per opt, applied in order to the kernel without opts, and the predicted
+        seconds before and after each."""
         again = begin(sink, target)
         found, seconds = list[Stage](), [estimate(again, machines, kernel.work).seconds]
         for opt in kernel.opts:
@@ -266,7 +268,7 @@ class Trace:
     # *** the document ***
 
     def document(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return the trace as a JSON-compatible dictionary."""
         events = [[e.kind, e.row, e.name, e.start - self.begun, e.seconds, e.memory, e.ops, e.bytes,
                    self._origins(e.lines), e.key] for e in timeline.events if e.start >= self.begun]
         files = dict.fromkeys(file for _, file, _ in self.origins)
@@ -279,10 +281,10 @@ class Trace:
                 "events_left_out": timeline.left_out}
 
     def write(self, path: Path) -> None:
-        """Write the document as a file.
+        """Write the document to a file.
 
         Raises:
-            OSError: where that does not go.
+            OSError: if it cannot be written.
         """
         path.write_text(json.dumps(self.document(), separators=(",", ":")), "utf-8")
 
@@ -308,7 +310,7 @@ def _short(arg: Any) -> str:
 def _shape(n: UOp) -> list[Any]:
     try:
         return [s if isinstance(s, int) else expression(s) for s in n.shape]
-    except TypeError:  # no value of a tensor
+    except TypeError:  # a node without a tensor shape
         return []
 
 
@@ -327,7 +329,7 @@ def _item_text(item: ScheduleItem) -> str:
 
 
 def _kind(compiled: CompiledSchedule, slot: int) -> str:
-    """What a slot is, and where a temporary lies in its device's block."""
+    """Return the kind of a slot, with the offset of a temporary in its device's block."""
     found = compiled.schedule.slots[slot]
     if found.input or found.output:
         return "input" if found.input else "output"
@@ -336,7 +338,8 @@ def _kind(compiled: CompiledSchedule, slot: int) -> str:
 
 
 def _lines(renderer: Renderer, kernel: KernelProgram, text: str | None) -> list[int]:
-    """The row of the UOp table that each line is written for, or -1; nothing where the text is not the renderer's."""
+    """Return, for each source line, the row of the UOp table it comes from, or -1; [] if the
+    text is not the renderer's."""
     rows = {n: row for row, (n, _) in enumerate(table_rows(kernel.uops))}
     lines = renderer.lines(kernel.symbol, kernel.uops)
     if text is not None and "\n".join(line for line, _ in lines) != text:
@@ -349,7 +352,7 @@ def _axes(kernel: Kernel) -> list[str]:
 
 
 def _items_of(schedule: Schedule) -> dict[UOp, set[int]]:
-    """Which items compute each node: the one that stores it, or those that compute it inside."""
+    """Return, for each node, the items that compute it: the one that stores it, or those that fuse it."""
     writers: dict[int, int] = {}
     for number, item in enumerate(schedule.items):
         for slot in item.written:
@@ -365,7 +368,7 @@ def _items_of(schedule: Schedule) -> dict[UOp, set[int]]:
 
 
 def _source(file: str) -> str:
-    """The text of a user's file; of a cell of a notebook too, which lies in ``linecache`` only."""
+    """Return the text of a user's file; for a notebook cell, which has no file, the text in ``linecache``."""
     try:
         path = Path(file)
         return path.read_text("utf-8", errors="replace") if path.stat().st_size <= MOST_SOURCE else ""
@@ -373,29 +376,30 @@ def _source(file: str) -> str:
         return "".join(linecache.getlines(file))[:MOST_SOURCE]
 
 
-# *** a whole run: VIZ, GRAPH, JITGRAPH ***
+# *** the trace of a run: VIZ, GRAPH, JITGRAPH ***
 
 _run: list[Trace] = []
-_inner: list[Trace] = []  # of blocks
+_inner: list[Trace] = []  # traces of ``recording`` blocks
 
 
 def of_this_run() -> Trace:
-    """The trace of this process, which begins now if there is none."""
+    """Return the trace of this process; start it if there is none."""
     if not _run:
         _run.append(Trace(counters.BEGIN))
         atexit.register(_at_exit, os.getpid())
-    _run[0].wanted |= {s: n for s in ("VIZ", "GRAPH", "JITGRAPH") if (n := getattr(settings, s))}  # of a block, too
+    # also those set in a ``Context`` block
+    _run[0].wanted |= {s: n for s in ("VIZ", "GRAPH", "JITGRAPH") if (n := getattr(settings, s))}
     return _run[0]
 
 
 def current() -> Trace:
-    """The trace that programs of this moment belong to."""
+    """Return the trace that records programs now."""
     return _inner[-1] if _inner else of_this_run()
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[Trace]:
-    """A trace of the block alone. Kernels of before are lowered again there, so that their passes are seen."""
+    """Record a trace of this block only; cached kernels are lowered again in it, so that their passes are recorded."""
     _inner.append(Trace(time.perf_counter()))
     programs.clear()
     try:
@@ -416,5 +420,5 @@ def _at_exit(pid: int) -> None:
 
 
 def trace_path() -> Path:
-    """Where the trace of this run goes."""
+    """Return the path of this run's trace."""
     return output_path(".trace.json")

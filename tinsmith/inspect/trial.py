@@ -1,7 +1,7 @@
-"""The child process of a search: compiles, runs, checks and times one candidate after the other.
+"""Child process of a BEAM search: compiles, runs, checks and times one candidate after another.
 
 ``main`` reads requests (pickles of our own parent) from standard input and answers each with a line of JSON. A
-candidate may crash this process or hang in it: the parent then starts another.
+candidate may crash or hang this process: the parent then starts another.
 """
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 Array = np.ndarray[Any, Any]
-WHOLE = 1 << 20  # elements of the largest value up to which all of a kernel is interpreted; beyond, boxes of it are
+WHOLE = 1 << 20  # elements of the largest value up to which a kernel is interpreted in full; larger kernels in boxes
 BOXES = 6
 
 
 @dataclass(frozen=True)
 class Request:
-    """A kernel to try opts on: the first message. ``modules`` register devices that this package does not know.
-    ``processor``: times are those of the processor, not of the clock on the wall."""
+    """The first message: a kernel to try opts on.
+
+    Attributes:
+        modules: modules to import, which register devices that this package does not know.
+        budget: seconds for timing one candidate.
+        limit: seconds after which the parent ends a candidate.
+        processor: measure processor time instead of wall-clock time.
+    """
 
     device: str
     sink: UOp
@@ -49,7 +55,7 @@ class Request:
 
 
 class Session:
-    """One kernel: inputs, what it must compute, and trials of opts.
+    """One kernel with its inputs and expected results, on which opts are tried.
 
     Raises:
         ValueError: if even the default program is wrong.
@@ -84,7 +90,7 @@ class Session:
         return kernel, device.load([(kernel, device.compiler.compile(kernel.source))])[0]
 
     def run(self, made: tuple[KernelProgram, Any]) -> list[Array]:
-        """The outputs; memory that a program does not write holds rubbish."""
+        """Return the outputs of a program; memory that it does not write holds a fill pattern."""
         kernel, program = made
         for n, (dtype, size) in enumerate(self.outputs):
             self.buffers[n] = self.buffer(dtype, np.full(size * dtype.itemsize, 0xA5, np.uint8).view(dtype.numpy))
@@ -93,12 +99,12 @@ class Session:
         return [self.buffers[n].numpy() for n in range(len(self.outputs))]
 
     def values(self, kernel: KernelProgram) -> list[int]:
-        """Of the kernel's variables: the least that each can have."""
+        """Return the minimum value of each of the kernel's variables."""
         named = {v.arg[0]: least for v, least in self.variables.items()}
         return [named[name] for name in kernel.variables]
 
     def check_reference(self, random: np.random.Generator) -> None:
-        """What candidates are compared with is itself compared with the interpreter: all of it, or boxes of it."""
+        """Check the default program, the reference for candidates, against the interpreter: in full, or boxes of it."""
         small = sample.Sample(self.sink, self.variables, random, WHOLE, BOXES)
         for part in small([self.inputs[n] for n in sorted(self.inputs)]):
             for (at, values), found, near in zip(part, self.expected, self.tolerance):
@@ -106,7 +112,7 @@ class Session:
                     raise ValueError("the default program is not what the interpreter computes")
 
     def trial(self, opts: Sequence[Opt]) -> dict[str, Any]:
-        """Compile, run, compare, time."""
+        """Compile, run, compare and time one candidate."""
         made = self.compiled(opts)
         found = self.run(made)
         if not all(same(a, b, near) for a, b, near in zip(found, self.expected, self.tolerance)):
@@ -119,7 +125,7 @@ class Session:
 
 
 def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
-    """Small numbers: floats around 0, integers that may be places."""
+    """Return random small numbers: floats around 0, and integers that are valid as indices."""
     if dtype.is_float:
         return random.standard_normal(size, np.float32).astype(dtype.numpy)
     if dtype.is_bool:
@@ -128,12 +134,12 @@ def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
 
 
 def same(a: Array, b: Array, near: float) -> bool:
-    """Equal up to ``near``."""
+    """Return True if all values are equal up to ``near``."""
     return not sample.differing(a, b, near).any()
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the parent is done."""
+    """Answer requests until the parent closes the stream."""
     session: Session | None = None
     while True:
         try:
@@ -153,7 +159,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except Exception as error:
             answer = {"state": "error", "message": f"{type(error).__name__}: {error}"}
             if session is not None and Device[session.request.device].lost:
-                os._exit(1)  # a process with a device that works tries the next one
+                os._exit(1)  # the parent continues with a new process, on a working device
         faulthandler.cancel_dump_traceback_later()
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
@@ -163,14 +169,15 @@ _nowhere_file: list[Any] = []
 
 
 def _nowhere() -> Any:
-    """Where the trace of a process that ends itself goes: its parent is gone."""
+    """Return the null device, for the traceback of a process that ends itself after its parent has gone."""
     if not _nowhere_file:
-        _nowhere_file.append(open(os.devnull, "w"))  # noqa: SIM115  it is used when everything else hangs
+        _nowhere_file.append(open(os.devnull, "w"))  # noqa: SIM115  used when everything else hangs
     return _nowhere_file[0]
 
 
 def main() -> None:
-    """Requests come on standard input, answers go to standard output, which kernels and compilers cannot reach."""
+    """Serve requests from standard input; answer on a copy of standard output that kernels
+    and compilers cannot reach."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, answers)

@@ -1,4 +1,4 @@
-"""Opts in the user's hand: one kernel of a program under a list of opts of one's own, to look at and to run."""
+"""Manual opts: one kernel of a program under a list of opts given by the user, to inspect and to run."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -38,11 +38,12 @@ class Tuned:
     """A kernel under given opts. Printing it shows its axes before and after, its UOps and its source.
 
     Attributes:
-        before, axes: the ranges that opts count, before the first opt and after the last.
+        before, axes: the ranges that opts refer to, before the first opt and after the last.
+        runs_on: the tensor's device.
         opts: the opts that were applied.
         source: text for the device's compiler.
         uops: the linear program.
-        kernel: everything else about it.
+        kernel: the full kernel program.
     """
 
     device: str
@@ -66,7 +67,7 @@ class Tuned:
         return self.kernel.uops
 
     def run(self) -> Array:
-        """The tensor's values, computed with this kernel; nothing else of the program changes.
+        """Return the tensor's values, computed with this kernel; the rest of the program is unchanged.
 
         Raises:
             ArgumentError: if the kernel was written for another device than the tensor's.
@@ -91,7 +92,7 @@ class Tuned:
 
 
 def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: int, source_for: str | None) -> Tuned:
-    """Kernel ``number`` of the program that computes ``wanted`` under ``opts``; None: the model's choice."""
+    """Return kernel ``number`` of the program that computes ``wanted``, under ``opts``; None: the model's choice."""
     graph, _, _ = canonical([wanted.root])
     schedule, layouts = planned(graph, device)
     if layouts:

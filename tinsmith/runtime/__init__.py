@@ -1,1 +1,1 @@
-"""What runs: kernels loaded and launched, queues of devices, programs on disk."""
+"""The runtime: realize, parallel compilation, kernel launches, device queues, and programs on disk."""

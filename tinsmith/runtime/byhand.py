@@ -1,4 +1,4 @@
-"""Running programs that were written by hand, on any device."""
+"""Running hand-written UOp programs on any device."""
 from __future__ import annotations
 
 import math
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 def source_of(program: ProgramBuilder | Sequence[UOp], device: str | None = None, name: str = "program") -> str:
-    """The text that ``device`` compiles; C that people read where none is named.
+    """Return the source text that ``device`` compiles; readable C if no device is given.
 
     >>> g = ProgramBuilder()
     >>> out, x = (g.add("DEFINE_GLOBAL", dtypes.float32, arg=(n, f"data{n}", n == 0)) for n in (0, 1))
@@ -53,7 +53,7 @@ def source_of(program: ProgramBuilder | Sequence[UOp], device: str | None = None
 
 def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device: str | None = None,
                 name: str = "program", variables: Mapping[str, int] | None = None) -> None:
-    """Compile a program and run it once on ``arrays``, one for each buffer argument; what it stores is in them.
+    """Compile a program and run it once, in place, on ``arrays``: one NumPy array per buffer argument.
 
     >>> g = ProgramBuilder()
     >>> out, n = (g.add("DEFINE_GLOBAL", dtypes.int32, arg=(k, s, True)) for k, s in enumerate(("data0", "n")))
@@ -93,7 +93,7 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
     if not is_loaded(opened.device, launch):
         load(opened.device, [(launch, opened.compiler.compile(source))])
     _show(name, lines, source)
-    opened.synchronize()  # what fails from now on is this program
+    opened.synchronize()  # so that an error from here on comes from this program
     try:
         seconds = opened.timed(Call(loaded(opened.device, launch), buffers, [given[v] for v in launch.variables]))
     except LaunchError as error:
@@ -110,7 +110,11 @@ def _lines(program: ProgramBuilder | Sequence[UOp]) -> list[UOp]:
 
 
 def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, str]:
-    """Launch data and source, if the device has what the program asks for."""
+    """Return launch data and source of a program.
+
+    Raises:
+        ArgumentError: if the device lacks the block size or a dtype that the program uses.
+    """
     asks = next((u for u in lines if u.op in (Ops.BARRIER, Ops.SHUFFLE)
                  or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
     threads, most = math.prod(launch_size(lines, "lidx")), device.renderer.target.block_threads

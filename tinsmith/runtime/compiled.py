@@ -1,4 +1,4 @@
-"""A schedule whose kernels are loaded programs: what runs, what is kept in memory and what goes to disk."""
+"""Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run."""
 from __future__ import annotations
 
 import contextlib
@@ -34,17 +34,20 @@ else:
 class CompiledSchedule(Sequence["ScheduledItem"]):
     """A schedule with its programs and its memory plan, independent of buffers and bound values.
 
-    It is a list of its steps in order; printing it gives a line for each. The schedule of a program that comes from
-    disk has no ``ScheduleItem``s: nothing was scheduled. ``layouts`` says how the outputs make up the roots, one by
-    one; it is empty where everything is on single devices. ``missing``: bytes that MEMORY_BUDGET lacks.
-    ``arguments`` are the buffers and bound values of the tensors that it was made for, if it was made for some:
-    ``Tensor.schedule``.
+    It is a sequence of its steps in order; printing it gives one line per step.
+
+    Attributes:
+        schedule: without ``ScheduleItem``s if the program was loaded from disk.
+        layouts: for each root, the layout of its outputs over devices; empty if everything is on single devices.
+        missing: bytes by which the program exceeds MEMORY_BUDGET.
+        arguments: buffers and bound values of the tensors it was made for (``Tensor.schedule``), else None.
     """
 
     schedule: Schedule
     plan: Plan
     steps: list[Step] = field(default_factory=list)
-    in_place: dict[int, int] = field(default_factory=dict)  # slot of an output → number of the input it may overwrite
+    # slot of an output → number of the input that it may overwrite
+    in_place: dict[int, int] = field(default_factory=dict)
     layouts: list[Layout | None] = field(default_factory=list)
     missing: int = 0
     arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
@@ -67,15 +70,15 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
 
     @functools.cached_property
     def bound(self) -> Bound:
-        """The schedule made ready to run."""
+        """The schedule prepared to run."""
         return Bound(self)
 
 
 @dataclass(eq=False, repr=False)
 class KernelItem:
-    """Kernels of one worker that are launched together, with the copies that it makes itself.
+    """Consecutive steps of one worker that are launched together, including copies that the device makes itself.
 
-    ``turn`` is to be held meanwhile.
+    ``turn`` is the lock to hold during the launch.
     """
 
     steps: list[Step]
@@ -107,7 +110,7 @@ class KernelItem:
 
 @dataclass(eq=False, repr=False)
 class CopyItem:
-    """One copy between two devices, or between one and the host."""
+    """One copy between two devices, or between a device and the host, that no device makes itself."""
 
     step: Step
     target: str
@@ -133,7 +136,7 @@ def copy_item(step: Step, slots: Sequence[Slot]) -> CopyItem:
 
 
 def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
-    """What a step launches; None for a copy that its device does not make itself."""
+    """Return the program a step launches; None for a copy that its device does not make itself."""
     if step.program is not None:
         return step.program
     target, source = (slots[s] for s in step.slots)
@@ -141,17 +144,18 @@ def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
 
 
 class Bound:
-    """A compiled schedule made ready to run on any buffers.
+    """A compiled schedule prepared to run on any buffers.
 
     Attributes:
-        inputs: for each input that it reads, its number.
-        outputs: the slots that it provides for results, and ``results``: which of them each result is.
-        in_place: (number of an output, number of the input whose memory it may take over).
+        inputs: the numbers of the inputs that it reads.
+        outputs: the slots that it provides for results.
+        results: for each result, the index of its slot in ``outputs``.
+        in_place: (number of an output, number of the input whose memory it may overwrite).
         blocks: (device, bytes) of each block of temporaries.
-        places: slot → where it lies among the *bases*: inputs, outputs, blocks.
+        places: slot → its position among the *bases*: inputs, outputs, blocks.
         slots: of the schedule.
-        parts: what runs, in order.
-        queue: runs the same on several devices at a time, for programs of devices that do not take turns.
+        parts: the items to run, in order.
+        queue: runs the same on several devices concurrently; None if all devices share one worker.
     """
 
     def __init__(self, compiled: CompiledSchedule) -> None:
@@ -184,16 +188,17 @@ class Bound:
 
     @functools.cached_property
     def origins(self) -> list[Origin | None]:
-        """For each output, method and line of the user's program that computes it."""
+        """For each output, the method and line of the user's program that computes it."""
         found = {s: next((o for o in reversed(step.origin) if o[2]), None) for step in self._steps
                  for s in step.written}
         return [found.get(slot.number) for slot in self.outputs]
 
 
 def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | CopyItem]:
-    """Steps in order, those of one worker together until another worker, or a copy that no device makes, comes."""
+    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no
+    device makes ends a group."""
     found: list[KernelItem | CopyItem] = []
-    last = None  # the worker of the last item, if it launches kernels
+    last = None  # the worker of the last item, if that launches kernels
     for step in steps:
         worker = None if program_of(step, slots) is None else Device[step.device].worker
         if worker is None:
@@ -210,7 +215,8 @@ programs: Recent[tuple[object, ...], Program] = Recent()
 
 
 def program_key(device: str, launch: Launch) -> tuple[object, ...]:
-    """Loaded programs are shared by all schedules that run one source, compiled alike, on one device."""
+    """Return the cache key of a loaded program; schedules that run one source, compiled
+    alike, on one device share it."""
     return device, launch.symbol, settings.code_key
 
 
@@ -219,7 +225,7 @@ def is_loaded(device: str, launch: Launch) -> bool:
 
 
 def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
-    """Load different kernels, none of which is loaded yet, all at once."""
+    """Load several kernels in one batch; they must differ, and none may be loaded yet."""
     keys = [program_key(device, launch) for launch, _ in kernels]
     for key, program in zip(keys, Device[device].load(kernels)):
         programs[key] = program

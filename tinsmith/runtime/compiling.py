@@ -1,4 +1,5 @@
-"""Binaries of kernels: other threads compile while this one writes the sources of the next, and helps them then."""
+"""Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
+them."""
 from __future__ import annotations
 
 import contextlib
@@ -14,8 +15,8 @@ from tinsmith.core.settings import in_context
 from tinsmith.core.timeline import span
 from tinsmith.runtime.compiled import is_loaded, load
 
-# Seconds after which a thread that writes sources lets the compiling one go on. Between its native calls that one needs
-# the interpreter for moments only, and Python's usual 5 ms of waiting for each of them would leave a core idle.
+# Interpreter switch interval in seconds while compiling. Compiler threads need the interpreter only briefly between
+# native calls; Python's default of 5 ms per request would leave a core idle.
 SWITCH: Final = 0.0005
 
 
@@ -31,21 +32,21 @@ class _Job:
         try:
             with span("compile", f"{self.device} compiler", self.kernel.name, self.kernel.symbol):
                 self.binary = Device[self.device].compiler.compile(self.kernel.source)
-        except BaseException as error:  # raised again by whoever asks for the binary
+        except BaseException as error:  # raised again in ``load``
             self.error = error
 
 
 class Compilation:
-    """The kernels of a schedule on their way to loaded programs; used in a ``with`` block.
+    """The compilation of a schedule's kernels; used in a ``with`` block.
 
-    Compilers without ``threads`` work in ``load``, as does everything where there is one kernel only.
+    Compilers that report no ``threads`` run in ``load``, as does everything if there is only one kernel.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._most: dict[str, int] = {}  # threads, by device
+        self._most: dict[str, int] = {}  # device → maximum number of threads
         self._abandoned = False
         self._interval = sys.getswitchinterval()
 
@@ -60,7 +61,7 @@ class Compilation:
             raise first from None
 
     def add(self, device: str, kernel: KernelProgram) -> None:
-        """Begin to compile ``kernel``, unless it is loaded or was added before."""
+        """Start to compile ``kernel``, unless it is loaded or was added before."""
         if is_loaded(device, kernel) or (device, kernel.symbol) in self._jobs:
             return
         job = self._jobs[device, kernel.symbol] = _Job(device, kernel)
@@ -75,14 +76,14 @@ class Compilation:
                 self._threads[-1].start()
 
     def load(self) -> None:
-        """Load all programs, device by device.
+        """Finish compilation and load all programs, device by device.
 
         Raises:
             CompileError: the first one that a compiler raised.
         """
         self._finish()
         batches: dict[str, list[tuple[Launch, bytes]]] = {}
-        for job in sorted(self._jobs.values(), key=lambda job: job.error is None):  # what failed comes first
+        for job in sorted(self._jobs.values(), key=lambda job: job.error is None):  # failed jobs first
             if job.binary is None and job.error is None:
                 job.run()
             if job.error is not None:
@@ -93,7 +94,7 @@ class Compilation:
             load(device, batch)
 
     def _serve(self) -> None:
-        """What a thread of its own does until it is told to end."""
+        """Compile jobs from the queue until it gives None (the loop of a compiler thread)."""
         while (job := self._queue.get()) is not None:
             self._run(job)
 
@@ -103,20 +104,20 @@ class Compilation:
             self._abandoned = self._abandoned or job.error is not None
 
     def _finish(self) -> None:
-        """Help the other threads until everything is compiled."""
+        """Help the compiler threads until the queue is empty, then end them."""
         if not self._threads:
             return
         try:
             with contextlib.suppress(queue.Empty):
                 while True:
                     job = self._queue.get_nowait()
-                    if job is not None:  # else this was interrupted before, while threads were told to end
+                    if job is not None:  # None: an earlier ``_finish`` was interrupted while it ended threads
                         self._run(job)
         finally:
             for _ in self._threads:
                 self._queue.put(None)
             sys.setswitchinterval(self._interval)
         for thread in self._threads:
-            if thread.is_alive():  # else it has ended, or a signal's handler has come before it could begin
+            if thread.is_alive():  # False: it has ended, or a signal handler raised before it started
                 thread.join()
         self._threads.clear()

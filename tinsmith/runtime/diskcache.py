@@ -1,10 +1,10 @@
-"""Whole lowered programs on disk: a second process schedules, lowers and compiles nothing.
+"""Disk cache of lowered programs: a second process schedules, lowers and compiles nothing.
 
-An entry is found by the content of the graph, everything that decides what the graph becomes (settings, targets,
-compilers, our own sources), and nothing else: no ids, no lines, no bound values. It holds data: a JSON header with
-slots, memory plan, launch data and steps, and the kernels' binaries. A seal over key and header says that ``store`` of
-these very sources wrote it for this very graph, so that what it says needs no other check. Whatever has another seal,
-and a node that has no encoding, means that the program is made anew.
+The cache key hashes the content of the graph and everything that determines the program (settings, targets, compilers,
+our own sources), and nothing else: no ids, no source lines, no bound values. An entry is data: a JSON header with
+slots, memory plan, launch data and steps, and the kernels' binaries. A hash over key and header (the seal) proves that
+``store`` of these sources wrote the entry for this graph, so its content needs no other check. If the seal does not
+match, or a node has no encoding, the program is compiled again.
 """
 from __future__ import annotations
 
@@ -39,23 +39,24 @@ from tinsmith.schedule.planner import Plan
 _KIND = "program"
 _LAUNCH = tuple(Launch.__dataclass_fields__)
 _IMPORTED = time.time()
-_WRITTEN = (type(None), bool, int, float, str, Op, DType, Window, BufferName)  # what repr tells apart
+# types whose repr is unambiguous and the same in every process
+_WRITTEN = (type(None), bool, int, float, str, Op, DType, Window, BufferName)
 
 
 class Unkeyable(Exception):
-    """Something has no encoding that means the same in every process."""
+    """A value has no encoding that is the same in every process."""
 
 
 # *** keys ***
 
 
 def entry_key(graph: Sequence[UOp], device: str, spared: tuple[int, ...] = ()) -> str | None:
-    """Where the program of a canonical graph lies on disk; None where it cannot be kept there.
+    """Return the cache key of the program of a canonical graph; None if it cannot be cached.
 
     Args:
         graph: roots, as ``canonical`` gives them.
         device: where kernels without any buffer run.
-        spared: numbers of inputs whose memory new versions may take, where that makes a difference.
+        spared: numbers of inputs whose memory new versions may overwrite; () unless there is a memory budget.
     """
     sources = source_hash()
     if not settings.CACHELEVEL or not sources:
@@ -84,9 +85,9 @@ def _device_key(name: str) -> str:
 
 @functools.cache
 def source_hash() -> str:
-    """A hash of this package's source files.
+    """Return a hash of this package's source files.
 
-    Empty where there are none to read, or if one was changed since this process began: what it runs is another one.
+    Empty if they cannot be read, or if one changed after this process started, since it then runs other code.
     """
     top = Path(__file__).parents[1]
     files = sorted(top.rglob("*.py"))
@@ -104,7 +105,7 @@ def source_hash() -> str:
 
 
 def encode(graph: Sequence[UOp]) -> str:
-    """A graph as text, a line per node, the same in every process and different for different graphs.
+    """Return a graph as text, one line per node: the same in every process, and different for different graphs.
 
     >>> print(encode([UOp.const(dtypes.int32, 2) + 1]), end="")
     CONST dtypes.int;;2
@@ -119,7 +120,8 @@ def encode(graph: Sequence[UOp]) -> str:
     lines: list[str] = []
 
     def number(node: UOp) -> int:
-        """The node's number; nodes that only occur in arguments (symbolic sizes) are written when they come up."""
+        """Return the node's number; nodes that occur only in arguments (symbolic sizes) are
+        written at their first use."""
         if node not in numbers:
             for n in toposort(node, lambda x: x not in numbers):
                 src = ",".join([str(numbers[s]) for s in n.src])
@@ -133,7 +135,7 @@ def encode(graph: Sequence[UOp]) -> str:
 
 
 def _value(value: Any, number: Callable[[UOp], int] | None = None) -> str:
-    """An argument, as Python writes what it consists of; a node as its number."""
+    """Return the text of an argument: a node as its number, a tuple recursively, other values as their repr."""
     kind = type(value)
     if kind is tuple:
         return f"({','.join([_value(v, number) for v in value])})"
@@ -151,16 +153,16 @@ Places = dict[Origin, tuple[int, int]]
 
 
 def places_of(graph: Sequence[UOp]) -> Places:
-    """Where each origin is found in a graph: another process looks its own lines up there.
+    """Return origin → (node number, index) in a graph, where another process looks up its own source lines.
 
-    To be called before lowering, which gives origins to nodes that it shares with the graph.
+    Call it before lowering, which adds origins to nodes that it shares with the graph.
     """
     return {o: (number, n) for number, node in reversed(list(enumerate(toposort(graph))))
             if node.op is not Ops.CONST for n, o in reversed(list(enumerate(node.origin)))}
 
 
 def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
-    """Write a program that was just compiled. Its steps' origins are stored as ``places`` in the graph."""
+    """Write a newly compiled program to the cache; the origins of its steps are stored as ``places`` in the graph."""
     numbers: dict[tuple[str, str], int] = {}
     kernels: list[Any] = []
     binaries: list[bytes] = []
@@ -194,7 +196,7 @@ def _seal(key: str, header: bytes) -> bytes:
 
 
 def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
-    """The stored program, loaded; None if there is none, if something else lies there, or if it cannot be loaded."""
+    """Return the cached program, loaded; None if there is no valid entry, or if a program cannot be loaded."""
     data = cache_get(_KIND, key)
     if data is None:
         return None
@@ -220,7 +222,7 @@ def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
 
 
 def _loaded(rows: Sequence[Any], binaries: bytes) -> list[Launch]:
-    """Launch data of the kernels, whose programs are loaded now, one batch per device."""
+    """Return launch data of the kernels after loading their programs, one batch per device."""
     found: list[Launch] = []
     batches: dict[str, list[tuple[Launch, bytes]]] = {}
     at = 0

@@ -1,4 +1,4 @@
-"""Realizing: the schedule of a graph is made once per structure, then bound to buffers and run."""
+"""Realize: compile the program of a graph once per structure, bind it to buffers, and run it."""
 from __future__ import annotations
 
 import time
@@ -25,7 +25,7 @@ from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 
 if TYPE_CHECKING:
     from tinsmith.runtime import lowering
-else:  # what the disk cache holds runs without the scheduler
+else:  # lazy import: programs from the disk cache run without the scheduler
     lowering = Late("tinsmith.runtime.lowering")
 
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
@@ -37,8 +37,8 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
     Args:
         roots: tensor-graph nodes with memory semantics: anything but movement ops.
         device: where kernels without any buffer run.
-        free: BUFFERs that nobody reads after this program: a new version may take their memory.
-        known: of the same roots, if they were looked at before.
+        free: BUFFERs that nobody reads after this program: new versions may overwrite their memory.
+        known: the result of ``seen`` for the same roots, if available.
     """
     now = current()
     settled = device, now.program_key
@@ -46,7 +46,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
     if found is not None:
         spared = _spared(found.buffers, free) if now.memory_limit else ()
         compiled = _compiled.get((found.form, settled, spared))
-        if compiled is None and not recorders:  # a replay has the constants that it was captured with
+        if compiled is None and not recorders:  # not while recording: a replay keeps the constants of its capture
             table = scalars.arguments(found.form.rows, roots, device, settled)
             if table:
                 roots = substitute(roots, dict(table))
@@ -56,7 +56,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
                 compiled = _compiled.get((found.form, settled, spared))
         _, key, buffers, values, _ = found
     if found is None or compiled is None or now.DEBUG >= 3:
-        with no_collection():  # nodes are in no cycles, and a pass over those of a large graph takes seconds
+        with no_collection():  # nodes form no cycles, and a garbage collection of a large graph takes seconds
             graph, buffers, values = canonical(roots)
             spared = _spared(buffers, free)
             compiled = _compiled.get((tuple(graph), settled, spared))
@@ -77,30 +77,32 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
 
 
 def forget_old() -> None:
-    """Keep what was used last of everything compiled: PROGRAMS programs, and as many kernels."""
+    """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
     for table in (_compiled, forms, compiled_programs, kernel_programs, scalars.forms):
         table.trim(max(settings.PROGRAMS, 1))
 
 
 def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
-    """Under a memory budget, another program where other new versions may take the memory of old ones."""
+    """Return the numbers of ``free`` inputs under a memory budget, else (): only a budget
+    makes the program depend on them."""
     return _numbers(buffers, free) if settings.memory_limit else ()
 
 
 def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
-    """The numbers of the parts of ``free`` buffers."""
+    """Return the numbers of ``free`` buffers, one per part."""
     wanted = [b in free for b in buffers for _ in range(1 if b.arg.layout is None else len(b.arg.parts))]
     return tuple(n for n, yes in enumerate(wanted) if yes)
 
 
 def _lowered_again() -> bool:
-    """Whether someone watches, so that what is shown must not depend on what the disk cache holds, or searches."""
+    """Return True if the disk cache is bypassed, because output (DEBUG, traces), checks or a
+    search need the lowering itself."""
     return bool(settings.DEBUG >= 3 or settings.recorded or lowered or settings.CHECK_IR or settings.BEAM
                 or settings.CHECKED >= 2)
 
 
 def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> CompiledSchedule:
-    """The program of a canonical graph: from disk, or scheduled and lowered now."""
+    """Return the program of a canonical graph: from disk, or scheduled and lowered now."""
     with span("program", PYTHON, "program"):
         key = None if _lowered_again() else diskcache.entry_key(graph, device, spared)
         compiled = diskcache.fetch(key, graph) if key is not None else None

@@ -1,4 +1,5 @@
-"""One warning where a line of the user's has a program made for every size of its data, such as a length that grows."""
+"""A warning, once per line, if a user's line compiles a program for every size of its data, such as a growing
+length."""
 from __future__ import annotations
 
 import warnings
@@ -11,13 +12,13 @@ from tinsmith.core.recent import Recent
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort
 
-MANY: Final = 5  # programs of one structure that a line may make unsaid
-_KEPT: Final = 4096  # lines and structures
+MANY: Final = 5  # programs of one structure after which a line is warned about
+_KEPT: Final = 4096  # (line, structure) pairs that are remembered
 
 
 @dataclass
 class _Programs:
-    """Those of one line and one structure: the shapes in each, and the seconds that they took to make."""
+    """The programs of one line and one structure: the shapes in each, and the seconds to compile them all."""
 
     shapes: list[tuple[Any, ...]] = field(default_factory=list)
     seconds: float = 0.0
@@ -28,7 +29,8 @@ _warned: set[tuple[str, int]] = set()
 
 
 def note(graph: Sequence[UOp], seconds: float) -> None:
-    """A program was made of a canonical graph, which nothing had been made of before."""
+    """Record that a new canonical graph was compiled; warn if its line has compiled MANY
+    programs that differ in sizes only."""
     line = user_line()
     if line in _warned or line[1] == 0:
         return
@@ -51,7 +53,7 @@ def note(graph: Sequence[UOp], seconds: float) -> None:
 
 
 def _text(found: _Programs) -> str:
-    """Sizes are those of the axis that differs first."""
+    """Return the text of the warning, with the sizes of the first axis that differs."""
     columns = [axis for shapes in zip(*found.shapes) if len({len(s) for s in shapes}) == 1 for axis in zip(*shapes)]
     sizes = next((axis for axis in columns if len(set(axis)) > 1), ())
     named = f" (sizes {', '.join(map(str, sizes))})" if sizes else ""

@@ -1,4 +1,4 @@
-"""Values between the host's memory and a device's."""
+"""Transfers between host memory and device memory."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,21 +16,21 @@ from tinsmith.runtime.turns import looked_at, reading
 
 
 def is_host_copy(node: UOp) -> bool:
-    """A copy of host memory, as ``Tensor(array)`` makes it, to devices that compute."""
+    """Return True for a COPY of host memory (as ``Tensor(array)`` makes) to devices that compute."""
     if node.op is not Ops.COPY or node.src[0].op is not Ops.BUFFER or node.src[0].arg.layout is not None:
         return False
     return all(Device[d].has_programs for d in members(node.arg)) and not Device[node.src[0].arg.device].has_programs
 
 
 def uncopied(node: UOp) -> Buffer:
-    """The place for what a COPY of host memory gives: a buffer on its device, or one on each device of its group."""
+    """Return an empty destination for a COPY of host memory: a buffer on its device, or one per device of its group."""
     source, devices = node.src[0].arg, members(node.arg)
     parts = [Buffer(d, source.size, source.dtype) for d in devices]
     return parts[0] if len(parts) == 1 else Shards(parts, Layout(devices, (source.size,)))
 
 
 def copy_from_host(node: UOp) -> Buffer:
-    """What a COPY of host memory gives."""
+    """Return the result of a COPY of host memory."""
     found = uncopied(node)
     for part in flattened([found]):
         copy(part, node.src[0].arg)
@@ -38,7 +38,7 @@ def copy_from_host(node: UOp) -> Buffer:
 
 
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
-    """The values of a view of a BUFFER as a NumPy array: one copy, shown as such."""
+    """Return the values of a view of a BUFFER as a NumPy array: one copy, which is reported."""
     for recorder in recorders:
         recorder.read()
     buffer = uop.base.arg
@@ -55,9 +55,9 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
 
 
 def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
-    """The values of a view of a BUFFER over its memory itself, where the host can address it; else a copy.
+    """Return the values of a view of a BUFFER without a copy where the host can address its memory; else a copy.
 
-    They are to be read at once, while something refers to the buffer.
+    Read them at once, while the buffer is referenced.
     """
     buffer = uop.base.arg
     mapped = None if recorders or isinstance(buffer, Shards) else buffer.host_view()

@@ -1,4 +1,4 @@
-"""A schedule as people read it: a list of items, each of which prints one line."""
+"""A schedule as users read it: a list of items, each printed as one line."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 else:
     debug = Late("tinsmith.inspect.debug")
 
-_LEAST = 16  # columns that are left of a part that is cut off
-# What items of a schedule have in tinygrad and its tutorials, and what has it here.
+_LEAST = 16  # minimum columns of a part that is cut off
+# Attributes of a schedule item in tinygrad and its tutorials, and the equivalents here.
 _THERE = {
     "ast": ".sink, the kernel's graph; .tree() prints it",
     "bufs": ".written and .read, the buffers that it works on",
@@ -44,7 +44,7 @@ _THERE = {
 
 @dataclass(frozen=True)
 class Memory:
-    """A buffer of an item: its number in the schedule, and what it holds as the item sees it."""
+    """A buffer of an item: its number in the schedule, and its dtype, shape and device as the item sees it."""
 
     number: int
     dtype: DType
@@ -57,7 +57,7 @@ class Memory:
 
 @dataclass(frozen=True, repr=False)
 class ScheduledItem:
-    """One kernel or copy of a schedule; printing it gives one line, and ``tree()`` what a kernel computes.
+    """One kernel or copy of a schedule; printing it gives one line, and ``tree()`` gives the kernel's graph.
 
     Attributes:
         name: as ``DEBUG=2`` shows it.
@@ -79,7 +79,7 @@ class ScheduledItem:
     step: Step
 
     def tree(self) -> str:
-        """The kernel's tree, folded as ``DEBUG=5`` prints it; a copy's line.
+        """Return the kernel's tree, folded as ``DEBUG=5`` prints it; for a copy its line.
 
         >>> print(Tensor([1, 2]).sum().schedule()[-1].tree()[:42])
           0 ━┳ STORE MemBuffer(idx=0, dtype=dtypes
@@ -95,7 +95,7 @@ class ScheduledItem:
         raise UnknownNameError("ScheduledItem", f"no attribute {name!r}", meant)
 
     def __repr__(self) -> str:
-        """One line, no wider than the terminal: what is long is cut off."""
+        """Return one line, no wider than the terminal: long parts are cut off."""
         opts = "" if self.sink is None else f"opts {debug.opts_text(list(self.opts))}"
         buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
         reason = f"reason: {self.reason}" if self.reason else ""
@@ -115,7 +115,7 @@ class ScheduledItem:
 
 
 def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
-    """What people read of a step on buffers ``slots``."""
+    """Return the readable item of a step on buffers ``slots``."""
     item = step.item
     shapes = _shapes(item.sink) if item is not None and item.sink is not None else {}
     of = item.slots if item is not None else step.slots
@@ -128,9 +128,9 @@ def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
 
 
 def _shapes(sink: UOp) -> dict[int, tuple[object, ...]]:
-    """The shapes of a kernel's buffers by number: outputs as they are computed, others as the kernel first sees them.
+    """Return the shapes of a kernel's buffers by number: outputs as computed, inputs as the kernel first sees them.
 
-    A buffer is a line of elements; the shape of a tensor in it is that of the reshape above it.
+    A buffer is 1-D; the shape of a tensor in it is that of the reshape above it.
     """
     found = {n: value.shape for n, value in enumerate(sink.src)}
     for n in toposort(sink):

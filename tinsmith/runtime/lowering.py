@@ -1,4 +1,4 @@
-"""From a canonical graph to loaded programs: kernels and their order, sources, binaries and memory."""
+"""Lowering: from a canonical graph to a schedule, sources, loaded programs and a memory plan."""
 from __future__ import annotations
 
 import math
@@ -43,7 +43,7 @@ else:
 
 
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
-    """The kernels of a canonical graph before they are lowered, and how sharded results lie."""
+    """Return the schedule of a canonical graph before its kernels are lowered, and the layouts of sharded results."""
     layouts: list[Layout | None] = []
     graph = passed("without empty values", without_empty(graph, device))
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
@@ -59,7 +59,7 @@ def arrange(schedule: Schedule) -> None:
     """Merge items and put them in their final order.
 
     Raises:
-        VerifyError: if a step loses an item or runs one before what it reads.
+        VerifyError: if a pass loses an item or orders one before its inputs.
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
     for step in (*(() if settings.NOOPT else (fuse_horizontally, store_in_place)), overlapped):
@@ -69,11 +69,11 @@ def arrange(schedule: Schedule) -> None:
 
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
           free: Collection[int] | None = None) -> CompiledSchedule:
-    """Schedule, lower and load the program of a canonical graph, whatever is cached of it but binaries.
+    """Schedule, lower and load the program of a canonical graph; of all caches only that of binaries is used.
 
     Args:
-        opts: what to apply to kernels, by their number, instead of the optimizer's choice.
-        free: numbers of inputs whose memory new versions may take; None for any of them. A memory budget asks.
+        opts: opts for kernels, by their number, instead of the optimizer's choice.
+        free: numbers of inputs whose memory new versions may overwrite; None for any of them. Used by a memory budget.
     """
     if settings.recorded:
         return trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
@@ -111,8 +111,8 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
 
 def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
             compilation: Compilation | None = None) -> tuple[Schedule, list[Layout | None], Kernels, int]:
-    """The schedule of a canonical graph with the kernels of its items, their sources written: what ``planned`` gives,
-    and the bytes that MEMORY_BUDGET lacks."""
+    """Return the schedule of a canonical graph, its layouts, its kernels with their sources, and the bytes beyond
+    MEMORY_BUDGET."""
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     kernels: Kernels = []
@@ -152,7 +152,7 @@ def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
 
 
 def _host_call(node: UOp) -> Launch:
-    """What launching a function of the host needs to know."""
+    """Return the launch data of a call of a host function."""
     name, shapes, shape = node.arg
     sizes = "_".join(str(s) for s in shapes[0])
     moved = sum(math.prod(s) for s in (*shapes, shape)) * node.dtype.itemsize
@@ -163,6 +163,6 @@ def _host_call(node: UOp) -> Launch:
 
 
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:
-    """Opts that a search found, where one is wanted and the device is here."""
+    """Return the opts that BEAM search finds, if it is enabled and the device can run kernels; else None."""
     wanted = settings.BEAM > 0 and not settings.NOOPT and device.runs_on is device
     return beam.opts_for(sink, device.device) if wanted else None

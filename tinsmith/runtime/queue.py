@@ -1,11 +1,12 @@
-"""Command queues: a schedule as a list of commands per device, with a SYNC and a WAIT wherever two queues meet.
+"""Command queues: a schedule as a list of commands per device, with a SYNC and a WAIT
+where one queue depends on another.
 
-A SYNC says that all before it on its queue has run; a WAIT stops its queue until a SYNC of another one. Kernels stand
-in their device's queue, and so do copies from the host. A copy from one computing device to another stands in a queue
-of its own beside the target's, so that the target computes what does not need it meanwhile.
+A SYNC marks that all earlier commands of its queue have run; a WAIT stops its queue until a SYNC of another queue.
+Kernels run in the queue of their device, as do copies from the host. A copy from one computing device to another runs
+in a separate copy queue of the target, so it overlaps with kernels of the target that do not need it.
 
-Queues of one ``Compiled.worker`` (all ``CPU:k`` share a pool, all ``PYTHON:k`` the interpreter) take turns on one
-thread; others have a thread each and overlap.
+Queues of one ``Compiled.worker`` (all ``CPU:k`` share a pool, all ``PYTHON:k`` the interpreter) share one thread; other
+queues have a thread each and overlap.
 """
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tinsmith.schedule.overlap import COPIES, queue_of, workers
 
 @dataclass(eq=False, repr=False)
 class SyncItem:
-    """All that stands before it in its queue has run."""
+    """A mark that all earlier commands of its queue have run."""
 
     number: int
     queue: str
@@ -42,7 +43,7 @@ class SyncItem:
 
 @dataclass(eq=False, repr=False)
 class WaitItem:
-    """The queue stops here until ``sync`` is reached in another one."""
+    """A stop of the queue until ``sync`` is reached in another queue."""
 
     sync: SyncItem
 
@@ -75,7 +76,7 @@ class CommandQueue:
 
     def __init__(self, schedule: CompiledSchedule | Mapping[str, Sequence[Item]]) -> None:
         self.q: dict[str, list[Item]] = {}
-        self.threads: dict[str, list[tuple[str, Item]]] = {}  # what each does, with the queue that it stands in
+        self.threads: dict[str, list[tuple[str, Item]]] = {}  # thread → its commands, each with the name of its queue
         self.compiled = schedule if isinstance(schedule, CompiledSchedule) else None
         if isinstance(schedule, CompiledSchedule):
             self._build(schedule)
@@ -124,7 +125,7 @@ class CommandQueue:
                 item.make_ready(bound)
 
     def _commands(self) -> list[KernelItem | CopyItem]:
-        """Those that run something of a schedule."""
+        """Return the commands that run steps of a schedule."""
         return [i for items in self.q.values() for i in items if isinstance(i, (KernelItem, CopyItem))]
 
     # *** running ***
@@ -159,7 +160,7 @@ class CommandQueue:
             bases, values, results = _memory(self.compiled)
         for b in bases:
             b.check()
-            b.opaque  # noqa: B018  memory is taken on this thread
+            b.opaque  # noqa: B018  allocate memory on this thread
         _Run(self, bases, values).wait([] if launched is None else launched)
         for item in self._commands():
             item.count()
@@ -167,7 +168,7 @@ class CommandQueue:
 
 
 def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[Buffer]]:
-    """(bases, values, results) of a tensor's schedule.
+    """Return (bases, values, results) of a tensor's schedule.
 
     Raises:
         DeviceError: for a schedule that was not made for tensors.
@@ -182,7 +183,7 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
 
 
 def _checked(queues: Any) -> dict[str, list[Item]]:
-    """Queues made by hand, if that is what they are."""
+    """Return hand-made queues after a check of their types."""
     if not isinstance(queues, Mapping) or not all(isinstance(items, (list, tuple)) for items in queues.values()):
         raise ArgumentError("CommandQueue", "takes a schedule, or a list of commands for each device, not "
                             f"{queues!r:.60}", "CommandQueue(tensor.schedule()), or {'CPU': [SyncItem(0, 'CPU')]}")
@@ -201,7 +202,7 @@ def _checked(queues: Any) -> dict[str, list[Item]]:
 
 
 def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each step, after which steps of other queues its queue waits: one per queue, none twice."""
+    """Return, for each step, the steps of other queues its queue waits for: at most one per queue, none twice."""
     waited: dict[tuple[str, str], int] = {}
     found = []
     for home, before in zip(homes, needs):
@@ -215,7 +216,7 @@ def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[in
 
 
 def overlap(compiled: CompiledSchedule) -> None:
-    """Let the devices of a program overlap, where they do not take turns."""
+    """Use a command queue for the program if its devices have different workers, so that they overlap."""
     if len(workers(step.device for step in compiled.steps)) > 1:
         compiled.bound.queue = CommandQueue(compiled)
 
@@ -227,12 +228,13 @@ def _thread_of(name: str) -> str:
 
 
 class _Regions:
-    """Which earlier steps a step must follow: those that wrote what it reads, and those whose memory it writes over."""
+    """The dependencies between steps by memory: a step follows those that wrote what it reads
+    or used what it overwrites."""
 
     def __init__(self, compiled: CompiledSchedule) -> None:
         self.bound, self.slots = compiled.bound, compiled.schedule.slots
         outputs = len(self.bound.inputs)
-        self.same: dict[int, int] = {}  # base → the base whose memory it may be
+        self.same: dict[int, int] = {}  # base → the base whose memory it may share (in-place output)
         for output, number in self.bound.in_place:
             if number in self.bound.inputs:
                 self.same[outputs + output] = self.bound.inputs.index(number)
@@ -248,7 +250,7 @@ class _Regions:
             writes = slot in written
             rows = self.accesses.setdefault(base, [])
             found.update(n for b, e, n, w in rows if b < end and begin < e and (w or writes) and n != number)
-            if writes:  # whoever follows this write follows what it followed
+            if writes:  # a later step that follows this write also follows all earlier accesses
                 rows[:] = [r for r in rows if not (begin <= r[0] and r[1] <= end)]
             rows.append((begin, end, number, writes))
         return sorted(found)
@@ -258,10 +260,10 @@ class _Regions:
 
 
 def check_deadlock(queues: Mapping[str, Sequence[Item]]) -> None:
-    """Check that commands can run in some order: each after the one before it in its queue, a WAIT after its SYNC.
+    """Check that commands can run in some order: each after the previous one of its queue, a WAIT after its SYNC.
 
     Raises:
-        DeviceError: naming the commands of the circle, or the WAIT without a SYNC.
+        DeviceError: naming the commands of the cycle, or the WAIT without a SYNC.
     """
     home = {item: (name, n) for name, items in queues.items() for n, item in enumerate(items)
             if isinstance(item, SyncItem)}
@@ -295,23 +297,24 @@ def _shown(queues: Mapping[str, Sequence[Item]], place: tuple[str, int]) -> str:
 
 
 class _Run:
-    """One run of a command queue: its threads, and what they have reached."""
+    """One run of a command queue: its threads, and the SYNCs they have reached."""
 
     def __init__(self, queue: CommandQueue, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         self.queue, self.bases, self.values = queue, bases, values
         self.changed = threading.Condition()
-        self.reached: dict[SyncItem, tuple[str, Any]] = {}  # the device, and its event if work may still be under way
-        self.under_way: set[str] = set()  # queues of copies that devices make in their own time
+        # SYNC → its device, and an event if work may still be running
+        self.reached: dict[SyncItem, tuple[str, Any]] = {}
+        self.under_way: set[str] = set()  # copy queues with asynchronous copies in flight
         self.error: BaseException | None = None
         self.failed: list[Step] = []
         self.stopped = False
         self.running = len(queue.threads)
-        with _entering:  # of two runs, all threads take the same one first: else each may wait for the other
+        with _entering:  # enqueue on all threads atomically: otherwise two runs could each wait for the other
             for thread, commands in queue.threads.items():
                 _worker(thread).put(in_context(functools.partial(self.serve, commands)))
 
     def wait(self, launched: list[Step]) -> None:
-        """Wait for the threads; Ctrl-C stops them after the commands they are at."""
+        """Wait for the threads; Ctrl-C stops each after its current command."""
         interrupted: BaseException | None = None
         while True:
             try:
@@ -327,8 +330,10 @@ class _Run:
             raise first
 
     def serve(self, commands: Sequence[tuple[str, Item]]) -> None:
-        """One thread. All of them keep the order of the program's steps, so that the first command of those that are
-        left never waits."""
+        """Run the commands of one thread.
+
+        All threads keep the order of the program's steps, so the earliest remaining command never waits.
+        """
         steps: list[Step] = []
         try:
             for name, item in commands:
@@ -381,7 +386,7 @@ _workers: dict[str, SimpleQueue[Callable[[], None]]] = {}
 
 
 def _worker(name: str) -> SimpleQueue[Callable[[], None]]:
-    """The inbox of a thread that lives as long as the process."""
+    """Return the inbox of a thread that lives as long as the process, started on first use."""
     if name not in _workers:
         inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         _workers[name] = inbox

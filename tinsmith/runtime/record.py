@@ -1,4 +1,4 @@
-"""Who wants to know what runs: capture registers a recorder here, and realize tells it."""
+"""Hooks for observers of the runtime: a capture registers a recorder here, and realize calls it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Told of every graph whose values are wanted (as the tensors have it), of every program that runs for them, and of
-    every buffer whose values go to the host."""
+    """An observer of graphs whose values are wanted, of programs that run for them, and of reads on the host."""
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None: ...
@@ -24,10 +23,11 @@ class Recorder(Protocol):
     def read(self) -> None: ...
 
     def precedes(self, node: UOp) -> bool:
-        """Whether a value that is known goes before what is recorded; else the programs must make it again."""
+        """Return True if a known value was computed before the recording; else the recorded
+        programs must compute it again."""
         ...
 
 
-recorders: OfThread[Recorder] = OfThread()  # a capture learns of what its own thread does
-lowered: list[Callable[[CompiledSchedule], None]] = []  # told of every program that is lowered
-endings: list[Callable[[Any], None]] = []  # given the ``trace.Trace`` of a run at its end
+recorders: OfThread[Recorder] = OfThread()  # per thread: a capture records only its own thread
+lowered: list[Callable[[CompiledSchedule], None]] = []  # called with every program that is lowered
+endings: list[Callable[[Any], None]] = []  # called with the ``trace.Trace`` of a run at its end

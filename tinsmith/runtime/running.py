@@ -1,4 +1,5 @@
-"""Running a compiled schedule on buffers: all at once, or step by step for who watches; and what a failure leaves."""
+"""Running a compiled schedule on buffers: all parts at once, or step by step for timing
+and checks; and error handling."""
 from __future__ import annotations
 
 import contextlib
@@ -31,7 +32,7 @@ else:
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
-    """Memory for the outputs: fresh, or that of an input in ``free`` where the program may write over it."""
+    """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite."""
     outputs = bound.new_outputs()
     if free:
         for n, number in bound.in_place:
@@ -45,9 +46,9 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     """Run a compiled schedule and return its results.
 
     Args:
-        inputs: in order; one over several devices takes a number for each of its parts.
+        inputs: in order; one over several devices takes one number for each of its parts.
         values: of its variables, by number.
-        free: numbers of inputs that nobody reads afterwards: a new version may take their memory.
+        free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
     """
     if compiled.missing:
         raise OutOfMemoryError("realize", f"the program misses memory_budget={bytes_text(settings.memory_limit)} by "
@@ -63,7 +64,7 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
 
 
 def _grouped(outputs: list[Buffer], layouts: Sequence[Layout | None]) -> list[Buffer]:
-    """A buffer for each root: those of one that lies on several devices together."""
+    """Return one buffer per root: the parts of a root over several devices are combined into one ``Shards``."""
     rest = iter(outputs)
     return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
             for layout in layouts]
@@ -71,7 +72,7 @@ def _grouped(outputs: list[Buffer], layouts: Sequence[Layout | None]) -> list[Bu
 
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
            blocks: Sequence[Buffer]) -> None:
-    """Run what a schedule consists of, part by part, on buffers for its inputs, its outputs and its temporaries."""
+    """Run the parts of a schedule in order on buffers for its inputs, outputs and temporaries."""
     bases = [inputs[n] for n in bound.inputs]
     for b in bases:
         if b.failed is not None:
@@ -80,7 +81,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
     bases += blocks
     for n, b in enumerate(bases, -len(bound.inputs)):
         if b._opaque is None:
-            b.opaque  # noqa: B018  running out of memory must leave the old versions as they are
+            b.opaque  # noqa: B018  allocate now: an out-of-memory error must leave old versions unchanged
             b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
     launched: list[Step] = []
     try:
@@ -104,7 +105,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
 
 
 def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    """Run all of it while other threads have their turns."""
+    """Run all parts with the tensor lock released, so that other threads can proceed."""
     saved: list[object] = []
     try:
         let_go(saved)
@@ -128,7 +129,7 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    """Run step by step, and look at each: how long it took, or what it did to memory."""
+    """Run step by step and observe each step: its time, or its accesses to memory."""
     looked_at = settings.CHECKED >= 2
     of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
     if looked_at:
@@ -146,9 +147,9 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
 
 
 def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-    """Check that no output holds what fresh memory holds, or a NaN that came from there, unless an input does, too.
+    """Check that no output holds the poison of fresh memory, or a NaN made from it, unless an input holds poison, too.
 
-    One that has no element for some values of its size may rightly be left as it was.
+    An output whose symbolic size may be 0 may remain unwritten.
 
     Raises:
         VerifyError: naming the output.
@@ -160,18 +161,19 @@ def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Bu
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
            error: BaseException) -> None:
-    """Mark what must not be read after ``error`` came while steps were launched together: no output, and old versions
-    that outputs write over only if a kernel may have run.
+    """Mark the buffers that must not be read after ``error`` occurred in steps launched together.
+
+    All outputs are marked; old versions that outputs overwrite only if a kernel may have run.
 
     Raises:
-        KernelError: naming the steps, unless the error says what is wrong already.
+        KernelError: naming the steps, unless the error already explains itself.
     """
     refused = not launched
     if launched and bound.parts and launched[0] is bound.parts[0].steps[0] and isinstance(error, Exception):
         graph = bound.parts[0].graph
         refused = len(launched) == 1 or (graph is not None and graph.whole)
     for b in outputs:
-        if not (refused and bound.queue is None and any(b is old for old in inputs)):  # other devices may have begun
+        if not (refused and bound.queue is None and any(b is old for old in inputs)):  # other devices may have started
             b.failed = error
     if isinstance(error, LaunchError) and error.number is not None:
         launched = launched[error.number : error.number + 1]
@@ -181,7 +183,7 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
 
 
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
-    """What to tell when ``steps``, launched together, failed: which kernels, and the user's line of the first."""
+    """Return the error for ``steps``, launched together: it names the kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
     names = [f"{s.name}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -221,7 +223,7 @@ def copy(target: Buffer, source: Buffer) -> None:
     source.check()
     if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
         _synchronize(source.device)
-    target.opaque  # noqa: B018  taking memory is no part of the copy's time
+    target.opaque  # noqa: B018  allocate now: the allocation is not part of the copy's time
     start = time.perf_counter()
     copy_buffer(target, source)
     seconds = time.perf_counter() - start
@@ -230,7 +232,7 @@ def copy(target: Buffer, source: Buffer) -> None:
 
 
 def _synchronize(device: str) -> None:
-    """Two queues meet: what the other one was given must have run."""
+    """Wait until the source device has run its queue, before a copy between two devices."""
     start = time.perf_counter()
     Device[device].synchronize()
     _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))

@@ -1,4 +1,4 @@
-"""One item of a compiled schedule: a kernel ready to be launched, or a copy."""
+"""A step of a compiled schedule: a kernel ready to launch, or a copy."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ def copy_name(nbytes: int, target: str, source: str) -> str:
 
 @dataclass
 class Step:
-    """One item of a compiled schedule: a kernel, or a copy where there is no program.
+    """One item of a compiled schedule: a kernel, or a copy if there is no program.
 
     Attributes:
         slots: the buffers it is launched on, in order; (target, source) for a copy.
         variables: numbers of the program's values that it takes.
         origin: methods and lines of the user's program that it computes.
-        name: what is shown of it.
-        launch: a whole ``KernelProgram`` if it was lowered in this process.
-        item: what it was lowered from, likewise.
-        written_for: the kernel for the device itself, where another one runs it.
+        name: the name shown to users.
+        launch: launch data; a full ``KernelProgram`` if it was lowered in this process.
+        item: the schedule item it was lowered from, if in this process.
+        written_for: the kernel generated for the device itself, if another device runs a kernel for it.
     """
 
     device: str
@@ -40,12 +40,12 @@ class Step:
 
     @property
     def kernel(self) -> Launch | None:
-        """What launching it needs to know; None for a copy."""
+        """The launch data; None for a copy."""
         return self.launch or (None if self.program is None else self.program.kernel)
 
     @property
     def shown(self) -> Launch | None:
-        """The kernel that people look at."""
+        """The kernel shown to users."""
         return self.written_for or self.launch
 
     @property

@@ -1,14 +1,14 @@
-"""Threads take turns with the state of tensors, and nobody has the turn while a kernel or code of the user's runs.
+"""Thread safety: one lock for the state of tensors, released while kernels or user code run.
 
-To record a write, to plan and compile a program and to note what it computed is done ``with state``. Kernels, captured
-functions and reads on the host run after ``let_go``. Memory that they work on is theirs by two rules:
+Recording a write, planning and compiling a program, and noting its results happen ``with state``. Kernels, captured
+functions and reads on the host run after ``let_go``. Two rules protect the memory they work on:
 
-- Who reads buffers names them in ``under_way`` as long as it reads. A new version of a value takes over the memory of
-  an old one only where nobody does (``is_read``).
-- Who takes over memory names it in ``overwritten`` before it looks who reads, and until the new version stands. Who
-  wants to read it waits for that, and looks at the tensors again.
+- A reader names its buffers in ``under_way`` while it reads. A new version overwrites the memory of an old one only if
+  nobody reads it (``is_read``).
+- A writer names the memory it overwrites in ``overwritten`` before it looks for readers, and until the new version is
+  complete. A reader waits for that, and then looks at the tensors again.
 
-A device that cannot launch from several threads at a time has a turn of its own, which is held while it launches.
+A device that cannot launch from several threads at a time has a lock of its own, held while it launches.
 """
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 state: Final = threading.RLock()
-changed: Final = threading.Condition(state)  # somebody has done with memory that was taken over
+changed: Final = threading.Condition(state)  # notified when a thread has finished overwriting memory
 overwritten: Final[dict[int, int]] = {}  # id of a buffer → the thread that writes a new version over it
 
 release_all: Final[Callable[[], Any]] = getattr(state, "_release_save")  # noqa: B009  as Condition.wait does
 take: Final[Callable[[Any], None]] = getattr(state, "_acquire_restore")  # noqa: B009
 has_turn: Final[Callable[[], bool]] = getattr(state, "_is_owned")  # noqa: B009
-under_way: Final[dict[int, Sequence[Buffer]]] = {}  # by id of the list
+under_way: Final[dict[int, Sequence[Buffer]]] = {}  # id of the list → buffers that a running program or read uses
 _looks: Final[WeakTable[Any, Buffer]] = WeakTable()
 
 
 def let_go(saved: list[Any]) -> None:
-    """Let other threads have their turns, however often this one has begun its own.
+    """Release ``state``, however often this thread has acquired it.
 
-    The turn is taken again by ``finally: if saved: take(saved[0])`` around this call. A signal's handler may raise
-    after every call, so the list is filled before this one returns to Python, and no function stands before ``take``.
+    Acquire it again by ``finally: if saved: take(saved[0])`` around this call. A signal handler may raise after every
+    call, so the list is filled before this one returns to Python, and no function call precedes ``take``.
     """
     if has_turn():
         saved.extend(itertools.islice(iter(release_all, None), 1))
@@ -56,8 +56,9 @@ def _with_parts(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
 
 @contextlib.contextmanager
 def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
-    """Memory that new versions take over in this block, if nobody reads it. To be entered and left ``with state``."""
-    mine = {id(b) for b in _with_parts(buffers)} - overwritten.keys()  # ids, for a reference would count
+    """Mark ``buffers`` as being overwritten during this block. Enter and leave it ``with state``."""
+    # ids, since a reference would change the reference count
+    mine = {id(b) for b in _with_parts(buffers)} - overwritten.keys()
     overwritten.update(dict.fromkeys(mine, threading.get_ident()))
     try:
         yield
@@ -69,7 +70,8 @@ def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
 
 
 def wait_for(buffers: Iterable[Buffer]) -> bool:
-    """Whether another thread was writing over one of ``buffers``: it may be done now. To be called ``with state``."""
+    """Return True after waiting if another thread was overwriting one of ``buffers``; else
+    False. Call it ``with state``."""
     if not overwritten:
         return False
     me = threading.get_ident()
@@ -80,7 +82,7 @@ def wait_for(buffers: Iterable[Buffer]) -> bool:
 
 
 def wait_below(nodes: Iterable[UOp]) -> bool:
-    """The same for all buffers below some nodes."""
+    """Do the same for all buffers below ``nodes``."""
     return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
 
 
@@ -92,7 +94,7 @@ class _HasNode(Protocol):
 
 @contextlib.contextmanager
 def writing(t: _HasNode) -> Iterator[None]:
-    """A block in which nobody else writes a tensor: what is read and written there is one step for others."""
+    """A block in which no other thread writes a tensor: reads and writes in it are atomic for others."""
     with state:
         while wait_below([t.uop]):
             pass
@@ -101,7 +103,7 @@ def writing(t: _HasNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(buffer: Buffer) -> Iterator[None]:
-    """A block in which nobody writes over a buffer; who does so now ends first."""
+    """A block in which no other thread overwrites a buffer; entry waits for a current writer."""
     mine = [buffer]
     under_way[id(mine)] = mine
     try:
@@ -115,13 +117,15 @@ def reading(buffer: Buffer) -> Iterator[None]:
 
 
 def looked_at(view: Any, buffer: Buffer) -> None:
-    """Nobody writes over a buffer as long as ``view``, the host's look at its memory, lives; see ``reading``."""
-    with contextlib.suppress(TypeError):  # memory that no kernel writes: bytes, a mapped file
+    """Protect a buffer from being overwritten as long as ``view``, a host view of its memory, lives; see
+    ``reading``."""
+    # TypeError: memory that no kernel writes (bytes, a mapped file) has no weak references
+    with contextlib.suppress(TypeError):
         _looks[view] = buffer
 
 
 def is_read(node: UOp) -> bool:
-    """Whether another thread, or the host, reads the memory of a BUFFER now."""
+    """Return True if another thread, or the host, currently reads the memory of a BUFFER."""
     if not under_way and not len(_looks):
         return False
     wanted = {id(b) for b in _with_parts([node.arg])}
@@ -133,7 +137,7 @@ _turns: Final[dict[str, contextlib.AbstractContextManager[Any]]] = {}
 
 
 def turn_of(device: Compiled) -> contextlib.AbstractContextManager[Any]:
-    """What to hold while a device launches: all devices of one worker have it in common."""
+    """Return the lock to hold while a device launches, shared by all devices of one worker."""
     if device.concurrent:
         return _NOTHING
     return _turns.setdefault(device.worker, threading.RLock())
@@ -143,7 +147,7 @@ _NOTHING: Final = contextlib.nullcontext()
 
 
 def _before_fork() -> None:
-    """A child has no other thread that would end what this process's threads are writing."""
+    """Wait until other threads finish overwriting: the child has no thread that would do it."""
     state.acquire()
     while any(thread != threading.get_ident() for thread in overwritten.values()):
         changed.wait()

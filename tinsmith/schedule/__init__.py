@@ -1,1 +1,1 @@
-"""Which values get memory, in what order kernels run, and where buffers lie."""
+"""The scheduler: rewrites before fusion, kernel fusion, order of kernels, memory plan, and sharding over devices."""

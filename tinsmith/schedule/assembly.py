@@ -1,10 +1,10 @@
-"""Values that are only put together: each part is stored where it will lie, and no kernel moves it there.
+"""Store into concatenation: the parts of an assembled value are written directly to their final positions.
 
-    y = pad(a) + pad(b), places apart      →      y's places of a = a, y's places of b = b
+    y = pad(a) + pad(b), disjoint positions      →      y[positions of a] = a, y[positions of b] = b
 
-Such are the phases of a strided convolution's data gradient. A part that lies in memory for nobody else is a new
-version of a view of the whole: the movement ops that placed it, backwards. What these place beyond the whole is not
-computed.
+An example are the phases of a strided convolution's data gradient. A part that nothing else reads becomes an ASSIGN to
+a view of the assembled value: its movement ops are inverted, from the assembled value to the part. Elements of a part
+that would land outside the assembled value are not computed.
 """
 from __future__ import annotations
 
@@ -31,8 +31,15 @@ Box = tuple[tuple[int, int], ...]
 
 
 class _Part(NamedTuple):
-    """A part: its slot, a view of the whole in its shape, what it is cast to, the box of it that lies inside, and its
-    places along each axis."""
+    """One part of an assembled value.
+
+    Attributes:
+        slot: the slot that holds the part now.
+        view: the view of the assembled value (PARAM 0) that has the part's shape.
+        casts: dtypes that the part is cast to, first to last.
+        box: (begin, end) along each axis of the part: the elements that lie inside the assembled value.
+        places: the positions that the part fills along each axis of the assembled value.
+    """
 
     slot: int
     view: UOp
@@ -41,13 +48,15 @@ class _Part(NamedTuple):
     places: tuple[Places, ...]
 
     def stored(self, value: UOp) -> UOp:
-        """The new version of the whole, which is PARAM 0."""
+        """Return the ASSIGN of ``value`` to this part of the assembled value (PARAM 0)."""
         return UOp(Ops.ASSIGN, None, (self.view.shrink(self.box), reduce(UOp.cast, self.casts, value.shrink(self.box))))
 
 
 def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
-    """The items without those that only put parts together; as they are under a memory budget, which computes single
-    values again."""
+    """Return the items with parts stored directly, and without the kernels that only assembled them.
+
+    Returns the items unchanged under a memory budget, whose rematerialization works on single values.
+    """
     items = schedule.items
     if settings.memory_limit:
         return items
@@ -72,7 +81,8 @@ def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _value_of(item: ScheduleItem) -> UOp | None:
-    """What an item stores, if it is one value of fixed shape, whole."""
+    """Return the value an item stores if it is a single output of fixed shape, computed by a plain kernel; else
+    None."""
     if item.sink is None or item.outputs > 1 or item.sink.arg is not None or item.variables or item.tiles:
         return None
     value = item.sink.src[0]
@@ -80,8 +90,11 @@ def _value_of(item: ScheduleItem) -> UOp | None:
 
 
 def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:
-    """What is added up, term by term: a part where it is a value in memory with zeros around it; only None if a term is
-    none. Views are turned round on the way."""
+    """Return the terms of the sum ``value`` as parts: each a stored value surrounded by
+    zeros; ``[None]`` if one is not.
+
+    ``view`` is the view of the assembled value with the shape of ``value``; the movement ops passed are inverted on it.
+    """
     found, terms = list[_Part | None](), [(value, view, casts)]
     while terms:
         value, view, casts = terms.pop()
@@ -105,7 +118,10 @@ def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]
 
 
 def _back(node: UOp, view: UOp) -> UOp:
-    """The view of the whole that a movement op makes its own places of; those around a SHRINK are beyond the whole."""
+    """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
+
+    The elements that a SHRINK drops are padding in the result: they have no position in the assembled value.
+    """
     below = node.src[0].shape
     if node.op is Ops.RESHAPE:
         return view.reshape(below)
@@ -117,14 +133,16 @@ def _back(node: UOp, view: UOp) -> UOp:
 
 
 def _keeps_axes(view: UOp) -> bool:
-    """Whether a view splits and joins no axes, so that its places are those of the whole axis by axis."""
+    """Return True if a view neither splits nor joins axes, so that its positions are independent per axis."""
     return all(n.op in (Ops.PERMUTE, Ops.PAD, Ops.PARAM) or (n.op is Ops.RESHAPE and [s for s in n.shape if s != 1] == [
         s for s in n.src[0].shape if s != 1]) for n in toposort(view))
 
 
 def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
-    """The box of a view that lies inside of the whole, and its places along each axis; None if axes depend on each
-    other, or what lies inside is no box."""
+    """Return the box of a view inside the assembled value, and its positions along each axis.
+
+    None if an axis of the view feeds several axes, if the inside is not a box, or if positions repeat.
+    """
     ranges = [UOp.range(s, n, None) for n, s in enumerate(view.shape)]
     whole, index = place_in(view, tuple(ranges))
     box, known, seen = dict[UOp, tuple[int, int]]((r, (0, r.vmax + 1)) for r in ranges), list[Places](), set[UOp]()
@@ -147,7 +165,8 @@ def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
 
 
 def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:
-    """Whether parts lie apart, leave no place of the whole, and have so many elements or more side by side."""
+    """Return True if the parts are disjoint, cover ``shape``, and are contiguous along the last
+    axis in multiples of ``least``."""
     separate = all(any(map(apart, a.places, b.places)) for a, b in combinations(parts, 2))
     wide = all(p.places[-1].side_by_side and p.places[-1].number % least == 0 for p in parts)
     return separate and wide and sum(math.prod(at.number for at in p.places) for p in parts) == math.prod(shape)

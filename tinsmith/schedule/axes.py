@@ -1,4 +1,4 @@
-"""Parts of values along an axis: which part of a result is made of which parts of its sources."""
+"""Propagation of a partition along an axis through an op: from a source to the result and back."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,10 +7,11 @@ from typing import Any
 
 from tinsmith.ir import Op, Ops, UOp
 
-Bounds = tuple[int, ...]  # part i is ``bounds[i]`` up to ``bounds[i + 1]`` of the axis
-Place = tuple[int, Bounds]  # the axis, and the bounds
+# ``bounds``: part i of the axis is the half-open range from ``bounds[i]`` to ``bounds[i + 1]``
+Bounds = tuple[int, ...]
+Place = tuple[int, Bounds]  # a partition: the number of the axis, and its bounds
 
-# The axes of a source along which an element of the result needs more than what lies at its own place.
+# By op: the axes of source ``k`` along which an element of the result depends on elements at other positions.
 _MIXED: dict[Op, Callable[[UOp, int], Sequence[int]]] = {
     Ops.REDUCE: lambda n, k: n.arg[1],
     Ops.GATHER: lambda n, k: () if k else (n.arg,),
@@ -28,8 +29,8 @@ _MIXED: dict[Op, Callable[[UOp, int], Sequence[int]]] = {
 
 
 def followed(n: UOp, k: int, place: Place, back: bool = False) -> Place | None:
-    """Where parts of source ``k`` lie in a node, or with ``back`` where the parts of a node lie in the source; None if
-    a part of the one is not made of a part of the other.
+    """Return the partition of ``n`` that the partition ``place`` of its source ``k`` gives (``back``: the partition of
+    the source that ``place`` of ``n`` needs); None if the op mixes elements across the parts.
 
     >>> x = UOp(Ops.PARAM, dtypes.int32, (), (0, (4, 6)))
     >>> followed(x.permute((1, 0)), 0, (0, (0, 2, 4))), followed(x.reshape((24,)), 0, (0, (0, 12, 24)), back=True)
@@ -48,7 +49,8 @@ def followed(n: UOp, k: int, place: Place, back: bool = False) -> Place | None:
 
 
 def part_of(n: UOp, sources: Sequence[UOp], axis: int | None, size: int) -> UOp:
-    """The part of a node that is made of parts of its sources, and is ``size`` along an axis (None: all of it)."""
+    """Return the part of ``n`` computed from parts of its sources, with ``size`` elements along ``axis`` (None:
+    all)."""
     if axis is None or n.op not in (Ops.RESHAPE, Ops.EXPAND):
         return UOp(n.op, n.dtype, tuple(sources), n.arg)
     shape = resized(n.shape, axis, size)
@@ -60,7 +62,8 @@ def resized(shape: tuple[Any, ...], axis: int, size: int) -> tuple[Any, ...]:
 
 
 def moved_axis(old: tuple[Any, ...], new: tuple[Any, ...], axis: int, bounds: Bounds) -> Place | None:
-    """Where parts of an axis lie after a reshape: the new axis and its bounds; None if they are no parts of one axis.
+    """Return the axis and the bounds of a partition after a reshape; None if its parts are not parts of one new
+    axis.
 
     >>> moved_axis((4, 6), (24,), 0, (0, 2, 4)), moved_axis((8, 3), (2, 4, 3), 0, (0, 4, 8))
     ((0, (0, 12, 24)), (0, (0, 1, 2)))

@@ -1,9 +1,10 @@
-"""Less memory for the same program: another order of its steps, and values that are computed again instead of kept.
+"""Memory budget: reorder a program's steps and rematerialize values so that temporaries fit a limit.
 
-A program is a list of steps over slots. A step that gives back at least as much memory as it takes runs as early as it
-can. Where that is not enough, the list is walked with a limit: when a step finds no room, a value that is not needed
-at once gives way, and where a later step reads it, the steps that make it run again just before. docs/plan.md says
-which one, and where the idea is from. Kernels are the same, so all values are the same bits.
+A program is a list of steps over slots. First, list scheduling: a step that frees at least as much memory as it
+allocates runs as early as possible. If that is not enough, a walk over the list simulates memory under a limit: when
+the results of a step do not fit, a value that is not needed at once is evicted, and the steps that compute it run
+again just before its next use. docs/plan.md describes the eviction score and its source. The kernels are unchanged, so
+all values are bit-identical.
 """
 from __future__ import annotations
 
@@ -22,26 +23,29 @@ from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.order import Access
 from tinsmith.schedule.planner import ALIGN, plan_slots
 
-ROUNDS: Final = 8  # walks with a smaller limit each, since values do not fill the block without gaps
-HALVINGS: Final = 7  # of the search for the least memory
-MOST_RUNS: Final = 4  # times the steps of a program that one with less memory may have
+# walks, each with a smaller limit: the memory plan has gaps, so a walk within the limit may still exceed it
+ROUNDS: Final = 8
+HALVINGS: Final = 7  # bisection steps of the search for the smallest memory
+MOST_RUNS: Final = 4  # bound on the steps that run, as a multiple of the steps of the given program
 AGAIN: Final = "computed again: there was no room to keep it in the memory budget"
-TURNS: Final = 3  # fits of a schedule, since another order may not allow to write over old versions
+TURNS: Final = 3  # attempts for a schedule: a new order may prevent in-place outputs, which then need new memory
 
-# Of each item: what runs, and what it is for the device, where something else runs in its place; None for copies.
+# By item: the kernel to launch, and its device version where the device runs another one instead; None for copies.
 Kernels = list[tuple[Launch | None, Launch | None]]
 
 
 def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[int] | None) -> tuple[Kernels, int]:
-    """Let a schedule take at most ``limit`` bytes on each device that computes, with what it reads and what it gives.
+    """Reorder and rematerialize ``schedule`` so that each device that computes needs at most ``limit`` bytes.
+
+    The limit counts inputs, results and temporaries.
 
     Args:
-        schedule: gets its new order of items, and slots for what is computed again.
+        schedule: gets its new order of items, and slots for values that are computed again.
         kernels: of its items.
-        free: numbers of the inputs whose memory new versions may take; None for any of them.
+        free: numbers of the inputs whose memory new versions may overwrite; None for any of them.
 
     Returns:
-        The kernels of the new items, and how many bytes are missing.
+        The kernels of the new items, and the number of bytes still missing.
     """
     items, slots = schedule.items, schedule.slots
     seconds = [seconds_of(item.device, k, sum(slots[s].nbytes for s in item.slots))
@@ -62,24 +66,26 @@ def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[in
 
 
 def _fresh(schedule: Schedule, kernels: Kernels, free: Collection[int] | None) -> set[int]:
-    """Slots of results that get new memory."""
+    """Return the output slots that need new memory: those not computed in place of an input."""
     chosen = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
     return set(schedule.outputs) - {s for s, number in chosen.items() if free is None or number in free}
 
 
 def room_in(limit: int, slots: Sequence[Slot], fresh: Collection[int]) -> dict[str, int]:
-    """What inputs and ``fresh`` results leave of a limit for temporaries, by device that computes."""
+    """Return, by device that computes, the bytes of ``limit`` left for temporaries after
+    inputs and ``fresh`` results."""
     return {d: limit - sum(s.nbytes for s in slots if s.device == d and (s.input or s.number in fresh))
             for d in devices_of(slots)}
 
 
 def devices_of(slots: Sequence[Slot]) -> set[str]:
-    """The devices whose memory counts: those that compute."""
+    """Return the devices whose memory is limited: those that run programs."""
     return {d for d in {s.device for s in slots} if Device[d].has_programs}
 
 
 def seconds_of(device: str, kernel: Launch | None, nbytes: int) -> float:
-    """What a step should take on a modest machine of its kind: a choice must not depend on a measurement."""
+    """Return the estimated time of a step on the default machine of its device kind: choices
+    must not depend on measurements."""
     machine = default_machine(Device[device].target)
     if kernel is None:
         return machine.launch + nbytes / machine.memory[-1].all
@@ -88,7 +94,8 @@ def seconds_of(device: str, kernel: Launch | None, nbytes: int) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """Step ``number`` of the program given; ``renamed``: its slots that are other ones now."""
+    """One execution of step ``number``; ``renamed``: its slots that are replaced by others;
+    ``again``: it has run before."""
 
     number: int
     renamed: Mapping[int, int]
@@ -97,11 +104,13 @@ class Run:
 
 @dataclass
 class Fit:
-    """A program of less memory.
+    """A reordered program and its memory.
 
     Attributes:
-        slots: the given ones, and one for each value that is computed again.
-        sizes: bytes of temporaries, by device, and ``missing``: how much of them is beyond what was allowed.
+        runs: the steps in order.
+        slots: the given slots, and one for each value that is computed again.
+        sizes: bytes of temporaries, by device.
+        missing: bytes of temporaries beyond the limit, summed over devices.
     """
 
     runs: list[Run]
@@ -110,19 +119,20 @@ class Fit:
     missing: int = 0
 
     def beyond(self, room: Mapping[str, int]) -> int:
-        """The bytes of temporaries for which there is no room."""
+        """Return the bytes of temporaries that exceed ``room``, summed over its devices."""
         return sum(max(self.sizes.get(d, 0) - n, 0) for d, n in room.items())
 
 
 def fitted(steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Slot], room: Mapping[str, int],
            versions: Mapping[int, int] | None = None) -> Fit:
-    """A program whose temporaries take at most ``room``, with little computed again; the smallest if there is none.
+    """Return a program whose temporaries take at most ``room`` and that recomputes little;
+    the smallest found if none fits.
 
     Args:
         steps: in an order that computes every result.
-        seconds: what each step is expected to take.
-        room: bytes, by device; a device that it does not name is not limited.
-        versions: slots of new versions, and of the old ones, which they may overwrite when all have been read.
+        seconds: estimated time of each step.
+        room: bytes for temporaries, by device; a device without an entry is not limited.
+        versions: slot of a new version → slot of the old one, which it may overwrite after the last read.
     """
     program = _Program(steps, seconds, slots, versions or {})
     given = program.fit([Run(n, {}) for n in range(len(steps))], slots, room)
@@ -137,7 +147,8 @@ def fitted(steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Sl
     best = _walks(program, order, room, room, found)
     if not best.missing:
         return best
-    low, high = 0.0, 1.0  # nothing fits: the least memory, between the room and what the best order takes
+    # nothing fits: bisect between ``room`` and the sizes of the best order for the smallest memory
+    low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         between = {d: max(n, int(n + middle * (found.sizes.get(d, 0) - n))) for d, n in room.items()}
@@ -151,7 +162,7 @@ def fitted(steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Sl
 
 def _walks(program: _Program, order: Sequence[int], limit: Mapping[str, int], room: Mapping[str, int],
            best: Fit) -> Fit:
-    """The best of ``best`` and some walks, each with a limit that is lower by what the one before had too much."""
+    """Return the best fit of ``best`` and up to ROUNDS walks; each limit is lowered by the previous walk's excess."""
     limit = dict(limit)
     for _ in range(ROUNDS):
         walk = _Walk(program, order, limit)
@@ -168,7 +179,7 @@ def _walks(program: _Program, order: Sequence[int], limit: Mapping[str, int], ro
 
 
 class _Program:
-    """A program as the passes of this file see it: what reads and makes each slot, and how large a temporary is."""
+    """Tables of a program: readers and maker of each slot, sizes of temporaries, and dependencies between steps."""
 
     def __init__(self, steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Slot],
                  versions: Mapping[int, int]) -> None:
@@ -182,7 +193,7 @@ class _Program:
                 self.readers.setdefault(s, []).append(n)
         self.size = {s.number: -(-max(s.nbytes, 1) // ALIGN) * ALIGN for s in slots if not (s.input or s.output)}
         self.after: list[set[int]] = [{self.maker[s] for s in read if s in self.maker} for read in self.read]
-        self.overwrites: dict[int, int] = {}  # slot of an old version → the step that makes the new one
+        self.overwrites: dict[int, int] = {}  # slot of an old version → the step that writes the new version over it
         for new, old in versions.items():
             writer = self.maker[new]
             self.overwrites[old] = writer
@@ -197,8 +208,10 @@ class _Program:
 
 
 def early(program: _Program) -> list[int]:
-    """Steps in an order that holds less: one that gives back what it takes, or more, runs as soon as it can; all
-    others in their own order."""
+    """Return the steps in an order that holds less memory.
+
+    A step that frees at least as much as it allocates runs as soon as it is ready; the others keep their order.
+    """
     waiting = [len(before) for before in program.after]
     next_of: list[list[int]] = [[] for _ in waiting]
     for n, before in enumerate(program.after):
@@ -208,7 +221,7 @@ def early(program: _Program) -> list[int]:
     ready = [n for n, count in enumerate(waiting) if not count]
 
     def price(n: int) -> tuple[bool, int, int]:
-        """Whether it takes more than it gives back; else what it takes while it runs."""
+        """Return the sort key of a ready step: whether it allocates more than it frees, else the bytes it allocates."""
         taken = sum(program.size.get(s, 0) for s in program.written[n])
         freed = sum(program.size.get(s, 0) for s in program.read[n] if left[s] == 1)
         return taken > freed, taken if taken <= freed else 0, n
@@ -228,10 +241,11 @@ def early(program: _Program) -> list[int]:
 
 
 class _Walk:
-    """One walk over the steps with a limit: what runs, and when, so that all temporaries in use fit.
+    """A simulation of the steps under a memory limit, which evicts and rematerializes values so that all live ones fit.
 
     Attributes:
         live: the slot that holds each value now, by the slot that the program has for it.
+        used: bytes of live temporaries, by limited device.
     """
 
     def __init__(self, program: _Program, order: Sequence[int], limit: Mapping[str, int]) -> None:
@@ -248,12 +262,12 @@ class _Walk:
         self.at = 0
 
     def run(self) -> bool:
-        """Whether it went to the end."""
+        """Return True if all steps could run within the limit."""
         return all(self.compute(number, at) for at, number in enumerate(self.order))
 
     def compute(self, number: int, at: int) -> bool:
-        """Run the step at place ``at``, after those that make again what it reads and is not there; False if there is
-        no room."""
+        """Run the step at position ``at``, after the steps that recompute its evicted inputs;
+        False if memory does not suffice."""
         self.at = at
         read, size = self.program.read, self.program.size
         stack = [number]
@@ -270,7 +284,7 @@ class _Walk:
         return True
 
     def make_room(self, number: int, stack: Sequence[int]) -> bool:
-        """Let values give way until the results of a step fit."""
+        """Evict values until the results of a step fit; False if only values that are needed at once are left."""
         program = self.program
         needed: dict[str, int] = {}
         for s in program.written[number]:
@@ -286,7 +300,8 @@ class _Walk:
         return True
 
     def victim(self, device: str, pinned: Collection[int]) -> int | None:
-        """The value to give way: cheapest per byte and second until it is read again."""
+        """Return the value to evict: the one with the least recomputation time per byte and per
+        second until its next use."""
         best, least = None, float("inf")
         for s in self.live:
             if s in pinned or self.program.slots[s].device != device:
@@ -300,8 +315,10 @@ class _Walk:
         return best
 
     def cost(self, slot: int, until: int) -> float | None:
-        """Seconds to make a value again, with all that would have to be; None where an old version that it is made of
-        is overwritten by then."""
+        """Return the seconds to recompute a value with its evicted inputs.
+
+        None if an input is an old version that will be overwritten before position ``until``.
+        """
         program, total = self.program, 0.0
         seen: set[int] = set()
         stack = [program.maker[slot]]
@@ -319,13 +336,14 @@ class _Walk:
         return total
 
     def next_use(self, slot: int) -> int | None:
-        """Where the program reads a value next."""
+        """Return the next position at which the program reads a value; None if there is none."""
         uses = self.uses.get(slot, ())
         n = bisect.bisect_right(uses, self.at)
         return uses[n] if n < len(uses) else None
 
     def emit(self, number: int, stack: Sequence[int]) -> None:
-        """Note that a step runs; what nothing reads any more, and what it makes though it is there, is dropped."""
+        """Append a run of a step; drop inputs after their last use, and do not keep results that
+        are live already or not read."""
         program = self.program
         again = number in self.made
         renamed = {s: self.live[s] for s in program.read[number] if s in program.size}

@@ -1,4 +1,4 @@
-"""Canonical graphs: what tells programs apart, whatever buffers and values they are run on."""
+"""Canonical graphs: the key of a program, independent of the buffers and bound values it runs on."""
 from __future__ import annotations
 
 import math
@@ -14,13 +14,13 @@ from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.symbols import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
 
-_NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # their argument matters to gradients only
+_NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # ops whose argument matters to gradients only
 
 
 def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
-    """The graph with its BUFFERs and bound values numbered by first visit: (graph, buffers, values).
+    """Return the graph with its BUFFERs and bound values numbered by first visit, the buffers, and the values.
 
-    A buffer over several devices takes a number for each of its parts.
+    A buffer over several devices takes one number for each of its parts.
     """
     new: dict[UOp, UOp] = {}
     buffers: list[UOp] = []
@@ -29,7 +29,8 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     bound = bindings(order)
     for number, n in enumerate(bound):
         fresh = UOp.variable(f"v{number}", *n.src[0].arg[1:])
-        new[n] = UOp(Ops.BIND, None, (fresh, UOp.const(dtypes.int32, number)))  # no index: it is no value of a size
+        # dtype int32, not index: the constant is a number of a value, not a size
+        new[n] = UOp(Ops.BIND, None, (fresh, UOp.const(dtypes.int32, number)))
     names = dict(new)
     for n in order:
         if n.op is Ops.BUFFER:
@@ -44,18 +45,18 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
             arg = with_symbols(n.arg, names) if names and n.op.kind == "movement" else None if n.op in _NAMED else n.arg
             if arg is not n.arg or any(a is not b for a, b in zip(src, n.src)):
                 new[n] = made = n.replace(src=src, arg=arg)
-                made.origin = n.origin or made.origin  # an equal graph of other lines may be there already
+                # nodes are shared: an equal graph from other source lines may exist already
+                made.origin = n.origin or made.origin
     values = [n.src[1].arg for n in bound]
     return [new.get(r, r) for r in roots], buffers, values
 
 
 class Form:
-    """What graphs of one structure have in common. There is one object for all of them, so that to look something up
-    by it costs nothing.
+    """The interned structure of a graph. Graphs of equal structure share one object, so that it is a cheap cache key.
 
     Attributes:
-        rows: the structure.
-        copies: whether there is a COPY.
+        rows: the structure, as ``structure`` returns it.
+        copies: True if the graph contains a COPY.
     """
 
     __slots__ = ("_reads", "copies", "rows")
@@ -67,7 +68,7 @@ class Form:
 
     @property
     def reads(self) -> list[int]:
-        """For each root the buffers below as bits, after one that says whether there is float data."""
+        """Return a bit set for each root: bit 0 is set if float data is below it, bit n + 1 if buffer n is."""
         if self._reads is None:
             below: list[int] = []
             count = 0
@@ -90,10 +91,10 @@ forms: Recent[tuple[Any, ...], Form] = Recent()
 
 
 class Seen(NamedTuple):
-    """Roots of a graph that was walked once: its form, its buffers and bound values in order of first visit.
+    """The result of one walk over a graph: its form, and its buffers and bound values in order of first visit.
 
     Attributes:
-        plain: whether gradients see the same graph: nothing was left out, and nothing is a new version.
+        plain: True if gradients see the same graph: no gradient-only node was skipped, and there is no ASSIGN.
     """
 
     roots: Sequence[UOp]
@@ -104,7 +105,8 @@ class Seen(NamedTuple):
 
 
 def seen(roots: Sequence[UOp]) -> Seen | None:
-    """What is known of a graph by its structure. None: symbolic sizes need the whole graph."""
+    """Return the form of the graph, its buffers and values; None for symbolic sizes, which
+    need the canonical graph itself."""
     found = structure(roots)
     if found is None:
         return None
@@ -116,13 +118,15 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
 
 
 def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[int], bool] | None:
-    """What tells canonical graphs apart, their buffers and bound values, without building them; and whether that is
-    all that tells gradients apart.
+    """Return the rows that identify the canonical graph, its buffers, bound values, and
+    whether gradients see the same graph.
 
-    Two graphs of equal structure have equal canonical graphs. None: symbolic sizes need the whole graph.
+    Two graphs of equal rows have equal canonical graphs. The canonical graph is not built. None for symbolic sizes,
+    which need the canonical graph itself.
     """
     plain = True
-    numbers: dict[UOp, Any] = {}  # node → its row; leaves but BUFFERs stand for themselves where they are read
+    # node → the number of its row; leaves other than BUFFER stand for themselves in the rows that read them
+    numbers: dict[UOp, Any] = {}
     rows: list[Any] = []
     buffers: list[UOp] = []
     values: list[int] = []
@@ -177,7 +181,7 @@ def _is_plain(arg: Any) -> bool:
 
 @dataclass(frozen=True)
 class BufferName:
-    """Stands for a buffer in a canonical graph; one over several devices has a ``layout``."""
+    """The placeholder of a buffer in a canonical graph; a buffer over several devices has a ``layout``."""
 
     number: int
     size: int
@@ -190,12 +194,12 @@ class BufferName:
 
 
 def buffer_name(number: int, b: Buffer) -> BufferName:
-    """The name of ``b`` as the ``number``-th buffer."""
+    """Return the placeholder of ``b`` as buffer ``number``."""
     return BufferName(number, b.size, b.device, b.layout)
 
 
 def part_names(name: BufferName) -> list[BufferName]:
-    """The names of a buffer's parts, which are numbered from the buffer's number on."""
+    """Return the placeholders of a buffer's parts, numbered from the buffer's own number on."""
     layout = name.layout
     if layout is None:
         return [name]

@@ -1,11 +1,12 @@
-"""Operands of windowed products in the order of memory that copies of boxes need: channels innermost.
+"""Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
 
-A box begins at multiples of 16 bytes along the fastest axis of memory, and a window is shifted by single places. So
-what windows slide along must not be that axis, as it is in images [N, C, H, W] and weights [Cout, Cin, K, K]:
+Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
+single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and
+weights [Cout, Cin, K, K]:
 
     Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
 
-Of what is computed, the copy is the only one: its kernel stores it so. Whether it pays is decided by a price.
+A computed operand needs no extra copy: its kernel stores it channels last. A price decides whether a copy pays.
 """
 from __future__ import annotations
 
@@ -27,26 +28,31 @@ _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
 def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
-    """The value of the narrow type that a factor is a view of, in the shape that it is computed in; memory has none of
-    its own."""
+    """Return the read of a factor: the value of dtype ``narrow`` below its views and casts;
+    None if it has another dtype.
+
+    The value has the shape in which it is computed; a 1-D value (memory) gets the shape of the lowest reshape.
+    """
     found = read_by(factor, index, lambda v: v.op.kind == "movement" or (v.op is Ops.CAST and v.dtype is not narrow),
                     lambda v: v.ndim == 1)
     return found if found.source.dtype is narrow else None
 
 
 def _lies(x: UOp) -> bool:
-    """Whether a value has memory already."""
+    """Return True if a value is in memory already."""
     return below_reshapes(x).op in _MEMORY
 
 
 def price_of_copy(x: UOp, target: Target) -> float:
-    """What a copy costs, in products."""
+    """Return the cost of a copy (read, write and launch), in the time of one product (multiply-add) of a staged
+    unit."""
     return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
 
 
 def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
-    """What is summed, with such copies of what the factors of its products read, where no box is; None if it is no
-    product, if there are no windows, or no copy.
+    """Return the summed product with channels-last copies of its operands where TMA boxes need them.
+
+    None if it is not a product with windows, if no operand needs a copy, or if the copies do not pay.
     """
     if not all(isinstance(s, int) for s in summed.shape):
         return None
@@ -66,7 +72,8 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
 
 
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """The axis that may be innermost: the fastest one that no window slides along, a range of its own, long enough."""
+    """Return the axis to store innermost: the fastest one that no window slides along; None if
+    it is no plain range or short."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
         if size > 1 and not at.ranges & slides:
@@ -76,17 +83,23 @@ def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
 
 
 def _last(read: Read, axis: int) -> UOp:
-    """A factor of a copy whose fastest axis is the given one."""
+    """Return a factor that reads a copy of its source with ``axis`` innermost."""
     order = (*(a for a in range(read.source.ndim) if a != axis), axis)
     back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
     return read.views.of(read.source.permute(order).contiguous().permute(tuple(back)))
 
 
-# *** few tiles ***
+# *** split-K for few tiles ***
 
 
 class TileCut(NamedTuple):
-    """An axis of a sum and the chunks that it is cut into; the order of axes in which a chunk's results lie best."""
+    """The split of one reduced axis of a matmul.
+
+    Attributes:
+        axis: the reduced axis that is split.
+        chunks: the number of chunks; 1: no split.
+        order: the order of axes in which the partial results of a chunk are stored.
+    """
 
     axis: int
     chunks: int
@@ -94,11 +107,12 @@ class TileCut(NamedTuple):
 
 
 def tile_cut(node: UOp, target: Target) -> TileCut | None:
-    """The cut of a sum of products by which a unit that reads staged operands has tiles for all cores; one chunk: it
-    has them. None where there is no such unit.
+    """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
 
-    A chunk costs its partial results, which are written and read once more. Their rows are those of one operand, their
-    columns lie as in the memory of the other.
+    One chunk: it has enough tiles. None if no such unit computes it, or if rows of a box would be too short.
+
+    Each chunk costs its partial results, written and read once. Their rows follow the first operand; their columns
+    follow the memory order of the second.
     """
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
@@ -127,5 +141,6 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
 
 
 def _patch(sizes: Sequence[int]) -> int:
-    """The largest power of two of steps that are a box and leave nothing over."""
+    """Return the product of the largest powers of two that divide ``sizes``: the reduced
+    elements that fit boxes exactly."""
     return math.prod(s & -s for s in sizes)

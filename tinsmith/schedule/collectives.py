@@ -1,12 +1,12 @@
-"""Collectives: values that every device of a group gets from the parts of the others, as graphs of copies and kernels.
+"""Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
 
-Each is a function from one node per device to one node per device. Nothing here runs: copies and sums are nodes like
-others, so the scheduler overlaps them with whatever else the devices have to do. Every element is combined once, or on
-all devices in the same order, so that the copies of a value are equal to the last bit.
+Each is a function from one node per device to one node per device. Nothing runs here: copies and sums are ordinary
+nodes, so the scheduler overlaps them with other work. Every element is combined once, or on all devices in the same
+order, so that the results on all devices are bit-identical.
 
 With n devices and a value of b bytes, each device receives:
 
-| collective | direct | ring, or scattered first |
+| collective | direct | ring, or scatter first |
 | --- | --- | --- |
 | all-reduce | (n - 1)·b in one round | 2·(n - 1)/n·b in 2·(n - 1) rounds |
 | reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
@@ -30,7 +30,7 @@ _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 
 
 def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: str | None = None) -> Parts:
-    """``op`` over all parts, on every device.
+    """Return the reduction of all parts by ``op``, on every device.
 
     Args:
         algorithm: "direct" or "ring"; None chooses by size.
@@ -47,7 +47,7 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
     flat = [p.reshape((p.size,)) for p in parts]
     bounds = even_bounds(flat[0].size, count)
     chunks = []
-    for c in range(count):  # from the chunk's next device around the ring to the chunk's own
+    for c in range(count):  # reduce-scatter around the ring: from the device after the chunk's owner to the owner
         order = [(c + 1 + step) % count for step in range(count)]
         chunks.append(_travelled([cut(flat[k], 0, bounds[c], bounds[c + 1]) for k in order],
                                  [devices[k] for k in order], op))
@@ -55,7 +55,8 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
 
 
 def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: int, bounds: Sequence[int]) -> Parts:
-    """``op`` over all parts; device i gets ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+    """Return, for each device i, elements ``bounds[i]`` to ``bounds[i + 1]`` of the reduction of all parts by
+    ``op``.
 
     >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (2,))) for n in (0, 1))
     >>> given = {a: np.array([1, 2], np.int32), b: np.array([4, 5], np.int32)}
@@ -67,7 +68,7 @@ def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: i
 
 
 def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -> Parts:
-    """Parts end to end along an axis, on every device; None for a device without a part.
+    """Return the concatenation of the parts along ``axis``, on every device; a part is None where a device has none.
 
     >>> a, b = (UOp(Ops.PARAM, dtypes.int32, (), (n, (1,))) for n in (0, 1))
     >>> evaluate(all_gather([a, b], ["CPU", "CPU:1"], 0), {a: np.array([1], np.int32), b: np.array([4], np.int32)})
@@ -77,16 +78,16 @@ def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -
 
 
 def gather(parts: Sequence[UOp | None], device: str, axis: int) -> UOp:
-    """Parts end to end along an axis, on one device."""
+    """Return the concatenation of the parts along ``axis``, on one device."""
     return joined([sent(p, device) for p in parts if p is not None], axis)
 
 
 def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) -> Parts:
-    """A value on every device.
+    """Return a value copied to every device.
 
     Args:
-        algorithm: "direct": the source sends all of it to each; "scatter": it sends each a part, and the devices
-            exchange their parts around a ring. None chooses by size.
+        algorithm: "direct": the source sends the full value to each device; "scatter": it sends each device one part,
+            and the devices exchange their parts around a ring. None chooses by size.
 
     >>> a = UOp(Ops.PARAM, dtypes.int32, (), (0, (2,)))
     >>> evaluate(broadcast(a, ["CPU", "CPU:1", "CPU:2"], "scatter"), {a: np.array([1, 2], np.int32)})[2]
@@ -110,7 +111,8 @@ def _combined(parts: Sequence[UOp], op: Op) -> UOp:
 
 
 def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
-    """A sum that goes from device to device and takes each one's part in."""
+    """Return the reduction of the parts computed around the ring: the running value is sent on,
+    and each device adds its part."""
     out = parts[0]
     for p, d in zip(parts[1:], devices[1:]):
         out = UOp(op, None, (sent(out, d), p))
@@ -118,7 +120,8 @@ def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
 
 
 def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
-    """Chunks end to end on every device; each travels around the ring from neighbour to neighbour."""
+    """Return the concatenated chunks on every device: each chunk is passed around the ring
+    from neighbour to neighbour."""
     count = len(devices)
     held: list[list[UOp]] = [list(chunks) for _ in devices]
     for c in range(count):
@@ -134,7 +137,8 @@ def _large(value: UOp, devices: Sequence[str]) -> bool:
 
 
 def even_bounds(size: int, count: int) -> tuple[int, ...]:
-    """Where ``count`` parts of an axis begin and end; the first ones are one longer where they cannot all be equal.
+    """Return the bounds of ``count`` nearly equal parts of ``size`` elements; the first parts
+    are one longer if uneven.
 
     >>> even_bounds(10, 4)
     (0, 3, 6, 8, 10)
@@ -147,8 +151,8 @@ def even_bounds(size: int, count: int) -> tuple[int, ...]:
 
 
 def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
-    """``begin`` up to ``end`` of an axis. The cut is made below movement ops where that is possible: what the kernels
-    see then has the form that it has on one device."""
+    """Return elements ``begin`` to ``end`` of an axis. The SHRINK is pushed below movement ops where possible, so that
+    kernels have the same form as on one device."""
     above: list[tuple[UOp, int, int]] = []
     while type(node.shape[axis]) is not int or (begin, end) != (0, node.shape[axis]):
         if node.op is Ops.EXPAND and type(one := node.src[0].shape[axis]) is int and one == 1:
@@ -166,7 +170,8 @@ def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
 
 
 def sent(node: UOp, device: str) -> UOp:
-    """The value on another device: what is copied is the memory below views that keep every element."""
+    """Return the value on another device. The COPY is put below views that keep every
+    element: it copies memory, not views."""
     if node.device == device:
         return node
     seen = views_of(node, lambda n: n.op in _VIEWS)

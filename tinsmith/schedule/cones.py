@@ -1,4 +1,4 @@
-"""What a value is computed from: below its views, and element by element up to reductions, its cone in the graph."""
+"""Backward slices of a value: below its views, and its cone (the elementwise fan-in down to the nearest reductions)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,24 +10,24 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.structure import contraction
 
-MOST_CONE = 256  # nodes of an elementwise function that is looked through whole: a larger one is not cheap
+MOST_CONE = 256  # nodes of a cone that is analyzed; a larger elementwise function counts as expensive
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 
 
 def size_of(node: UOp) -> int:
-    """The elements of a value, the most that it can have."""
+    """Return the number of elements of a value; for a symbolic size its maximum."""
     size = node.size
     return int(size.vmax if isinstance(size, UOp) else size)
 
 
 class Views(NamedTuple):
-    """Views and casts above a value, the last applied first."""
+    """Views and casts above a value: ``above`` from the last applied to the first, and the ``source`` below them."""
 
     above: tuple[UOp, ...]
     source: UOp
 
     def of(self, source: UOp) -> UOp:
-        """The same views, and casts, of another source."""
+        """Return the same views and casts, applied to another source."""
         for n in reversed(self.above):
             cast = n.op is Ops.CAST
             source = source.cast(n.dtype) if cast else UOp(n.op, None, (source, *n.src[1:]), n.arg)
@@ -35,7 +35,7 @@ class Views(NamedTuple):
 
 
 def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
-    """A value as views of what lies below the nodes for which ``through`` holds."""
+    """Return ``value`` as the chain of nodes for which ``through`` holds, and the value below them."""
     above = list[UOp]()
     while through(value):
         above.append(value)
@@ -44,11 +44,11 @@ def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
 
 
 class Read(NamedTuple):
-    """What a factor of a product reads, and where.
+    """The value that a factor of a product reads, and the index at which it reads it.
 
     Attributes:
-        views: of the source, and casts.
-        place: of the source, in ranges of the product's axes.
+        views: the views and casts between the factor and the value.
+        place: the index into the value, in ranges of the product's axes.
         slides: the ranges that windows slide along.
     """
 
@@ -62,13 +62,15 @@ class Read(NamedTuple):
 
 
 def ranges_of(shape: Sequence[int]) -> Index:
-    """A range for each axis, which has its number."""
+    """Return one range per axis, numbered like the axis; a constant 0 for an axis of size 1."""
     return tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(shape))
 
 
 def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
-    """What is read below the views and casts for which ``through`` holds, in the shape that the lowest reshapes give it
-    where ``takes`` holds for it."""
+    """Return the value that ``factor`` reads below the views and casts for which ``through`` holds, with its index.
+
+    Where ``takes`` holds for the value, it keeps the shape that the lowest reshapes give it, and casts move above them.
+    """
     above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
     while through(value):
         above.append((value, index))
@@ -86,13 +88,15 @@ def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Ca
 
 
 def below_reshapes(value: UOp) -> UOp:
-    """The same elements in the same order, in the shape that they were computed in."""
+    """Return the value below reshapes: the same elements in the same order, in the shape in which they are computed."""
     return views_of(value, lambda n: n.op is Ops.RESHAPE).source
 
 
 def narrower(node: UOp) -> UOp | None:
-    """The float of fewer bits that a value is made of alone, which gets memory in its place: half the bytes, and the
-    type that matrix units read."""
+    """Return the float of fewer bits that ``node`` is a cast of, else None.
+
+    It gets memory in place of ``node``: half the bytes, and the dtype that matrix units read.
+    """
     if node.op is not Ops.CAST or not (node.dtype.is_float and node.src[0].dtype.is_float):
         return None
     source = node.src[0]
@@ -101,8 +105,10 @@ def narrower(node: UOp) -> UOp | None:
 
 
 def cone_of(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
-    """What a value is an elementwise function of, up to the reductions and other ``ends``: the nearest nodes, one more
-    than MOST_CONE of them at most."""
+    """Return the cone of ``node``: the nodes it is an elementwise function of, down to reductions and ops in ``ends``.
+
+    Breadth first; at most MOST_CONE + 1 nodes.
+    """
     cone: dict[UOp, None] = {node: None}
     front = [node]
     while front and len(cone) <= MOST_CONE:
@@ -113,7 +119,7 @@ def cone_of(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
 
 
 def has_own_statistics(node: UOp) -> bool:
-    """Whether a value is computed from reductions of something that it is itself an elementwise function of."""
+    """Return True if a value depends on a reduction of one of its own elementwise inputs (as softmax does)."""
     cone = cone_of(node)
     if len(cone) > MOST_CONE:
         return False
@@ -122,12 +128,16 @@ def has_own_statistics(node: UOp) -> bool:
 
 
 def reductions_of(cone: Iterable[UOp]) -> frozenset[UOp]:
-    """The reductions at the end of a cone."""
+    """Return the reductions at the end of a cone."""
     return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
 
 
 def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs: Costs) -> bool:
-    """Whether a unit may hold what is between a contraction and the one that its computed factor is made of."""
+    """Return True if a matrix unit can hold the intermediate between two contractions in registers (as in attention).
+
+    ``factor`` is the computed operand of contraction ``node``: exponentials relative to their rows, made of one narrow
+    contraction, with enough rows that share the other operand.
+    """
     if factor is None:
         return False
     powers, other = _widened(factor).source, _widened(next(s for s in node.src[0].src if s is not factor))
@@ -141,7 +151,7 @@ def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs
 
 
 def stored_type(factor: UOp) -> DType:
-    """The type of a factor before it is widened and repeated: that of the fewest bytes on its way."""
+    """Return the dtype of a factor before it is widened and repeated: the narrowest one below its views and casts."""
     seen = _widened(factor)
     return min((n.dtype for n in (*seen.above, seen.source)), key=lambda dtype: dtype.itemsize)
 

@@ -1,13 +1,15 @@
-"""Fusion: start with everything inlined, and give a value memory of its own only for a reason.
+"""Kernel fusion: inline every value, and give it memory of its own (stage it) only for a stated reason.
 
-The graph is walked from its outputs. Every node collects requests: the kernel that reads it and the index at which it
-is read. One request means it can be computed where it is read. A value that several kernels read, or one kernel at
-several places, is computed again where that is cheap, else staged. A reduction stays inside its reader's kernel if the
-loops can be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on form a chain.
+The graph is walked from its outputs. Every node collects read requests: the kernel that reads it, and the index at
+which it is read. A value with one request is computed where it is read. A value that several kernels read, or one
+kernel at several indices, is recomputed if that is cheap, else staged. A reduction is fused into the kernel of its
+reader if the loops can be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on
+must form a chain.
 
-A contraction takes a computed operand in (a stream): a block of its rows is computed over all that is reduced, next to
-where it is consumed, with the statistics of these rows. What a row and a column make together (scores) is computed
-again by every kernel that can do so, tile by tile; the statistics of the rows are stored if several kernels read them.
+A contraction can fuse with a computed operand (a stream, back-to-back GEMM as in attention): a block of the operand's
+rows is computed over the full reduced axis, inside the loop that consumes it, with the statistics of these rows. A
+row-by-column value (the scores) is recomputed tile by tile in every kernel that can; the statistics of its rows are
+stored if several kernels read them.
 """
 from __future__ import annotations
 
@@ -36,16 +38,27 @@ from tinsmith.schedule.cones import (
 )
 from tinsmith.schedule.requests import KernelGroup, Ranges, Request, is_block, ranges_in
 
-MOST_WORK = 768  # operations and views that a kernel holds before it is cut: compilers need more than linear time
+# operations and views of one kernel before it is cut: compile time grows faster than linearly with them
+MOST_WORK = 768
 
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 @dataclass
 class Fusion:
-    """The decision for one graph: staged nodes in order of computation, each with its reason.
+    """The fusion decision for one graph: the staged nodes in order of computation, each with its reason.
 
-    ``costs``: what is weighed. ``bare``: contractions that are stored themselves,
-    since several functions of theirs, each with memory of its own, would take more. ``functions``: those found so.
+    Attributes:
+        costs: thresholds of the decisions.
+        bare: contractions that are stored without their epilogue, since storing several
+            epilogues would take more memory.
+        functions: contraction → its epilogues that would be staged (candidates for ``bare``).
+        reasons: staged node → the reason.
+        heavy, cost, light, depth, scores, grows, windowed, joined, products, contracts: see ``measure``.
+        factors: contraction → its computed operand, or None.
+        groups: staged node → its kernel.
+        reduce_ranges: (reduction, index) → the ranges it is reduced over at this index.
+        cipher: nodes of random number generation (Threefry).
+        count: number of ranges created.
     """
 
     roots: list[UOp]
@@ -65,7 +78,8 @@ class Fusion:
     contracts: dict[UOp, bool] = field(default_factory=dict)
     factors: dict[UOp, UOp | None] = field(default_factory=dict)
     groups: dict[UOp, KernelGroup] = field(default_factory=dict)
-    requests: dict[UOp, dict[Any, Request]] = field(default_factory=dict)  # of each node: by kernel, place and loops
+    # node → its read requests, by kernel, index and enclosing reductions
+    requests: dict[UOp, dict[Any, Request]] = field(default_factory=dict)
     reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = field(default_factory=dict)
     cipher: set[UOp] = field(default_factory=set)
     count: int = 0
@@ -81,12 +95,19 @@ class Fusion:
         return [n for n in order if n in self.reasons]
 
     def measure(self, order: list[UOp]) -> None:
-        """heavy: a reduction lies below; cost: operations per element to compute it from stored values; light: the same
-        from stored values and reductions; depth: products summed per element by the contraction that it is an
-        elementwise function of; grows: that contraction's result is no smaller than what it reads; scores: such a
-        value lies below, of few products; windowed: a window or a padding lies below; joined: it is put together from
-        padded parts; contracts: the value is, or is computed from, a sizeable sum of products whose factors are both
-        read many times; products: or any other."""
+        """Fill the tables of facts about each node:
+
+        - heavy: a reduction lies below;
+        - cost: operations per element to compute it from stored values;
+        - light: operations per element to compute it from stored values and reductions;
+        - depth: products summed per element by the contraction that it is an elementwise function of;
+        - grows: that contraction's result is at least as large as its operands;
+        - scores: a value of small depth (row by column) is the node or lies below;
+        - windowed: a window or a padding lies below;
+        - joined: it is assembled from padded parts;
+        - products: it is, or is computed from, a sum of products whose factors are both broadcast;
+        - contracts: as products, and that sum is large.
+        """
         for n in order:
             self.joined[n] = (n.op.elementwise and _joins(n)) or ((
                 n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
@@ -104,7 +125,7 @@ class Fusion:
                 table[n] = any(table[s] for s in below)
 
     def measure_reduce(self, n: UOp) -> None:
-        """The same of a reduction."""
+        """Fill the same tables for a reduction."""
         found = contraction(n)
         self.heavy[n], self.cost[n], self.light[n] = True, 1 << 20, 0
         self.products[n] = found is not None
@@ -145,8 +166,9 @@ class Fusion:
             self.propagate(node, request)
 
     def why_stage(self, node: UOp, requests: list[Request]) -> str | None:
-        """The reason to give ``node`` memory, or None to compute it where it is read."""
-        if node.op.kind == "movement" or node in self.cipher:  # both words of a counter come out of the same rounds
+        """Return the reason to give ``node`` memory, or None to compute it where it is read."""
+        # both words of a Threefry block come out of the same rounds
+        if node.op.kind == "movement" or node in self.cipher:
             return None
         if self.cost[node] > self.costs.recompute and any(r.group.work > MOST_WORK for r in requests):
             return f"a kernel that reads it holds {MOST_WORK} operations already"
@@ -169,7 +191,8 @@ class Fusion:
         return None
 
     def contraction_below(self, node: UOp) -> UOp | None:
-        """The one contraction of which a value is a function, element by element, that is cheap to compute again."""
+        """Return the only contraction of which ``node`` is a cheap elementwise function of the
+        same size (an epilogue), or None."""
         if node.op is Ops.REDUCE or self.light[node] > self.costs.recompute:
             return None
         reduces = reductions_of(cone_of(node, STAGED))
@@ -179,8 +202,11 @@ class Fusion:
         return below if contraction(below) and size_of(below) == size_of(node) else None
 
     def light_on_statistics(self, node: UOp) -> bool:
-        """Whether a value is cheap to compute again from much smaller reductions and from what has memory in any case:
-        stored values, and values that these reductions read as well."""
+        """Return True if a value is cheap to recompute from much smaller reductions and values
+        that are in memory anyway.
+
+        These are stored values, and values that the same reductions read.
+        """
         if node.op is Ops.REDUCE or settings.NOOPT:
             return False
         cone = cone_of(node, STAGED)
@@ -205,7 +231,8 @@ class Fusion:
     # *** streams ***
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
-        """The contraction of a computed operand that a kernel of ``root`` may hold: one, whose tiles it walks over."""
+        """Return the contractions with a computed operand that a kernel of ``root`` fuses: at most
+        one, whose tiles it walks over."""
         allowed = self.costs.streams or self.costs.chain_bytes
         if settings.NOOPT or not allowed or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
@@ -216,7 +243,8 @@ class Fusion:
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
 
     def factor(self, contraction: UOp) -> UOp | None:
-        """The computed factor of a contraction: that of contractions, or of its rows' statistics; None without one."""
+        """Return the computed operand of a contraction: a contraction, or a value with its own
+        row statistics; None without one."""
         if contraction not in self.factors:
             body = contraction.src[0]
             factors = body.src if body.op is Ops.MUL else ()
@@ -227,7 +255,8 @@ class Fusion:
         return self.factors[contraction]
 
     def stream_rows(self, node: UOp, request: Request) -> Ranges | None:
-        """The rows for which a repeated value is computed block by block inside its reader, if it can be."""
+        """Return the row ranges for which a repeated value is computed block by block inside its
+        reader; None if it cannot be."""
         group, depends = request.group, ranges_in(request.index)
         if not group.stream or request.rows is not None or self.depth[node] > self.costs.stream_depth:
             return None
@@ -239,7 +268,7 @@ class Fusion:
         return rows if fits and count_of(rows) >= self.costs.rows else None
 
     def tiled(self, node: UOp, requests: list[Request]) -> bool:
-        """Whether a row-by-column value is computed again by each of its readers, tile by tile."""
+        """Return True if a row-by-column value is recomputed tile by tile in each of its readers."""
         here = self.costs.streams or all(r.group.stream for r in requests)
         if settings.NOOPT or not here or not self.contracts[node]:
             return False
@@ -256,7 +285,8 @@ class Fusion:
         return True
 
     def misfit(self, node: UOp, request: Request, depends: Ranges) -> str | None:
-        """Why a reduction that depends on ``depends`` cannot be computed once inside the reader's kernel."""
+        """Return why a reduction that depends on ``depends`` cannot be computed once inside its
+        reader's kernel; None if it can."""
         group, outer = request.group, request.outer
         if settings.NOOPT and (group.reduces or depends != outer):
             return "NOOPT=1 keeps reductions apart"
@@ -296,7 +326,10 @@ class Fusion:
         return work <= self.costs.small_work or count_of(depends) >= self.costs.rows
 
     def lacks_rows(self, node: UOp, request: Request) -> bool:
-        """Whether a reduction of few results sums up what many rows work out, which they can do in parallel."""
+        """Return True if a reduction has too few results to run in parallel, but its input has enough rows.
+
+        The input is then staged, since it contains reductions of many rows that can run in parallel.
+        """
         value = below_reshapes(node.src[0])
         if settings.NOOPT or not self.heavy[value] or value.op.kind == "movement":
             return False
@@ -313,7 +346,7 @@ class Fusion:
             self.requests.setdefault(node, {}).setdefault(key, request)
 
     def propagate(self, node: UOp, request: Request) -> None:
-        """Pass a request on to the sources."""
+        """Pass a read request on to the sources of ``node``."""
         op, index = node.op, request.index
         request.group.work += max(op.cost, 1)
         if op.kind == "movement":
@@ -356,8 +389,8 @@ class Fusion:
                 self.request(s, request)
 
     def in_order(self, node: UOp) -> None:
-        """The kernel of a scatter, scan or tally has loops for each of its sources: requests with indices of their
-        own, and no reduction inside."""
+        """Start the kernel of a SCATTER, SCAN or HISTOGRAM: each source has loops of its own, and
+        reductions are staged."""
         group = KernelGroup(node)
         for s in node.src:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
@@ -385,11 +418,12 @@ class Fusion:
                 self.stage_below(source, inner, reason)
                 return
             if self.scores[source] and not request.around & ranges_in(index):
-                inner = replace(inner, around=frozenset())  # computed once per row, before what is reduced
+                inner = replace(inner, around=frozenset())  # computed once per row, before the reduction
         self.request(source, inner)
 
     def stage_below(self, source: UOp, request: Request, reason: str) -> None:
-        """Give the value below a view its memory, so that all views share it; a small part of it gets its own."""
+        """Stage the value below a view, so that all views share it; a view of less than half its
+        elements is staged itself."""
         node = source if size_of(source.base) > 2 * size_of(source) else source.base
         node = narrower(node) or node
         self.stage(node, reason)
@@ -397,7 +431,8 @@ class Fusion:
             self.request(source, request)
 
     def why_stage_expanded(self, source: UOp, request: Request) -> str | None:
-        """A value read many times over: recomputing it must be cheap, or its loops must come outside."""
+        """Return the reason to stage a broadcast value, or None: recomputing it must be cheap, or
+        its loops must be outer loops."""
         depends = ranges_in(request.index)
         if self.heavy[source]:
             return self.misfit(source, request, depends)
@@ -409,7 +444,7 @@ class Fusion:
         return None
 
     def read_many_times(self, request: Request) -> bool:
-        """Whether what is repeated inside a reduction changes with it."""
+        """Return True if a value repeated inside a reduction depends on the reduced ranges."""
         return bool(request.around) and not ranges_in(request.index) <= request.group.ranges
 
     def ranges_of(self, node: UOp, index: Index) -> tuple[UOp, ...]:
@@ -426,8 +461,7 @@ class Fusion:
 
 
 def _joins(node: UOp) -> bool:
-    """Whether an elementwise op takes values of which one is padding in places where another is not: a cast of one that
-    is padded joins nothing."""
+    """Return True if an elementwise op combines several non-constant values, one of which is padded."""
     values = [s for s in node.src if s.base.op is not Ops.CONST]
     return len(values) > 1 and any(map(_is_padded, values))
 
@@ -441,9 +475,9 @@ def _is_padded(value: UOp) -> bool:
 
 
 def _seam(value: UOp, index: Index) -> UOp | None:
-    """The view below which sums of several ranges are divided: its own elements are strides apart, those below not.
+    """Return the view to stage so that reads are strided: the views below it divide sums of several ranges.
 
-    A range alone is no seam, since its loop is cut in two where it is divided.
+    The quotient of a single range is no seam, since its loop can be split there. None if there is no such view.
     """
     while value.op.kind == "movement" and value.op is not Ops.UNWINDOW:
         below = move(value, index)[0]
@@ -454,7 +488,8 @@ def _seam(value: UOp, index: Index) -> UOp | None:
 
 
 def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
-    """The decision for a graph, and its staged nodes in order; taken again where contractions had better be bare."""
+    """Return the decision for a graph and its staged nodes in order; decided again if
+    contractions are better stored bare."""
     fusion = Fusion(roots, costs)
     staged = fusion.run()
     bare = frozenset(below for below, values in fusion.functions.items() if len(values) > 1)

@@ -1,13 +1,13 @@
-"""Horizontal fusion: kernels side by side become one with several outputs.
+"""Horizontal fusion: independent kernels with common loops or inputs become one kernel with several outputs.
 
-Three kinds of kernels are found, in turn:
+Three kinds are found, in this order:
 
-- those of the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the kernel
-  that uses them; the gradients of keys and values share their tiles;
-- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions
-  run over the same axes, and they read a buffer in common, or one reads the other's outputs element by element (row by
-  row, where the target has rows in registers): the value is still in a register;
-- *sums* of what another kernel has at hand (``horizontal_sums``).
+- kernels over the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the
+  kernel that uses them; the gradients of keys and values share their tiles;
+- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
+  over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
+  targets that keep rows in registers), so the value is still in a register;
+- *sums* of values that another kernel computes or reads (``horizontal_sums``).
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
 def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
-    """The items with such kernels merged, in an order that respects what reads what; partial sums get slots."""
+    """Return the items with such kernels merged, in dependency order; adds slots for partial sums."""
     return fuse_sums(_siblings(_same_tiles(schedule.items)), schedule.slots)
 
 
@@ -53,7 +53,8 @@ def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Kernels merged where one walk over the tiles computes all of them, and none reads another's contraction."""
+    """Return the items with kernels merged that one walk over common tiles computes, where
+    none reads another's contraction."""
     members = {id(i): [i] for i in items}
     for item in [i for i in items if i.tiles]:
         for other in takewhile(functools.partial(is_not, item), items):
@@ -68,8 +69,10 @@ def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
 
 
 def _one_walk(group: list[ScheduleItem]) -> bool:
-    """Whether one walk over the tiles computes all, as the code generator sees it: sums along both sides of the tiles
-    leave no room for statistics of their rows, which have to be known before."""
+    """Return True if the code generator can compute all kernels of a group in one walk over their tiles.
+
+    Sums along both sides of the tiles exclude statistics of their rows, which would have to be known before the walk.
+    """
     *members, item = group
     if any(m.variables or m.device != item.device for m in group):
         return False
@@ -86,8 +89,10 @@ def _crosses(sink: UOp) -> bool:
 
 
 def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
-    """Whether both sum up the same tiles, along different sides, with work for all cores in the rows that they share,
-    and so that the tiles can be cut into blocks."""
+    """Return True if both kernels sum the same tiles along different sides.
+
+    Their common rows must have work for all cores, and both sides must divide into blocks.
+    """
     target = Device[a.device].target
     for (node, axes), (other, others) in product(a.tiles, b.tiles):
         if node is not other or axes == others or not all(isinstance(s, int) for s in node.shape):
@@ -101,7 +106,7 @@ def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
 
 
 def _sums_only(item: ScheduleItem) -> bool:
-    """Whether a kernel holds contractions alone, no statistics, and its result keeps partial sums exactly enough."""
+    """Return True if a kernel contains only contractions, no statistics, and its dtype can hold partial sums."""
     wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in values_of(item))
     return wide and not item.statistics and all(contraction(n) for n in toposort(values_of(item)) if n.op is Ops.REDUCE)
 
@@ -111,10 +116,10 @@ def _sums_only(item: ScheduleItem) -> bool:
 
 @dataclass(eq=False)
 class _Siblings:
-    """Items that will be one kernel; ``key`` is None for what never merges.
+    """A group of items that become one kernel; ``key`` is None for items that never merge.
 
-    What a group reads from another group has a lower level; ``first_reader`` is the lowest level that reads this one.
-    Two groups merge if they can have the same level, so levels rise along every read, and no merge closes a circle.
+    Levels rise along every read: a group that this one reads has a lower level, and ``first_reader`` is the lowest
+    level that reads this one. Two groups merge only if they can have the same level, so no merge creates a cycle.
     """
 
     level: int
@@ -127,10 +132,10 @@ class _Siblings:
 
 
 def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """The items with siblings merged, found in one pass: producers are placed before their readers."""
+    """Return the items with siblings merged, in one pass over items in dependency order."""
     groups: list[_Siblings] = []
     home: dict[int, _Siblings] = {}
-    readers: dict[tuple[Any, int], _Siblings] = {}  # (key, slot) → the latest group that reads it
+    readers: dict[tuple[Any, int], _Siblings] = {}  # (key, slot) → the latest group of this key that reads the slot
     for number, item in enumerate(items):
         producers = list({id(home[s]): home[s] for s in item.read if s in home}.values())
         key, size = _key(item)
@@ -159,7 +164,7 @@ def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
 
 
 def _key(item: ScheduleItem) -> tuple[Any, int]:
-    """What siblings have in common (None: never merged), and the number of nodes."""
+    """Return the properties that siblings must share (None: never merged), and the number of nodes."""
     if item.sink is None or item.variables or item.tiles:
         return None, 0
     shape = values_of(item)[0].shape
@@ -174,13 +179,14 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
             if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
                 return None, 0
             reduces.add((n.src[0].shape, n.arg[1]))
-    if reduces and any(n.op is Ops.GATHER for n in nodes):  # a sum of what is picked stays by itself
+    if reduces and any(n.op is Ops.GATHER for n in nodes):  # a reduction of gathered values is never merged
         return None, 0
     return (item.device, shape, frozenset(reduces)), len(nodes)
 
 
 def _in_order_of_memory(value: UOp) -> bool:
-    """Whether a value is seen in the order of its memory: by reshapes and broadcasts, or all its views together."""
+    """Return True if a value is read in memory order: through reshapes and broadcasts, or
+    views that compose to contiguous."""
     top = value
     while value.op in _PLAIN:
         value = value.src[0]
@@ -192,8 +198,11 @@ def _fits(item: ScheduleItem, size: int, group: _Siblings) -> bool:
 
 
 def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Siblings]) -> _Siblings | None:
-    """The group whose outputs a kernel reads only element by element, or row by row where it reduces rows, raised above
-    all else it reads."""
+    """Return the producer group that a kernel can extend, with its level raised above all
+    other inputs; None without one.
+
+    The kernel must read the group's outputs element by element, or row by row if it reduces rows.
+    """
     if key is None or (key[2] and not (len(key[2]) == 1 and Device[item.device].target.costs.maps_beside)):
         return None
     for group in producers:
@@ -206,8 +215,10 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Sibling
 
 
 def _at_its_place(item: ScheduleItem, written: set[int], over: Any = None) -> bool:
-    """Whether a kernel reads slots where its own result is: no view is between or, where it reduces axes of a shape
-    (``over`` both), rows are repeated along these."""
+    """Return True if a kernel reads the slots at the index of its own result.
+
+    No view may be between; if it reduces axes of a shape (``over``: both), rows may be broadcast along these axes.
+    """
     if over is None:
         return not any(s.op is Ops.PARAM and item.slots[s.arg[0]] in written
                        for n in toposort(values_of(item)) if n.op.kind == "movement" for s in n.src)

@@ -1,15 +1,15 @@
-"""Horizontal fusion of sums with the kernel that computes or reads what they sum up: column sums beside rows.
+"""Horizontal fusion of column sums into a kernel that computes or reads the same rows.
 
     y[r, c] = f(x[r, ·], g[r, ·], …)        s[c] = Σ_r v(x[r, c], g[r, c], …)
 
-Both go through x and g, or v is made of y. The rows are cut into blocks, r = (p, m). The kernel of y, the *host*, gets
-the result part[p, c] = Σ_m v[p, m, c]: it stays in memory, which is near, since it is a row for each block, and takes
-in what each row adds. What is left of the kernel of s sums up the blocks. Blocks depend on the sizes alone, so that
-results do not depend on the number of workers.
+Both read x and g, or v is a function of y. The rows are cut into blocks, r = (p, m). The kernel of y, the *host*, gets
+the extra result part[p, c] = Σ_m v[p, m, c]: one row of accumulators per block, in cache, to which each row is added.
+The rest of the kernel of s sums over the blocks. Blocks depend on sizes only, so results do not depend on the number
+of workers.
 
-Statistics of rows that were stored because the sums read them, too, are then computed by the host, which has the row
-at hand: what reads it once more finds it in the cache. So are, where the target has rows in registers, maps of the
-same rows that read nothing else in full. Sums that were cut to fill the cores are whole again where a host takes them.
+Row statistics that were stored only because the sums also read them are then computed by the host: its second pass over
+the row hits the cache. On targets that keep rows in registers, the host also takes maps of the same rows that read
+nothing else of full size. Sums that were split to fill the cores are joined again where a host takes them.
 """
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ Shape = tuple[int, ...]
 
 
 class Space(NamedTuple):
-    """The loops of a host: ``sizes``, the one that partial sums run over, and all that the whole sums run over."""
+    """The loops of a host.
+
+    Attributes:
+        sizes: the size of each loop.
+        axis: the loop that partial sums run over.
+        summed: all loops that the full sums run over.
+    """
 
     sizes: Shape
     axis: int
@@ -53,17 +59,17 @@ class Space(NamedTuple):
 
     @property
     def rows(self) -> Shape:
-        """The loops up to that of the sums, and 1 for those inside."""
+        """The sizes of the loops up to ``axis``, and 1 for the inner loops."""
         return tuple(s if a <= self.axis else 1 for a, s in enumerate(self.sizes))
 
     @property
     def part(self) -> Shape:
-        """The shape of partial sums."""
+        """The shape of the partial sums: size 1 along ``axis``."""
         return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
 
 
 def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
-    """The items with such sums moved, in an order that respects what reads what; partial sums get slots."""
+    """Return the items with such sums moved into hosts, in dependency order; adds slots for partial sums."""
     items = _uncut(items, slots)
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
@@ -78,7 +84,8 @@ def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem
 
 def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
             wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
-    """The items with sums, and with statistics that they share, moved into a host, if that still stands alone."""
+    """Return the items with sums, and statistics that they share, moved into ``host``, if it
+    has not been merged already."""
     costs, here = Device[host.device].target.costs, {id(i) for i in items}
     if id(host) not in here:
         return items
@@ -109,8 +116,10 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
 
 def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence[ScheduleItem],
                sums: Sequence[ScheduleItem], space: Space) -> list[ScheduleItem]:
-    """The host with its partial sums behind its own results, and before these the statistics that others need; and what
-    is left of the kernels of the sums."""
+    """Return the merged host and the rests of the sums' kernels.
+
+    The host's results: its own and the statistics that other kernels read, then the partial sums.
+    """
     parts, rests = list[Part](), list[ScheduleItem]()
     for item in sums:
         totals, first = _sums(item), len(slots)
@@ -134,7 +143,7 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
 
 
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
-    """What is left of a kernel: the sums of partial sums, and what it makes of them."""
+    """Return the rest of a kernel of sums: it sums the partial sums and computes its results from the totals."""
     totals = _sums(item)
     other = tuple(a for a in space.summed if a != space.axis)
     left = [n for n in toposort(values_of(item), lambda n: n not in totals) if n.op is Ops.PARAM]
@@ -148,11 +157,11 @@ def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleIte
                         outputs=item.outputs)
 
 
-# *** sums that were cut ***
+# *** joining sums that were split ***
 
 
 def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
-    """The items with sums whole again that were cut to fill the cores, where hosts take in all that a kernel sums."""
+    """Return the items with split sums joined again, where hosts take all sums that read the partial results."""
     for parts in items:
         cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
         if not cut or any(slots[s].output for s in parts.written):
@@ -170,7 +179,7 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
 
 
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
-    """A kernel that sums up another's sums as one that has them inside, each pair as one sum."""
+    """Return a kernel that sums another's partial sums as one kernel of joined sums."""
     made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
     joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
@@ -178,7 +187,7 @@ def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
 
 
 def _one_sum(node: UOp) -> UOp:
-    """A sum of a sum, in whatever order the latter's axes are, as one; the node itself where it is none."""
+    """Return a sum of a sum, with the inner axes in any order, as one sum; ``node`` itself if it is no such sum."""
     inner, axes, order = node.src[0], node.arg[1], list(range(node.src[0].ndim))
     while inner.op in (Ops.PERMUTE, Ops.CONTIGUOUS):
         order = [inner.arg[a] for a in order] if inner.op is Ops.PERMUTE else order
@@ -189,11 +198,12 @@ def _one_sum(node: UOp) -> UOp:
     return total.permute(tuple(order)).reshape(node.shape)
 
 
-# *** what fits ***
+# *** which kernels fit ***
 
 
 def _sums(item: ScheduleItem) -> list[UOp]:
-    """The reductions of a kernel, if they are long sums over the same axes that other loops can hold."""
+    """Return the reductions of a kernel if all are long sums over the same axes, whose dtype
+    can hold partial sums; else []."""
     if not _is_plain(item):
         return []
     found = [n for n in toposort(values_of(item)) if n.op is Ops.REDUCE]
@@ -203,7 +213,7 @@ def _sums(item: ScheduleItem) -> list[UOp]:
 
 
 def _is_plain(item: ScheduleItem) -> bool:
-    """Whether a kernel has fixed sizes, no contraction, nothing that goes in order, and results of one shape."""
+    """Return True if a kernel has fixed sizes, no contraction, no sequential op, and results of one shape."""
     if item.sink is None or item.variables or item.tiles or len({v.shape for v in values_of(item)}) > 1:
         return False
     if not Device[item.device].target.costs.sums_beside:
@@ -214,7 +224,8 @@ def _is_plain(item: ScheduleItem) -> bool:
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
-    """The kernel of as many elements as are summed up that has the most, at least half, of them at hand."""
+    """Return the kernel of as many elements as the sums that reads or computes most of their
+    inputs, at least half; or None."""
     totals, target = _sums(item), Device[item.device].target
     size = totals[0].src[0].size
     needed = _in_order(item, [total.src[0] for total in totals])
@@ -232,14 +243,14 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
 
 
 def _in_order(item: ScheduleItem, values: Sequence[UOp]) -> set[int]:
-    """The slots of which values read an element for each of their own, in order."""
+    """Return the slots that ``values`` read element by element, in order."""
     size = values[0].size
     inside = toposort(values, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == size}
 
 
 def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
-    """Loops that a sum and a host of this shape have in common, the best first."""
+    """Yield the loops that a sum and a host of shape ``host`` have in common, best first."""
     runs, steps, cuts = _runs(total), target.costs.sum_steps, target.costs.cuts
     before = 1
     for at, (size, summed) in enumerate(runs):
@@ -261,13 +272,13 @@ def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
 
 
 def _runs(total: UOp) -> list[tuple[int, bool]]:
-    """Neighbouring axes that are all summed up, or all kept, as one: (size, summed)."""
+    """Return adjacent axes that are all summed or all kept, merged: (size, summed)."""
     sizes = [(s, a in total.arg[1]) for a, s in enumerate(total.src[0].shape) if s > 1]
     return [(math.prod(s for s, _ in run), summed) for summed, run in groupby(sizes, key=lambda x: x[1])]
 
 
 def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tuple[int, bool]]:
-    """The axes cut where those of the shape end; none if they do not nest."""
+    """Return the axes split at the boundaries of ``shape``; [] if the boundaries do not nest."""
     ends = list(accumulate((s for s, _ in axes), mul))
     cuts = sorted({1, *ends, *accumulate(shape, mul)})
     if any(end % begin for begin, end in pairwise(cuts)):
@@ -276,7 +287,7 @@ def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tup
 
 
 def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Space) -> bool:
-    """Whether a kernel computes something of each row, and the group reads it where it has that row at hand."""
+    """Return True if a kernel computes one value per row, and the group reads it only row by row."""
     if not any(s in i.read for i in group for s in item.written) or not _is_plain(item):
         return False
     count, found = math.prod(space.rows), toposort(values_of(item))
@@ -286,13 +297,14 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
 
 
 def _has_rows(item: ScheduleItem) -> bool:
-    """Whether a kernel goes through much, and the target can compute more of the same rows beside."""
+    """Return True if a kernel is large, and its target can compute other maps of its rows in the same kernel."""
     costs = Device[item.device].target.costs
     return costs.maps_beside and _is_plain(item) and values_of(item)[0].size > costs.small_work
 
 
 def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | None:
-    """The loops of a kernel that reads something of each of its rows; None if nothing computes it, or for few rows."""
+    """Return the loops of a kernel that reads a value per row from another kernel; None if
+    there is none, or too few rows."""
     shape = tuple(s for s in values_of(host)[0].shape if s > 1)
     costs = Device[host.device].target.costs
     for item in items:
@@ -304,7 +316,8 @@ def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | No
 
 
 def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
-    """Whether a kernel computes element by element from what the host goes through, and reads nothing else in full."""
+    """Return True if a kernel is elementwise over inputs that ``host`` also reads in order, and
+    reads nothing else of full size."""
     if item.device != host.device or not _is_plain(item) or values_of(item)[0].size != values_of(host)[0].size:
         return False
     size = values_of(item)[0].size
@@ -314,6 +327,6 @@ def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
 
 
 def _follows(node: UOp) -> bool:
-    """Whether an EXPAND repeats rows along axes that come after theirs."""
+    """Return True if an EXPAND repeats rows only along axes after those of the rows."""
     kept = [a for a, s in enumerate(node.src[0].shape) if s > 1]
     return all(s == node.src[0].shape[a] for a, s in enumerate(node.shape[: max(kept, default=-1)]))

@@ -1,8 +1,8 @@
-"""Writing a new version of a value over the old one: which outputs of a program may take the memory of an input.
+"""In-place updates: outputs of a program that may overwrite the memory of an input.
 
-Whoever runs the program says which buffers nobody outside it can read any more. Inside it every other reader must run
-before the write, and the kernel that writes may read an element only right before it writes that element, in the same
-loop.
+The caller says which input buffers nobody outside the program reads afterwards. Inside the program, every other reader
+must run before the write, and the writing kernel may read an element only directly before it writes that element, in
+the same loop body.
 """
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
 def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
-    """Output slot → number of the input whose memory it may take over when nobody reads that input afterwards.
+    """Return output slot → number of the input whose memory it may overwrite if nobody reads that input afterwards.
 
     Args:
         schedule: in its final order.
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items
-    writer = {slot: time for time, item in reversed([*enumerate(items)]) for slot in item.written}  # of its first part
+    # index of the first item that writes each slot (a slot may be written in parts)
+    writer = {slot: time for time, item in reversed([*enumerate(items)]) for slot in item.written}
     last = {slot: time for time, item in enumerate(items) for slot in item.read}
     chosen: dict[int, int] = {}
     for slot, number in schedule.versions.items():
@@ -36,7 +37,7 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
 
 
 def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
-    """Whether every load from buffer ``read`` is followed, in the same loop body, by the store of that very element.
+    """Return True if every load from buffer ``read`` precedes the store of the same element in the same loop body.
 
     A program stores each element of an output once, so no other store can come before the load.
     """

@@ -1,4 +1,4 @@
-"""A program before its kernels are lowered: schedule items over numbered buffers, in order."""
+"""Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,12 +17,14 @@ Tile = tuple[UOp, tuple[bool, ...]]
 
 @dataclass
 class Slot:
-    """A buffer of a program: one of its inputs, or memory that the program provides.
+    """A buffer of a program: an input, an output, or a temporary.
 
     Attributes:
-        may_be_empty: its value has a symbolic size, of which some values leave no element: then nothing is written.
-        in_parts: several items write it, each a part of its own.
-        shape, origin: of the value, for people; a program from disk knows neither.
+        number: its index in ``Schedule.slots``.
+        size: elements; the maximum for a symbolic size.
+        may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
+        in_parts: several items write it, each a disjoint part.
+        shape, origin: of the value, for messages only; a program loaded from disk has neither.
     """
 
     number: int
@@ -46,14 +48,17 @@ class ScheduleItem:
     """One kernel (its graph over PARAMs, outputs first) or one copy, with the slots it works on.
 
     Attributes:
+        device: the device that runs it.
         sink: the kernel's graph; None for a copy.
         slots: buffers in the order of the PARAMs; (target, source) for a copy.
-        outputs: how many of them, from the first on, it writes.
         reason: why its result has memory of its own.
-        origin: methods and lines of the user's program that it computes.
-        tiles: row-by-column values that it computes again tile by tile, each with its parallel axes.
-        statistics: its result is one of the rows of these tiles, not a contraction of them.
-        again: it has run before: its result was not kept, for lack of memory.
+        origin: (method, file, line) in the user's program of each operation it computes.
+        variables: the bound symbolic sizes it takes as arguments.
+        outputs: number of leading slots that it writes.
+        tiles: row-by-column values that it recomputes tile by tile, each with its axes (True:
+            parallel, False: reduced).
+        statistics: its result is a statistic of the rows of these tiles, not a contraction of them.
+        again: it has run before and is rematerialized under a memory budget.
     """
 
     device: str
@@ -78,11 +83,13 @@ class ScheduleItem:
 
 @dataclass
 class Schedule:
-    """Everything a realize has to do, in terms of slots.
+    """The result of scheduling: the items to run, in terms of slots.
 
     Attributes:
         inputs: number of a buffer in the canonical graph → its slot.
-        versions: slot of an assigned output → number of the buffer that holds the version before.
+        outputs: the slot of each root.
+        versions: slot of an assigned output → number of the buffer that holds the previous version.
+        fusion: the fusion decision, for reports.
         slot_of: the slot of each stored node.
     """
 

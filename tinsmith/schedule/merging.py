@@ -1,4 +1,4 @@
-"""Several kernels as one: whether they may be, what they read of each other, and the kernel that they make together."""
+"""Merging kernels into one: the conditions, and the merged kernel."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,7 +16,7 @@ AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
 
 
 class Part(NamedTuple):
-    """What a kernel takes from another one: some of its values, and the slots that they get."""
+    """The part of a kernel that a merged kernel takes: some of its values, and the slots they are written to."""
 
     item: ScheduleItem
     values: Sequence[UOp]
@@ -24,13 +24,13 @@ class Part(NamedTuple):
 
 
 def values_of(item: ScheduleItem) -> tuple[UOp, ...]:
-    """What a kernel computes."""
+    """Return the values a kernel computes."""
     assert item.sink is not None
     return item.sink.src
 
 
 def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
-    """One item for several, with all their results."""
+    """Return one item for several, with all their results; ``same`` names their common property in the reason."""
     if len(members) == 1:
         return members[0]
     item = taken_together([Part(m, values_of(m), m.written) for m in members],
@@ -40,7 +40,10 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
 
 
 def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
-    """One item for parts of several, producers first: the slots that are kept (None: all), then every input once."""
+    """Return one item for parts of several, producers first.
+
+    Its slots are the written ones that are ``kept`` (None: all), then each input once; ``what`` begins the reason.
+    """
     written = list(kept) if kept is not None else [s for p in parts for s in p.written]
     inside = {s for p in parts for s in (*p.item.written, *p.written)}
     slots = [*written, *dict.fromkeys(s for p in parts for s in p.item.read if s not in inside)]
@@ -57,22 +60,26 @@ def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None 
 
 
 def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:
-    """Whether a group can be one kernel: not too many arguments, and nothing in it or around it needs the ``late``
-    slots, which are known only when all loops are done, or leads from it back into it."""
+    """Return True if ``group`` can be one kernel: its arguments are few enough, and merging creates no cycle.
+
+    ``late`` slots are known only after all loops, so neither the group nor a path back into it may read them.
+    """
     slots = {s for i in group for s in (*i.written, *i.read)}
     return len(slots) + len(late) <= MOST_BUFFERS and joinable(items, group, late)
 
 
 def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A]:
-    """The items with new ones in place of a group, where its last one was."""
+    """Return the items with ``new`` in place of ``group``, at the position of its last item."""
     inside = {id(i) for i in group}
     last = max(n for n, i in enumerate(items) if id(i) in inside)
     return toposorted([*(i for i in items[:last] if id(i) not in inside), *new, *items[last + 1 :]])
 
 
 def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after: Callable[[UOp], bool]) -> bool:
-    """Whether a kernel reads slots of ``count`` elements, the number of its rows, row by row only: an EXPAND repeats
-    them along what comes ``after`` the rows."""
+    """Return True if a kernel reads slots of ``count`` elements (one per row) only row by row.
+
+    They may be broadcast only by EXPANDs for which ``after`` holds: along axes after the rows.
+    """
     below: set[UOp] = set()
     for n in toposort(values_of(item)):
         if n.op is Ops.PARAM and item.slots[n.arg[0]] in slots:

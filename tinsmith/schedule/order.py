@@ -1,8 +1,7 @@
-"""The one rule of every order: each slot is written once, or part by part, and before it is read, and no result is
-lost.
+"""Dependency order of schedule items: each slot is written once (or in disjoint parts) before it is read.
 
-What merges or moves items asks ``joinable`` or keeps levels that rise along every read (``horizontal``), sorts with
-``toposorted``, and ``verify_order`` looks at the outcome, whoever made it.
+Passes that merge or move items ask ``joinable``, or keep levels that rise along every read (``horizontal``), then sort
+with ``toposorted``. ``verify_order`` checks the result of any pass.
 """
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tinsmith.schedule.items import Slot
 
 
 class Access(Protocol):
-    """Whatever reads and writes slots: an item, a compiled step, several items that run as one."""
+    """Anything that reads and writes slots: a schedule item, a compiled step, or several items run as one."""
 
     @property
     def written(self) -> Sequence[int]: ...
@@ -32,10 +31,10 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
     """Check that items run in an order that computes every result.
 
     Args:
-        after: what made this order, for the message.
+        after: name of the pass that made this order, for the message.
 
     Raises:
-        VerifyError: naming the slot that is read too early, written twice, or lost.
+        VerifyError: naming the slot that is read too early, written twice, or never written.
     """
     items = list(items)
     known = {s.number for s in slots if s.input}
@@ -56,14 +55,14 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
 
 def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
                run: Callable[[int, Sequence[int]], None] = lambda n, readers: None) -> list[A]:
-    """Items after all that they read, otherwise in their order.
+    """Return the items in dependency order, otherwise in their given order.
 
     Args:
-        start: when an item could run, by its number; it may rise as others run. The first one that could is next.
-        run: is told each item that runs, and what reads it.
+        start: the earliest time an item could run, by its number; it may rise as others run. The earliest item is next.
+        run: called with the number of each item that runs, and the numbers of its readers.
 
     Raises:
-        VerifyError: if items read each other in a circle.
+        VerifyError: if items read each other in a cycle.
     """
     writers: dict[int, list[int]] = {}
     for n, item in enumerate(items):
@@ -95,15 +94,15 @@ def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
 
 
 def joinable(items: Sequence[Access], members: Sequence[Access], late: Collection[int] = ()) -> bool:
-    """Whether ``members`` can be one item: nothing outside reads what they write and leads back into them.
+    """Return True if ``members`` can be one item: no path through an outside item leads from them back to them.
 
     Args:
-        items: all of them, in order.
-        late: slots that the members write when everything else in them is done, so that none of them can read these.
+        items: all items, in order.
+        late: slots that the merged item writes at its end, so that no member may read them.
     """
     inside = {id(m) for m in members}
     own = {s for m in members for s in m.written}
-    after = set(late)  # what depends on the members by way of others
+    after = set(late)  # slots that depend on the members through outside items
     for item in items:
         if id(item) in inside:
             if not after.isdisjoint(item.read):

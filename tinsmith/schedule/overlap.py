@@ -1,4 +1,4 @@
-"""The order of a program's steps over several devices: copies and kernels of different queues run side by side."""
+"""Order of steps over several devices: copies overlap with kernels, since each device has queues of its own."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -7,24 +7,27 @@ from tinsmith.backend.device import Device
 from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import toposorted
 
-COPIES = " copies"  # added to a device's name: the queue of copies from other devices
+COPIES = " copies"  # suffix of a device's name: its queue of copies from other devices
 
 
 def queue_of(copy: bool, target: str, source: str = "") -> str:
-    """The queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
+    """Return the queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
     apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
     return target + COPIES if apart else target
 
 
 def workers(names: Iterable[str]) -> set[str]:
-    """What runs the kernels of a program on these devices."""
+    """Return the workers that run the kernels of a program on these devices."""
     devices = set(names)
     return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 
 
 def overlapped(schedule: Schedule) -> list[ScheduleItem]:
-    """The items in an order in which queues wait little for each other: that of a run in which kernels and copies take
-    as long as the bytes they touch, and every queue starts the first item that can start earliest."""
+    """Return the items in an order that minimizes waits between queues, by list scheduling.
+
+    It simulates a run in which each item takes as long as the bytes it touches; each queue
+    starts its earliest ready item.
+    """
     items, slots = schedule.items, schedule.slots
     if len(workers(item.device for item in items)) <= 1:
         return items

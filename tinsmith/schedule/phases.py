@@ -1,13 +1,13 @@
-"""Sums over windows that lie apart are taken phase by phase.
+"""Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 
-Written so, of s terms s - 1 belong to no window and are masked. With p = q·s + r and k = j·s + r windows lie side by
-side, and each phase r is a dense sum of its own (sub-pixel convolution, https://arxiv.org/abs/1609.05158):
+Computed directly, s - 1 of s terms belong to no window and are masked. With p = q·s + r and k = j·s + r the windows are
+contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxiv.org/abs/1609.05158):
 
     y[q, r] = Σ_j x[q - j, j·s + r]
 
-The first K mod s phases have one term more than the others. Phases of as many terms are computed together.
+The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinsmith.schedule.rewrites import rebuilt
 
 
 class _Phases(NamedTuple):
-    """Phases ``first`` to ``end`` of the windows of ``window``, of ``terms`` terms each."""
+    """Phases ``first`` to ``end`` of ``window``, each a sum of ``terms`` terms."""
 
     window: Window
     first: int
@@ -31,13 +31,14 @@ class _Phases(NamedTuple):
 
 
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """The graph with such sums rewritten."""
+    """Return the graph with such sums rewritten."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
-    """Whether the elements of windows are summed up, or are one each, and their positions are not."""
+    """Return True if window ``w`` is strided without dilation, its elements are summed (or
+    one each), and its axis is kept."""
     summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
 
@@ -64,7 +65,7 @@ def _sum(node: UOp) -> UOp:
 
 
 def _alike(w: Window, size: int) -> Iterator[_Phases]:
-    """The phases of windows of ``size`` elements by the number of their terms."""
+    """Yield the phases of windows of ``size`` elements, grouped by their number of terms."""
     terms, more = divmod(size, w.stride)
     if more:
         yield _Phases(w, 0, more, terms + 1)
@@ -73,7 +74,7 @@ def _alike(w: Window, size: int) -> Iterator[_Phases]:
 
 
 def _window(x: UOp, p: _Phases) -> UOp:
-    """The transposed windows of some phases, which get an axis at the end."""
+    """Return the transposed windows of a group of phases; the phases become a new last axis."""
     w, at = p.window, p.window.window_axis
     size = x.shape[at]
     steps = -(-size // w.stride)
@@ -86,7 +87,8 @@ def _window(x: UOp, p: _Phases) -> UOp:
 
 
 def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
-    """Positions with their phases in turn, 0 at those that are not among ``parts``; phases are the last axes of x."""
+    """Return the positions with their phases interleaved, and 0 in phases outside ``parts``;
+    phases are the last axes of x."""
     rank = x.ndim - len(parts)
     beyond = {rank + n: (p.first, p.window.stride - p.end) for n, p in enumerate(parts)}
     x = x.pad(tuple(beyond.get(a, (0, 0)) for a in range(x.ndim)))

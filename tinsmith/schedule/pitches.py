@@ -1,12 +1,14 @@
-"""Rows that begin where copies of boxes can begin: operands of large products, and results, in memory with padded rows.
+"""Row padding: operands and results of large products are stored with a padded row pitch,
+so that TMA boxes can copy them.
 
-A unit that reads staged operands gets them box by box. Rows that begin at no multiple of ``Target.bulk_copy`` bytes are
-no boxes at all, and rows that begin inside a sector of memory take one more each. A padded copy mends both:
+Matrix units that read staged operands get them by bulk tensor copies (boxes). A row pitch that is no multiple of
+``Target.bulk_copy`` bytes excludes boxes, and rows that begin inside a memory sector read one sector more
+each. A padded copy solves both:
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
-Some units read rows along the reduction only (``turned``): the copy is then one of what the views make of the operand.
-It is worth its time where an operand's elements are used often enough, so this is decided by a price, in products.
+Units without ``turned`` read rows along the reduction only: the copy is then of the operand after its views. A copy
+pays if the operand's elements are reused often enough; a price in products decides.
 """
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _MEMORY = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """The graph with such copies; unchanged where no unit reads staged operands."""
+    """Return the graph with such copies; unchanged if no unit reads staged operands."""
     staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
@@ -52,7 +54,8 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
 
 
 def _reads(total: UOp) -> list[Read]:
-    """What the factors of a sum of products read, in the shape that their views have of it; none of others."""
+    """Return the reads of the factors of a sum of products, in the shape of the lowest views;
+    [] for other reductions."""
     product = total.src[0]
     if total.arg[0] is not Ops.ADD or not is_product(product) or not all(isinstance(s, int) for s in product.shape):
         return []
@@ -61,8 +64,10 @@ def _reads(total: UOp) -> list[Read]:
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
-    """A sum's product of padded copies of what the factors read, where that pays: either gets one where its sectors
-    are split, both must have boxes, or neither need have any."""
+    """Return the product of ``total`` over padded copies of its operands, where that pays.
+
+    An operand is copied if its rows split sectors. For boxes, all operands that lack them must be copied, or none is.
+    """
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
     rows = [r.source.shape[-1] * r.source.dtype.itemsize for r in reads]
@@ -84,31 +89,33 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit)
 
 
 def _turned(factor: UOp) -> UOp:
-    """The copy of a factor whose rows run along its last axis."""
+    """Return a copy of a factor whose rows run along its last axis."""
     if factor.op is Ops.EXPAND:
         return _turned(factor.src[0]).expand(factor.shape)
     return _with_pitch(_padded(factor, factor.ndim - 1), factor)
 
 
 def _is_dense(x: UOp) -> bool:
-    """Whether a value lies in memory, row behind row."""
+    """Return True if a value is in memory with contiguous rows."""
     return below_reshapes(x).op in _MEMORY
 
 
 def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
-    """With rows along an axis that are whole lines."""
+    """Return ``x`` padded along ``axis`` to full cache lines of elements of ``itemsize`` bytes (0: its own)."""
     step = ROW_BYTES // (itemsize or x.dtype.itemsize)
     return x.pad(tuple((0, -s % step if a == axis else 0) for a, s in enumerate(x.shape)))
 
 
 def _with_pitch(wide: UOp, like: UOp) -> UOp:
-    """A value with padded rows in memory of its own, and of that what there was before."""
+    """Return the elements of ``like`` from the padded value ``wide``, which gets memory of its own."""
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
 
 
 def _with_rows(node: UOp, target: Target) -> UOp:
-    """A product's result, rounded to 16 bits, in memory with padded rows, where no whole vectors are stored otherwise:
-    the factor that has columns is padded instead of the result."""
+    """Return a product's 16-bit result in memory with padded rows, if it could not be stored in full vectors otherwise.
+
+    The factor that has the columns is padded instead of the result.
+    """
     total, itemsize = below_reshapes(node.src[0]), node.dtype.itemsize
     product = total.src[0]
     column = next((a for a in reversed(range(total.ndim)) if total.shape[a] > 1), 0)

@@ -1,6 +1,6 @@
-"""Places along an axis, as sums of strided steps: what is asked of them takes as long for many as for few.
+"""Sets of positions along an axis, as sums of strided terms: queries take constant time for any number of positions.
 
-    first + 8·i + j, i < n, j < 2    →    2 of every 8 places
+    first + 8·i + j, i < n, j < 2    →    2 of every 8 positions
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bounds = list[tuple[int, int]]
 
 
 class Places(NamedTuple):
-    """``first`` and a sum of terms, each a step and how many values it has: greatest steps first.
+    """The positions ``first`` plus a sum of terms (step, count), largest steps first.
 
     >>> Places(3, ((8, 2), (1, 2))).number, Places(3, ((8, 2), (1, 2))).last  # 3, 4, 11, 12
     (4, 12)
@@ -30,18 +30,19 @@ class Places(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """Return True if each step is longer than all that the smaller ones reach, so that no place is there twice."""
+        """Return True if each step exceeds the reach of all smaller ones, so that no position occurs twice."""
         return all(step > max(0, Places(0, self.terms[n + 1 :]).last) for n, (step, _) in enumerate(self.terms))
 
     @property
     def side_by_side(self) -> bool:
-        """Return True if no place is left out between the first and the last."""
+        """Return True if the positions are contiguous: none is missing between the first and the last."""
         return self.last - self.first == self.number - 1
 
 
 def inside(places: Places, size: int) -> list[Bounds]:
-    """The places from 0 to ``size``, as boxes: bounds of each term. Those of terms that reach over each other are all
-    inside, or are no boxes.
+    """Return the positions in [0, size) as boxes: bounds for each term.
+
+    If terms overlap, the result is one box if all positions are inside, else [].
 
     >>> inside(Places(-2, ((1, 9),)), 5), inside(Places(-4, ((4, 3), (1, 4))), 4), inside(Places(-3, ((2, 2),)), 1)
     ([[(2, 7)]], [[(1, 2), (0, 4)]], [])
@@ -53,11 +54,13 @@ def inside(places: Places, size: int) -> list[Bounds]:
     if not places.terms or not places.differ:
         return []
     (step, count), rest = places.terms[0], places.terms[1:]
-    reach = Places(places.first, rest).last  # with none of the first steps
+    reach = Places(places.first, rest).last  # last position with index 0 in the first term
     begin, end = max(0, -(reach // step)), min(count - 1, (size - 1 - places.first) // step) + 1
-    whole = max(0, -(places.first // step)), min(count - 1, (size - 1 - reach) // step) + 1  # all of the rest
+    # indices of the first term for which all of the rest is inside
+    whole = max(0, -(places.first // step)), min(count - 1, (size - 1 - reach) // step) + 1
     found = [(*whole, [(0, c) for _, c in rest])] if whole[0] < whole[1] else []
-    for at in {begin, end - 1} if begin < end else ():  # the rest is shorter than a step: it is cut at the ends only
+    # the rest is shorter than a step: only the first and last index can be cut
+    for at in {begin, end - 1} if begin < end else ():
         if not whole[0] <= at < whole[1]:
             found += [(at, at + 1, box) for box in inside(Places(places.first + step * at, rest), size)]
     boxes = list[tuple[int, int, Bounds]]()
@@ -69,7 +72,8 @@ def inside(places: Places, size: int) -> list[Bounds]:
 
 
 def apart(a: Places, b: Places) -> bool:
-    """Return True if no place is in both, as far as their first and last ones, or these within a common period, tell.
+    """Return True if the sets are disjoint by their ranges, or by their ranges modulo a
+    common period (sufficient only).
 
     >>> apart(Places(0, ((2, 9),)), Places(1, ((2, 9),))), apart(Places(0, ((3, 9),)), Places(1, ((2, 9),)))
     (True, False)

@@ -1,4 +1,4 @@
-"""The memory plan: temporaries of one program share one block per device, laid out by when they live."""
+"""Memory plan: temporaries of one program share one block of memory per device, packed by their live ranges."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ALIGN: Final = 128
 
 @dataclass
 class Plan:
-    """Where each temporary lies: slot → byte offset in its device's block; and the size of each block."""
+    """The memory plan: slot → byte offset in its device's block, and device → size of its block."""
 
     offsets: dict[int, int]
     sizes: dict[str, int]
@@ -26,7 +26,7 @@ class Plan:
 
 
 class _Life(NamedTuple):
-    """A temporary: the bytes it takes, and the first and last step that uses it."""
+    """A temporary: its bytes, and the first and last step that uses it."""
 
     slot: int
     device: str
@@ -36,16 +36,15 @@ class _Life(NamedTuple):
 
 
 def plan_memory(schedule: Schedule) -> Plan:
-    """Where the temporaries of a schedule lie."""
+    """Return the memory plan of the temporaries of a schedule."""
     return plan_slots(schedule.slots, [item.slots for item in schedule.items])
 
 
 def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> Plan:
-    """Where temporaries lie, from the slots that each step uses; they live from the first of these steps to the last.
+    """Return the memory plan of temporaries that live from the first step that uses them to the last.
 
-    They are placed largest first, each at the lowest place that no value alive at that time holds: close to the least
-    memory. All that is placed is looked at for each, as arrays: 10,000 temporaries take 0.4 s of a processor, 30,000
-    take 1.5.
+    Greedy by size: largest first, each at the lowest offset free during its live range; close to the minimum. Each one
+    is compared with all placed before, as arrays: 10,000 temporaries take 0.4 s of a processor, 30,000 take 1.5 s.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -70,7 +69,7 @@ def _pack(lives: Sequence[_Life], plan: Plan) -> None:
     for n, life in enumerate(lives):
         alive = np.flatnonzero((begin[:n] <= life.end) & (end[:n] >= life.begin))
         alive = alive[places[alive].argsort()]
-        tops = np.zeros(len(alive) + 1, size.dtype)  # below each of them, and above all
+        tops = np.zeros(len(alive) + 1, size.dtype)  # end of the occupied bytes below each of them, and above all
         np.maximum.accumulate(places[alive] + size[alive], out=tops[1:])
         gaps = np.flatnonzero(places[alive] - tops[:-1] >= life.bytes)
         places[n] = tops[gaps[0] if len(gaps) else -1]
@@ -78,7 +77,7 @@ def _pack(lives: Sequence[_Life], plan: Plan) -> None:
 
 
 def _verify(lives: Sequence[_Life], plan: Plan) -> None:
-    """Check that every temporary has a place, and that no two share a byte while both live."""
+    """Check that every temporary has an offset, and that no two with overlapping live ranges share a byte."""
     begin, end, low, high = (np.array(row) for row in zip(*(
         (x.begin, x.end, plan.offsets[x.slot], plan.offsets[x.slot] + x.bytes) for x in lives)))
     for n in range(len(lives)):

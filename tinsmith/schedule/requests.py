@@ -1,4 +1,4 @@
-"""What a kernel in the making asks for: each value that it reads, with the index and the loops at which it reads it."""
+"""The inputs of a kernel under construction: for each value read, its index expression and enclosing loops."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -11,10 +11,17 @@ Ranges = frozenset[UOp]
 
 @dataclass
 class KernelGroup:
-    """A kernel in the making: its root, and the range sets its reductions depend on.
+    """A kernel under construction.
 
-    ``stream`` holds its contractions of computed operands, ``tiles`` the row-by-column values that it computes, each
-    with the parallel (True) and the reduced axes. ``work``: operations per element, and views, that it holds so far.
+    Attributes:
+        root: the value it stores.
+        chain: for each reduction, the set of ranges it depends on.
+        reduces: number of reductions.
+        contraction: True if it contains a large contraction.
+        ranges: its parallel ranges.
+        stream: contractions of computed operands that it fuses.
+        tiles: row-by-column values it computes, each with its axes (True: parallel, False: reduced).
+        work: operations per element, and views, that it holds so far.
     """
 
     root: UOp
@@ -23,14 +30,14 @@ class KernelGroup:
     contraction: bool = False
     ranges: Ranges = frozenset()
     stream: frozenset[UOp] = frozenset()
-    walk: UOp | None = None  # the contraction whose tiles it goes through
+    walk: UOp | None = None  # the contraction whose tiles it walks over
     tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
     work: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Kernel ``group`` reads a node at ``index``, inside the loops ``around`` (the reductions entered on the way).
+    """A read of a node by kernel ``group`` at ``index``, inside the reduction loops ``around``.
 
     ``rows``: inside a stream, the parallel ranges of its rows, else None.
     """
@@ -42,18 +49,19 @@ class Request:
 
     @property
     def outer(self) -> Ranges:
-        """The parallel ranges around what is read."""
+        """The parallel ranges that enclose the read."""
         return self.group.ranges if self.rows is None else self.rows
 
     @property
     def in_tile(self) -> bool:
-        """Whether rows meet what is reduced, each a range of its own: the place of a value that a tile holds."""
+        """Return True if the value is indexed by both row ranges and reduced ranges, each axis by
+        one range: a value of a tile."""
         plain = all(i.op is Ops.RANGE or i.is_const for i in self.index)
         return plain and bool(self.around) and bool(self.outer) and (self.outer | self.around) <= ranges_in(self.index)
 
     @property
     def position(self) -> tuple[bool, ...]:
-        """Which axes are parallel."""
+        """Return, for each axis of the index, True if it is parallel."""
         return tuple(i.ranges <= self.outer for i in self.index)
 
 
@@ -62,7 +70,7 @@ def ranges_in(index: Index) -> Ranges:
 
 
 def is_block(node: UOp, request: Request) -> bool:
-    """Whether rows and columns of a product both stay axes of what a reduction over others of its columns gives."""
+    """Return True if rows and columns of a product are both kept by the enclosing reduction over other axes."""
     body = node.src[0]
     if body.op is not Ops.MUL:
         return False

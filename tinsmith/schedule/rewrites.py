@@ -1,4 +1,4 @@
-"""Rewrites of a graph before its kernels are decided: how they are done, and the small ones."""
+"""Rewrites before fusion: the driver ``rebuilt``, and small rewrite rules."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
 
 def note_origin(made: UOp, of: UOp) -> None:
-    """The user's lines of a node, on the nodes that stand for it."""
+    """Copy the user's source lines of node ``of`` to the new nodes in ``made``."""
     if not of.origin:
         return
     stack = [made]
@@ -23,7 +23,8 @@ def note_origin(made: UOp, of: UOp) -> None:
 
 
 def rebuilt(roots: Sequence[UOp], rule: Callable[[UOp, UOp], UOp]) -> list[UOp]:
-    """The graph from its sources on: ``rule`` is given each node with what its sources became, and the node itself."""
+    """Return the graph rewritten bottom-up: ``rule`` gets each node over its rewritten
+    sources, and the original node."""
     new: dict[UOp, UOp] = {}
     for n in toposort(roots):
         src = tuple([new.get(s, s) for s in n.src])
@@ -35,8 +36,9 @@ def rebuilt(roots: Sequence[UOp], rule: Callable[[UOp, UOp], UOp]) -> list[UOp]:
 
 
 def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
-    """The graph with no empty value below its roots: what reads one gets a constant, a reduction of none its op's
-    identity.
+    """Return the graph without empty values below its roots.
+
+    A read of an empty value becomes a constant; a reduction over no elements becomes its op's identity.
 
     Args:
         device: where constants are computed; those of another device are copied there.
@@ -51,7 +53,7 @@ def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _constant(n: UOp) -> UOp | None:
-    """What is known of a value without elements, or made of none."""
+    """Return the constant that replaces an empty value, or a reduction over no elements; else None."""
     if n.op in (Ops.BUFFER, Ops.CONST) or not n.src:
         return None
     if 0 in n.shape:
@@ -64,12 +66,13 @@ def _constant(n: UOp) -> UOp | None:
 
 
 def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
-    """Floats are converted where they are computed, not where they are looked at; roots stay as they are.
+    """Return the graph with float casts moved below views; casts that are roots stay.
 
         CAST(view(x))   →   view(CAST(x))        view: RESHAPE, PERMUTE, EXPAND, FLIP
 
-    What gets memory is then computed over its own axes and stored in 16 bits if it is rounded to them, once for all
-    views of it; over the axes of a view its places would be quotients and remainders, without lanes.
+    A value that gets memory is then computed over its own axes, and stored once in 16 bits if it is
+    rounded to 16 bits, for all its views. Over the axes of a view, its index would contain quotients and
+    remainders and could not vectorize.
     """
     own = set(roots)
 

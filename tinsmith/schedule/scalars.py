@@ -1,9 +1,9 @@
-"""Scalars that change from call to call: a constant that had several values becomes an argument of the program.
+"""Promotion of changing constants: a constant that takes several values becomes an argument of the program.
 
-Programs that differ in the values of constants alone have one *form*. A constant is compiled into its program, where it
-can be folded, until the same form has come with its third value there: from then on it is a buffer of one element, as
-if it had been a tensor, and whatever value comes next finds that program. The results are the same bits: an operation
-on constants alone is worked out while compiling, by other means than a device has, so such constants stay.
+Programs that differ only in the values of constants have one *form*. A constant is compiled into its program, where it
+can be folded, until the same form arrives with a third value for it: from then on it is a buffer of one element, as if
+it had been a tensor, and every further value reuses that program. Results are bit-identical: an operation on constants
+only is folded at compile time, not computed on the device, so its constants are never promoted.
 """
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.sharding import is_group
 
-_AS_IT_IS = (Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH)  # what gives its source's values
-SEVERAL = 3  # values of a constant after which it is expected to have more
+_AS_IT_IS = (Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH)  # ops that return the values of their source
+SEVERAL = 3  # number of different values after which a constant is promoted
 
 
 @dataclass
 class Form:
-    """What was seen of one form: the values of each constant (None: several), and which constants are arguments."""
+    """The observations of one form: the values seen of each constant (None: promoted), and
+    the constants that are arguments."""
 
     values: list[set[Any] | None]
     arguments: set[int] = field(default_factory=set)
@@ -37,12 +38,12 @@ forms: Recent[Any, Form] = Recent()
 
 
 def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settled: Any) -> Mapping[UOp, UOp]:
-    """Constants of a graph that are arguments of its program, each with a buffer that holds it.
+    """Return the constants of a graph that are arguments of its program, each with a buffer that holds its value.
 
     Args:
-        structure: of the graph of ``roots``, as ``execute.structure`` gives it.
+        structure: of the graph of ``roots``, as ``canonical.structure`` gives it.
         device: where its program runs.
-        settled: what else its program depends on.
+        settled: the rest of the program's cache key.
     """
     constants, key = _form(structure)
     form = forms.get((key, settled))
@@ -62,7 +63,8 @@ def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settl
 
 
 def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
-    """The constants of a graph that may become arguments, and its structure with their numbers in place of them."""
+    """Return the constants of a graph that may become arguments, and its structure with their numbers in their
+    place."""
     numbers: dict[UOp, int] = {}
 
     def slot(x: Any) -> Any:
@@ -75,22 +77,23 @@ def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
 
 
 def _is_value(dtype: DType) -> bool:
-    """Whether a tensor has elements of this type, each with a number of its own in memory."""
+    """Return True if tensors can have elements of this dtype, each with its own bytes in memory."""
     return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
 
 
 def _text(constant: UOp) -> Any:
-    """A constant's value, told apart from that of every other sign of zero."""
+    """Return a constant's value such that 0.0 and -0.0 differ."""
     return constant.arg.hex() if type(constant.arg) is float else constant.arg
 
 
 def _fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
-    """Constants that no operation on constants alone has; none if the program works on several devices."""
+    """Return the constants that no operation on constants only reads; the empty set for a program on several
+    devices."""
     order = toposort(roots)
     others = {n.device or device for n in order} - {device}
     if is_group(device) or any(is_group(d) or Device[d].has_programs for d in others):
         return set()
-    fixed: set[UOp] = set()  # what depends on constants alone
+    fixed: set[UOp] = set()  # nodes that depend on constants only
     folded: set[UOp] = set()
     for n in order:
         if n.op is Ops.CONST:

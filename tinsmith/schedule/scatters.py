@@ -1,7 +1,7 @@
-"""Scattered sums, such as the gradient of a gather, for cores that work side by side.
+"""Scatter-add by sorting (such as the gradient of a gather), for targets with many cores.
 
-Indices are sorted, stably, and each place sums up its own steps, in their order: no step waits for the one before it,
-and results do not depend on who comes first. Of few places each asks every step.
+Indices are sorted stably, and each position sums its own updates in their order (a segmented sum): no update waits for
+another, and results are deterministic. With few positions, each position scans all updates instead.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinsmith.schedule.rewrites import rebuilt
 
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """The graph without scatters and tallies that would keep most cores idle."""
+    """Return the graph with scatter-adds that would leave most cores idle rewritten as sums."""
     if not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
@@ -58,7 +58,8 @@ def _sums(n: UOp, target: Target) -> UOp:
 
 
 def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
-    """The rows of ``x`` in another order; what is computed from memory is computed where it is read."""
+    """Return the rows of ``x`` gathered in ``order``; elementwise nodes (to depth ``deep``)
+    are computed after the gather."""
     if x.base.op is Ops.CONST:
         return x
     if x.op.elementwise and deep:
@@ -67,7 +68,7 @@ def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
 
 
 def _constant_along(n: UOp, axis: int) -> bool:
-    """Whether a value is known to be the same all along an axis."""
+    """Return True if a value is known to be constant along ``axis``."""
     if n.op is Ops.EXPAND:
         return bool(n.src[0].shape[axis] == 1) or _constant_along(n.src[0], axis)
     return n.op is Ops.CONST or ((n.op.elementwise or n.op is Ops.CONTIGUOUS)
@@ -75,7 +76,7 @@ def _constant_along(n: UOp, axis: int) -> bool:
 
 
 def _by_each(n: UOp) -> UOp:
-    """Every place asks every step."""
+    """Return a scatter-add as a masked sum: each position compares its index with those of all updates."""
     base, index, x = n.src
     cube = (*base.shape, x.size)
     at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))

@@ -1,4 +1,4 @@
-"""From fusion decisions to a list of schedule items: kernels over numbered buffers, and copies, in order."""
+"""The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over numbered buffers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tinsmith.schedule.split import split_reductions
 
 
 class Scheduler:
-    """Builds the schedule of ``roots``: concrete nodes (no movement ops) over BUFFERs."""
+    """A builder of the schedule of ``roots`` (nodes without movement ops at the top) over BUFFERs."""
 
     def __init__(self, roots: Sequence[UOp], device: str) -> None:
         self.roots, self.device = list(roots), device
@@ -51,7 +51,7 @@ class Scheduler:
                         [self.slot_of[r] for r in self.roots], self.versions(), fusion, self.slot_of)
 
     def versions(self) -> dict[int, int]:
-        """Slots of assigned outputs, and the numbers of the buffers with the versions before."""
+        """Return slot of an assigned output → number of the buffer that holds the previous version."""
         found: dict[int, int] = {}
         for root in self.roots:
             old = root
@@ -64,7 +64,7 @@ class Scheduler:
         return found
 
     def slot(self, node: UOp) -> int:
-        """The slot that holds a staged node's value, or a BUFFER input's."""
+        """Return the slot of a staged node's value, or of a BUFFER input."""
         if node not in self.slot_of:
             assert node.op is Ops.BUFFER, node
             self.slot_of[node] = len(self.slots)
@@ -91,7 +91,10 @@ class Scheduler:
         self.items.append(ScheduleItem(device, sink, [self.new_slot(node, device), *slots], reason, origin, variables))
 
     def kernel(self, node: UOp) -> tuple[UOp, list[UOp], list[UOp], list[tuple[str, str, int]]]:
-        """The node's kernel: staged values below become PARAM 1, 2, … in order of visit."""
+        """Return the kernel of a node: its graph, buffers, variables and origin.
+
+        Staged values below become PARAM 1, 2, … in order of visit.
+        """
         value = node.src[1] if node.op is Ops.ASSIGN else node
         inside = toposort(value, lambda n: not self.is_memory(n))
         buffers: dict[UOp, UOp] = {}
@@ -99,7 +102,7 @@ class Scheduler:
         variables = bindings([*inside, *(b for n in inside for s in n.src if self.is_memory(s) for b in _sizes(s))])
         names = {v: UOp.variable(f"v{k}", *v.src[0].arg[1:]) for k, v in enumerate(variables)}
         new: dict[UOp, UOp] = dict(names)
-        constants: set[UOp] = set()  # are one node wherever the program has them: their line says nothing
+        constants: set[UOp] = set()  # constants are shared by the entire program, so their source lines say nothing
         for n in inside:
             if n.op is not Ops.BIND and all(s in constants for s in n.src):
                 constants.add(n)
@@ -126,11 +129,11 @@ class Scheduler:
 
 
 def _sizes(node: UOp) -> list[UOp]:
-    """The bound variables in a stored value's shape."""
+    """Return the bound variables in a stored value's shape."""
     return [] if node.op is Ops.BUFFER else [b for u in symbols(tuple(node.shape)) for b in toposort(u)]
 
 
 def _size_bounds(node: UOp) -> tuple[int, int]:
-    """The fewest and the most elements that a value may have."""
+    """Return the minimum and maximum number of elements of a value."""
     size = node.size
     return (size.vmin, size.vmax) if isinstance(size, UOp) else (size, size)

@@ -1,12 +1,12 @@
-"""Programs over several devices: a graph of whole values becomes a graph per device, and copies between them.
+"""SPMD partitioning: a graph of full values becomes one graph per device, with copies and collectives between them.
 
-A program is written, differentiated and cached as if its values were whole. Before it is scheduled, ``spread_out``
-walks it, sources first, and gives every value that depends on a group of devices a *placement*: whole on each device,
-or in parts along one axis. Parts follow an axis for as long as parts of a result are made of parts of its sources
-(``axes``); a few ops that mix the elements of an axis have a rule of their own, such as the all-reduce that follows a
-sum of each part; whatever else does is computed whole by each device. docs/devices.md lists what becomes of which.
+A program is written, differentiated and cached as if its values were on one device. Before it is scheduled,
+``spread_out`` walks it, sources first, and gives every value that depends on a group of devices a *placement*:
+replicated on each device, or partitioned along one axis. A partition propagates while parts of a result are made of
+parts of its sources (``axes``). A few ops that mix the elements of an axis have a rule of their own, such as the
+all-reduce after a sum of each part; all other ops are computed in full on each device. docs/devices.md lists the rules.
 
-A sum that is only needed in parts is reduced and scattered instead of reduced on every device.
+A sum of which every reader needs only parts is reduce-scattered instead of all-reduced.
 """
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Spread:
 
     Attributes:
         parts: a node per device; None where its part is empty.
-        axis: what the parts lie along; None if each is the whole.
-        bounds: part i is ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+        axis: the axis that is partitioned; None if replicated.
+        bounds: part i is ``bounds[i]`` to ``bounds[i + 1]`` of the axis.
     """
 
     devices: tuple[str, ...]
@@ -48,7 +48,7 @@ class Spread:
 
     @property
     def full(self) -> tuple[UOp, ...]:
-        """The parts where none is empty."""
+        """The parts, where none is empty."""
         assert None not in self.parts, self
         return self.parts  # type: ignore[return-value]
 
@@ -58,12 +58,12 @@ class Spread:
 
 
 def is_group(name: str | None) -> bool:
-    """Whether a device's name is that of several."""
+    """Return True if a device name is a group of several devices."""
     return name is not None and "," in name
 
 
 def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layout | None]]:
-    """Nodes on single devices that compute ``roots``, and how each root's nodes make it up.
+    """Return nodes on single devices that compute ``roots``, and the layout that combines each root's nodes.
 
     Args:
         roots: concrete nodes of a canonical graph.
@@ -90,18 +90,18 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Layou
             while part.op is Ops.RESHAPE and not any(isinstance(size, UOp) for size in part.src[0].shape):
                 part = part.src[0]  # the layout knows the shape
             while part.op.kind == "movement" or part.op in (Ops.BUFFER, Ops.CONST, Ops.IOTA) or part in out:
-                part = UOp(Ops.CONTIGUOUS, None, (part,))  # each root has memory of its own
+                part = UOp(Ops.CONTIGUOUS, None, (part,))  # each root needs memory of its own
             out.append(part)
     return out, layouts
 
 
 def place_of(node: UOp) -> tuple[str | None, int | None, Bounds]:
-    """How the value of a node lies: its device or group, and the axis and bounds of its parts."""
+    """Return the placement of a node: its device or group, and the axis and bounds of its parts."""
     return places_of([node])[0]
 
 
 def places_of(nodes: Sequence[UOp]) -> list[tuple[str | None, int | None, Bounds]]:
-    """How the values of some nodes lie: one walk for all those of a group of devices."""
+    """Return the placements of several nodes, with one walk per group of devices."""
     spread: dict[UOp, Spread] = {}
     for group in {n.device: None for n in nodes if is_group(n.device)}:
         grouped = [n for n in nodes if n.device == group]
@@ -113,23 +113,24 @@ def places_of(nodes: Sequence[UOp]) -> list[tuple[str | None, int | None, Bounds
 
 
 def _named(nodes: Sequence[UOp]) -> list[UOp]:
-    """Graphs with their buffers numbered, as rules expect them."""
+    """Return the graphs with their buffers numbered, as the rules expect."""
     buffers = [n for n in toposort(nodes) if n.op is Ops.BUFFER]
     return substitute(nodes, {n: n.replace(arg=buffer_name(i << 16, n.arg)) for i, n in enumerate(buffers)})
 
 
 class Spreader:
-    """One walk over a graph: ``local`` holds nodes that stay whole, ``spread`` the placements of the others."""
+    """One walk over a graph: ``local`` holds nodes on a single device, ``spread`` the placements of the others."""
 
     def __init__(self, device: str, wanted: Mapping[UOp, Place]) -> None:
         self.device = device
         self.local: dict[UOp, UOp] = {}
         self.spread: dict[UOp, Spread] = {}
-        self.anywhere: dict[UOp, bool] = {}  # cheap, and the same on every device
+        # node → True if it is cheap to compute on every device and has the same value there
+        self.anywhere: dict[UOp, bool] = {}
         self.gathered: dict[Spread, Spread] = {}
         self.sent: dict[tuple[UOp, tuple[str, ...]], Spread] = {}
         self.wanted = wanted
-        self.reduced: list[UOp] = []  # sums that every device got
+        self.reduced: list[UOp] = []  # sums that were all-reduced
 
     def walk(self, roots: Sequence[UOp]) -> None:
         for n in toposort(roots):
@@ -173,10 +174,10 @@ class Spreader:
         return self.across(n, devices) or self.side_by_side(n, devices)
 
     def devices(self, n: UOp) -> tuple[str, ...]:
-        """The group that all sources of a node lie on.
+        """Return the group of devices that all sources of a node lie on.
 
         Raises:
-            DeviceError: if they do not lie on one.
+            DeviceError: if they lie on different devices.
         """
         groups = {self.spread[s].devices: None for s in n.src if s in self.spread}
         alone = {self.local[s].device: None for s in n.src if s in self.local and self.local[s].device is not None}
@@ -189,7 +190,7 @@ class Spreader:
     # *** changes of placement ***
 
     def whole(self, s: Spread) -> Spread:
-        """On every device all of it."""
+        """Return the value replicated on every device (all-gathered if partitioned)."""
         if s.axis is None:
             return s
         if s not in self.gathered:
@@ -197,20 +198,20 @@ class Spreader:
         return self.gathered[s]
 
     def settled(self, s: Spread) -> Spread:
-        """With something on every device."""
+        """Return the value with a non-empty part on every device: replicated if one is empty."""
         return self.whole(s) if None in s.parts else s
 
     def everywhere(self, node: UOp, devices: tuple[str, ...]) -> Spread:
-        """A value of one device, or of none, on every device of a group."""
+        """Return a value of one device, or of none, replicated on every device of a group."""
         if node.device is None:
             first, *others = devices
             here = UOp(Ops.CONTIGUOUS, None, (node,)) if first == self.device else sent(node, first)
             return Spread(devices, (here, *(sent(node, d) for d in others)))
-        able = Device[node.device].has_programs  # plain memory cannot cut what it sends: each device reads all of it
+        able = Device[node.device].has_programs  # plain memory cannot slice, so each device reads the full value
         return Spread(devices, broadcast(node, devices, None if able else "direct"))
 
     def source(self, n: UOp, devices: tuple[str, ...]) -> UOp | Spread:
-        """A source's placement; a node stays a node only if every device can compute it cheaply."""
+        """Return the placement of a source; a plain node only if every device can compute it cheaply."""
         if n in self.spread:
             return self.settled(self.spread[n])
         if self.anywhere[n]:
@@ -224,7 +225,7 @@ class Spreader:
         return (s,) * len(devices) if isinstance(s, UOp) else self.whole(s).full
 
     def along(self, n: UOp, devices: tuple[str, ...], place: Place | None) -> tuple[UOp, ...]:
-        """A source in parts (whole for None)."""
+        """Return a source partitioned as ``place`` (None: replicated)."""
         if place is None:
             return self.whole_source(n, devices)
         s, (axis, bounds) = self.source(n, devices), place
@@ -237,7 +238,8 @@ class Spreader:
         return tuple(self.piece(s, d, axis, b, e) for d, (b, e) in zip(devices, pairwise(bounds)))
 
     def piece(self, s: Spread, device: str, axis: int, begin: int, end: int) -> UOp:
-        """``begin`` up to ``end`` of an axis, on one device, from the devices that have some of it."""
+        """Return elements ``begin`` to ``end`` of an axis on one device, sent from the devices
+        that have some of them."""
         assert s.axis is not None
         if s.axis != axis:
             return gather([cut(p, axis, begin, end) for p in s.full], device, s.axis)
@@ -276,7 +278,7 @@ class Spreader:
         return sent(node, n.arg)
 
     def on_one(self, s: Spread, device: str) -> UOp:
-        """All of a value on one device."""
+        """Return the full value on one device."""
         if s.axis is not None:
             return gather(s.parts, device, s.axis)
         return s.full[s.devices.index(device)] if device in s.devices else sent(s.full[0], device)
@@ -284,8 +286,10 @@ class Spreader:
     # *** rules ***
 
     def side_by_side(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        """Each device computes its part of a node from parts of the sources, or the whole if they have none in common
-        with it."""
+        """Return a node of which each device computes its part from parts of the sources.
+
+        Without a partition that the node shares with a source, each device computes the full value.
+        """
         place = self.place(n, devices)
         needs = [place and followed(n, k, place, back=True) for k in range(len(n.src))]
         sources = [self.along(s, devices, need) for s, need in zip(n.src, needs)]
@@ -295,8 +299,11 @@ class Spreader:
         return Spread(devices, parts, axis, bounds)
 
     def place(self, n: UOp, devices: tuple[str, ...]) -> Place | None:
-        """Where the parts of a node lie: with those of the first source that has any; indices and what is stored at
-        them come before what they index. A new version lies where the old one does."""
+        """Return the partition of a node: that of its first partitioned source.
+
+        Indices and updates of a gather or scatter come before the indexed value. A new version
+        keeps the partition of the old.
+        """
         order = list(range(len(n.src)))
         for k in (*order[1:], 0) if n.op in (Ops.GATHER, Ops.SCATTER) else order:
             s = self.source(n.src[k], devices)
@@ -306,8 +313,10 @@ class Spreader:
         return None
 
     def across(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
-        """What devices make of each other's parts: a node that mixes elements of the axis that its sources' parts lie
-        along. None: this one does not, or each must see the whole."""
+        """Return a node that mixes elements of the partitioned axis, by a rule with communication.
+
+        None if it does not mix them, or if it has no rule and needs full sources.
+        """
         if n.op in (Ops.GATHER, Ops.SCATTER):
             return self.gather(n, devices) if n.op is Ops.GATHER else self.scatter(n, devices)
         s = self.spread.get(n.src[0])
@@ -332,8 +341,10 @@ class Spreader:
         return Spread(s.devices, all_reduce(partial, s.devices, n.arg[0]))
 
     def gather(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
-        """From an axis in parts, at places that every device has: each answers for what it has. Out of range gives 0,
-        so the bits of all answers together are the answer's: exact, -0 and NaN included."""
+        """Return a GATHER from a partitioned axis at replicated indices: each device answers for its part.
+
+        Out-of-range indices give 0, so OR over the bits of all answers is exact, including -0 and NaN.
+        """
         x, index = (self.source(s, devices) for s in n.src)
         if isinstance(x, UOp) or x.axis != n.arg or (isinstance(index, Spread) and index.axis is not None):
             return None
@@ -347,7 +358,7 @@ class Spreader:
         return Spread(devices, tuple(f.bitcast(n.dtype) for f in found))
 
     def scatter(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
-        """Updates that lie in parts along the axis are added up by each device on its own first."""
+        """Return a scatter-add of updates partitioned along its axis: each device adds its own, then all-reduce."""
         axis, op = n.arg
         updates = [self.source(s, devices) for s in n.src[1:]]
         place = next((s.place for s in updates if isinstance(s, Spread) and s.place), None)
@@ -360,11 +371,11 @@ class Spreader:
         return Spread(devices, tuple(b + t for b, t in zip(self.whole_source(n.src[0], devices), total)))
 
 
-# *** sums that are only needed in parts ***
+# *** reduce-scatter: sums of which only parts are needed ***
 
 
 def wanted_in_parts(roots: Sequence[UOp], spreader: Spreader) -> dict[UOp, Place]:
-    """The sums that every device got though all their readers take parts along one axis, with that axis and bounds."""
+    """Return the all-reduced sums whose readers all take the same partition, with that partition."""
     order = toposort(roots)
     readers = readers_of(order)
     kept = set(roots)
@@ -379,7 +390,7 @@ def wanted_in_parts(roots: Sequence[UOp], spreader: Spreader) -> dict[UOp, Place
 
 
 def _wish(reader: UOp, n: UOp, spreader: Spreader, wishes: Mapping[UOp, Place | None]) -> Place | None:
-    """How a reader takes the whole value of ``n``."""
+    """Return the partition in which a reader takes the replicated value of ``n``; None if it needs the full value."""
     s = spreader.spread.get(reader)
     if s is None or not (reader.op.elementwise or reader.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.PERMUTE, Ops.RESHAPE)):
         return None
@@ -400,7 +411,8 @@ def _of_buffer(n: UOp) -> Spread:
 
 
 def _shrunk(n: UOp, s: Spread, axis: int) -> Spread | None:
-    """Each device keeps what it has of the box; some may have nothing left."""
+    """Return a SHRINK along the partitioned axis: each device keeps its intersection with the
+    box, which may be empty."""
     begin, end = n.arg[axis]
     if isinstance(begin, UOp) or isinstance(end, UOp):
         return None
@@ -414,7 +426,7 @@ def _shrunk(n: UOp, s: Spread, axis: int) -> Spread | None:
 
 
 def _padded(n: UOp, s: Spread, axis: int) -> Spread | None:
-    """The outer devices take the zeros at the ends."""
+    """Return a PAD along the partitioned axis: the first and last device add the zeros."""
     before, after = n.arg[axis]
     if isinstance(before, UOp) or isinstance(after, UOp):
         return None
@@ -426,6 +438,6 @@ def _padded(n: UOp, s: Spread, axis: int) -> Spread | None:
 
 
 def _flipped(n: UOp, s: Spread, axis: int) -> Spread:
-    """The parts change places."""
+    """Return a FLIP along the partitioned axis: the parts swap devices."""
     parts = tuple(sent(p, d).flip(n.arg) for p, d in zip(s.full[::-1], s.devices))
     return Spread(s.devices, parts, axis, tuple(s.bounds[-1] - b for b in s.bounds[::-1]))

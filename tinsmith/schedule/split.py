@@ -1,6 +1,9 @@
-"""Long reductions with few results are cut in two: partial results of chunks, which keep every core busy and every
-packed panel in cache, and then their combination. Long scans with few rows likewise: the total of each block, where
-each block therefore starts, and then all blocks side by side."""
+"""Splitting long reductions and scans for parallelism.
+
+A long reduction with few results becomes partial results of chunks (split-K), which keep every core busy and every
+packed panel in cache, and their combination. A long scan with few rows becomes a blocked scan: the total of each block,
+a scan of the totals, and then the scans of all blocks in parallel.
+"""
 from __future__ import annotations
 
 import math
@@ -20,7 +23,7 @@ from tinsmith.schedule.rewrites import rebuilt
 
 
 def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """The graph with long reductions cut for the cores of ``target``."""
+    """Return the graph with long reductions and scans split for the cores of ``target``."""
     readers = Counter(s for n in toposort(roots) for s in n.src)
     readers.update(roots)
 
@@ -36,14 +39,14 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
 
 
 def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:
-    """Whether a reduction, seen through reshapes, has one reader."""
+    """Return True if a node is a reduction, seen through reshapes, that has one reader."""
     while node.op is Ops.RESHAPE and readers[node] == 1:
         node = node.src[0]
     return node.op is Ops.REDUCE and readers[node] == 1
 
 
 def _joined(node: UOp, target: Target) -> UOp:
-    """A long reduction of a reduction by the same op as one; the node itself where it is none."""
+    """Return a long reduction of a reduction by the same op as one reduction; ``node`` itself if it is none."""
     inner, (op, axes) = node.src[0], node.arg
     shape = inner.shape
     inner = below_reshapes(inner)
@@ -55,7 +58,7 @@ def _joined(node: UOp, target: Target) -> UOp:
     kept = [a for a, s in enumerate(inner.shape) if s != 1]
     outer = [a for a, s in enumerate(shape) if s != 1]
     if [inner.shape[a] for a in kept] != [shape[a] for a in outer]:
-        return node  # the reshape between them does more than to drop or add axes of size 1
+        return node  # the reshape between them does more than drop or add axes of size 1
     both = {*inner.arg[1], *(a for a, place in zip(kept, outer) if place in axes)}
     return x.reduce(op, tuple(both)).reshape(node.shape)
 
@@ -79,7 +82,7 @@ def _split(node: UOp, target: Target) -> UOp:
 
 
 def _is_about_sum(node: UOp) -> bool:
-    """Whether a sum is of x - m or its square, where m is made of a sum of the same x."""
+    """Return True if a sum is of x - m or its square, where m depends on a sum of the same x (as in a variance)."""
     away = _away(node)
     if node.arg[0] is not Ops.ADD or away.op is not Ops.SUB or away.src[1].op is not Ops.EXPAND:
         return False
@@ -95,11 +98,12 @@ def _away(node: UOp) -> UOp:
 
 
 def _split_about(node: UOp, target: Target) -> UOp | None:
-    """A long sum about m as one of chunks about their own means, so that no pass over x waits for another one over it:
+    """Return a long sum about m as sums of chunks about their own means, so that no pass over x waits for another pass.
 
         Σ (x - m)²  =  Σ_chunks [Σ (x - m_i)² + L·(m_i - m)²]        m_i: the mean of the chunk's L elements
 
-    (Chan, Golub and LeVeque, 1983)."""
+    (Chan, Golub and LeVeque, 1983).
+    """
     found = _cut(node, target)
     if found is None or found.down:
         return None
@@ -118,8 +122,14 @@ def _split_about(node: UOp, target: Target) -> UOp | None:
 
 
 class _Cut(NamedTuple):
-    """How a reduction is cut: the shape with chunks as an axis of their own, the axes that are reduced in a chunk, and
-    all axes with that of the chunks first, so that a chunk's results lie side by side."""
+    """The split of a reduction.
+
+    Attributes:
+        shape: the shape of the input, with the chunks as an additional axis.
+        axes: the axes that are reduced inside a chunk.
+        first: all axes, that of the chunks first, so that the results of one chunk are contiguous.
+        down: the reduction runs across memory (over columns), not along it.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
@@ -161,16 +171,16 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
 
 
 def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = False) -> _Cut:
-    """The cut of an axis in so many chunks, whose results lie in the given order of axes."""
+    """Return the split of ``axis`` into ``chunks``, whose results are stored in the given order of axes."""
     x, axes = node.src[0], node.arg[1]
     shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
-    inner = tuple(a + (a >= axis) for a in axes)  # the chunk's own axis takes the place after `axis`
+    inner = tuple(a + (a >= axis) for a in axes)  # the axis inside a chunk comes after the axis of the chunks
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
     return _Cut(shape, inner, (axis, *(a + (a >= axis) for a in order)), down)
 
 
 def _memory_axis(x: UOp) -> int | None:
-    """The axis that memory runs along where most of a value's elements come from; None where that is not seen."""
+    """Return the axis along which the largest input is contiguous in memory; None if unknown."""
     index: Index = ranges_of(x.shape)
     while x.op.elementwise or x.op in (Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE):
         if x.op.elementwise:
@@ -183,7 +193,8 @@ def _memory_axis(x: UOp) -> int | None:
 
 
 def _split_scan(node: UOp, target: Target) -> UOp:
-    """Blocks of steps with a start for each: the scan of their totals, which is cut likewise."""
+    """Return a long scan as scans of blocks, each with a start value: the scan of the block
+    totals, which is split likewise."""
     x, (op, axis) = node.src[0], node.arg
     shape = x.shape
     if not all(isinstance(s, int) for s in shape):
@@ -205,7 +216,7 @@ def _split_scan(node: UOp, target: Target) -> UOp:
 
 
 def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
-    """How many steps of a scan of ``rows`` a block has, which runs ``along`` memory or across; 0: it stays whole."""
+    """Return the steps per block of a scan of ``rows`` rows along or across memory (``along``); 0: it is not split."""
     cuts, each = target.costs.cuts, target.costs.cuts.scan_step
     if cuts.scan_blocks:
         if steps < cuts.scan or rows > cuts.scan_rows:
@@ -213,17 +224,17 @@ def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
         vectors = steps // each if steps % each == 0 else steps
         return -(-steps // (_chunks(vectors, cuts.scan_blocks, cuts.least) or cuts.scan_blocks))
     threads, least = (cuts.scan_threads, cuts.scan_threads * each // 2) if along else (1, cuts.scan_column)
-    room = target.cores * target.resident // threads  # rows that are under way together
+    room = target.cores * target.resident // threads  # rows that run in parallel
     if steps < 4 * least or 2 * rows > room:
         return 0
     wished = max(steps * rows // (cuts.scan_waves * room), least)
-    half = each // 2  # of a step: whole vectors
+    half = each // 2  # half a step: full vectors
     near = range(wished // each * half, min(2 * wished, steps // 2) + 1, half)
     even = [d for d in near if steps % d == 0] or [d for d in near if d == -(-steps // -(-steps // d))]
     return min(even, key=lambda d: abs(d - wished), default=0)
 
 
 def _chunks(size: int, wished: int, least: int) -> int | None:
-    """A divisor of ``size`` near the wished number of chunks."""
+    """Return the divisor of ``size``, at least ``least``, nearest to ``wished`` chunks; None without one."""
     divisors = [d for d in range(least, min(size, 4 * wished) + 1) if size % d == 0]
     return min(divisors, key=lambda d: abs(d - wished), default=None)

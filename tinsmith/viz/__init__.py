@@ -1,4 +1,4 @@
-"""Pictures of programs: graphs as SVG and DOT, and the page that shows a trace; docs/viz.md."""
+"""Visualization of programs: graphs as SVG and DOT, and the HTML page of a trace; docs/viz.md."""
 from __future__ import annotations
 
 import importlib
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from tinsmith.viz import serve as serve
     from tinsmith.viz import showing as showing
 
-# Most programs never ask for these.
+# lazy import: most programs never use these
 _AT_FIRST_USE = ("drawing", "ending", "layouts", "page", "serve", "showing")
 
 
 def __getattr__(name: str) -> Any:
-    """``viz.page`` and the like: the module, imported when it is first asked for."""
+    """Return a module of this package (such as ``viz.page``), imported on first use."""
     if name in _AT_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Graphs as pictures: SVG and DOT of the programs of a trace.
+"""Graph drawings: SVG and DOT of the programs of a trace.
 
-Graphviz lays them out where the package ``graphviz`` and its program ``dot`` are there; else layers of our own do: each
-node stands below its sources, and within its layer near them.
+Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
+layout (Sugiyama): each node is below its sources, and near them within its layer.
 """
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from typing import Any, Final
 from tinsmith.core.texts import plural
 from tinsmith.viz.fold import folding
 
-MOST: Final = 150  # nodes that are drawn one by one; a larger graph is drawn by its groups
-# State → fill, line. Both themes of a page show them.
+MOST: Final = 150  # largest graph drawn node by node; a larger graph is drawn by its groups
+# State → (fill color, line color), readable in the light and the dark theme of a page.
 COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56a00"), "fused": ("#e4f3dc", "#4f8a36"),
                  "view": ("#ffffff", "#8a8a8a"), "constant": ("#eeeeee", "#8a8a8a"), "group": ("#ece4fb", "#6c48b0")}
-_WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0  # a letter, a line of text, between boxes, between layers
+# pixels: width of a letter, height of a line, gap between boxes, gap between layers
+_WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0
 
 
 @dataclass
 class Box:
-    """A node or group: its lines of text, its state, and what a pointer over it shows."""
+    """A node or group: its lines of text, its state, its tooltip (``title``), and the position of its center."""
 
     lines: list[str]
     state: str
@@ -43,7 +44,7 @@ class Box:
 
 @dataclass
 class Drawing:
-    """Boxes and arrows, by number. In a notebook it is shown as a picture.
+    """Boxes, and arrows between their numbers. A notebook shows it as a picture.
 
     >>> d = Drawing([Box(["a"], "realized"), Box(["NEG"], "fused")], [(0, 1)])
     >>> print(d.dot())
@@ -64,7 +65,7 @@ class Drawing:
         return f"<Drawing of {plural(len(self.boxes), 'node')}: svg() and dot() are its texts>"
 
     def dot(self) -> str:
-        """The drawing in Graphviz's language."""
+        """Return the drawing in the DOT language."""
         rows = ['digraph {', '  node [shape=box style="filled,rounded" fontname="monospace" fontsize=11]']
         for n, b in enumerate(self.boxes):
             fill, line = COLORS[b.state]
@@ -75,7 +76,7 @@ class Drawing:
         return "\n".join([*rows, *(f"  n{a} -> n{b}" for a, b in self.arrows), "}"])
 
     def svg(self) -> str:
-        """The drawing as a picture, laid out by Graphviz where it is installed."""
+        """Return the drawing as SVG, laid out by Graphviz if it is installed."""
         with contextlib.suppress(ImportError):
             import graphviz
 
@@ -84,7 +85,7 @@ class Drawing:
         return self.own_svg()
 
     def own_svg(self) -> str:
-        """The same with our own layout."""
+        """Return the drawing as SVG with our own layout."""
         ways = _placed(self.boxes, self.arrows)
         wide = max((b.x + b.width / 2 for b in self.boxes), default=0) + 10
         high = max((b.y + b.height / 2 for b in self.boxes), default=0) + 10
@@ -106,7 +107,7 @@ def _quoted(text: str) -> str:
 
 
 def _arrow(way: Sequence[Box]) -> str:
-    """A curve from a box over the gaps of the layers between to another box."""
+    """Return the SVG path of an arrow: a curve from a box through the gaps in the layers between to another box."""
     path = f"M{way[0].x:.1f} {way[0].y + way[0].height / 2:.1f}"
     for a, b in itertools.pairwise(way):
         y0, y1 = a.y + a.height / 2, b.y - b.height / 2
@@ -129,7 +130,7 @@ def _box(b: Box) -> str:
 
 
 def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[list[Box]]:
-    """Give every box its place; returns the way of each arrow, over gaps that are kept free in the layers between."""
+    """Set the position of every box; return the path of each arrow, with an empty box in each layer that it crosses."""
     depth = _depths(len(boxes), arrows)
     every, short, ways = list(boxes), list[tuple[int, int]](), list[list[int]]()
     for a, b in arrows:
@@ -148,8 +149,10 @@ def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[lis
 
 
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
-    """Each box below its sources, and as near above its readers as that allows. Boxes are numbered sources first, but
-    for the few arrows of folded graphs that lead back."""
+    """Return the layer of each box: below its sources, and as close above its readers as possible.
+
+    Boxes are numbered sources first, except for the few arrows of folded graphs that lead back.
+    """
     depth = [0] * count
     forward = sorted((a, b) for a, b in arrows if a < b)
     for a, b in forward:
@@ -164,7 +167,8 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]]) -> None:
-    """Order each layer by the middle of its neighbours, down and up a few times; then give it its places."""
+    """Order each layer by the mean of its neighbours, in eight alternating sweeps, and set
+    positions (barycenter method)."""
     near: dict[int, list[int]] = {n: [] for n in range(len(boxes))}
     for a, b in arrows:
         near[a].append(b)
@@ -187,7 +191,8 @@ def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list
 
 
 def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:
-    """Places in a layer: as wanted where there is room, and what has to move apart moves as one, by the mean."""
+    """Set x positions in a layer: as wanted if there is space; boxes that would overlap
+    become a block around their mean."""
     blocks: list[tuple[list[int], float, float]] = []  # members, their middle, their width
     for n in layer:
         members, middle, width = [n], wanted[n], boxes[n].width
@@ -207,7 +212,8 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
 
 
 def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]]) -> Drawing:
-    """The graphs of some programs of a trace, each in full, or by its groups where that is too large."""
+    """Return a drawing of the graphs of some programs of a trace: each node by node, or by
+    its groups if it is too large."""
     drawing = Drawing()
     for program in programs:
         nodes = program["nodes"]
@@ -232,7 +238,7 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
 
 
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
-    """The topmost groups of a program's graph, and the arrows between them."""
+    """Add the topmost groups of a program's graph, and the arrows between them, to a drawing."""
     nodes = program["nodes"]
     groups = folding(document, program).groups
     place: dict[int, int] = {}
@@ -250,7 +256,7 @@ def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str,
 
 
 def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
-    """The nodes in a group, or the node itself."""
+    """Return the nodes in a group, or the node itself."""
     found, stack = list[int](), [kid]
     while stack:
         k = stack.pop()

@@ -1,4 +1,4 @@
-"""What ``VIZ``, ``GRAPH`` and ``JITGRAPH`` do at the end of a program with the trace of its run."""
+"""Output of ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at the end of a program, from the trace of its run."""
 from __future__ import annotations
 
 import shlex
@@ -12,10 +12,10 @@ from tinsmith.viz.serve import Server
 
 
 def finish(trace: Trace) -> None:
-    """Draw, write and show what the settings asked for, of the whole run or of a block.
+    """Draw, write and serve the trace as the settings of the run or of a block require.
 
     Raises:
-        OSError: where a file cannot be written.
+        OSError: if a file cannot be written.
     """
     document = trace.document()
     for name in ("graph", "jitgraph"):

@@ -1,8 +1,8 @@
-"""Folding: a graph of thousands of nodes as a tree of groups, by the model's layers, then by the user's functions,
-then by lines and methods.
+"""Folding: a graph of thousands of nodes as a tree of groups: by the model's layers, then by the user's
+functions, then by lines and methods.
 
-A group stands for one run through a layer, a function or a line: a loop gives a group per turn, so that the groups of a
-level make a graph that can be read, and no level has more boxes than a screen holds.
+A group is one pass through a layer, a function or a line; a loop gives one group per iteration, so that each level is a
+readable graph. No level has more than MOST boxes.
 """
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 MOST: Final = 48  # boxes of a level
-FLAT: Final = 60  # nodes of a graph that is shown as it is
+FLAT: Final = 60  # largest graph that is not folded
 
-Group = dict[str, Any]  # label, origin, kids: numbers of groups (as -1 - number) and of nodes
+Group = dict[str, Any]  # keys: label, origin, kids (numbers of nodes, and of groups as -1 - number)
 
 
 def functions(text: str) -> list[tuple[int, int, str]]:
-    """(first line, last line, qualified name) of each function of a Python file, outer ones first.
+    """Return (first line, last line, qualified name) of each function of a Python file, outer ones first.
 
     >>> functions("class A:\\n  def f(self):\\n    pass\\n")
     [(2, 3, 'A.f')]
@@ -43,13 +43,13 @@ def functions(text: str) -> list[tuple[int, int, str]]:
 
 
 class Folding:
-    """The tree of groups over the nodes of one program of a trace; the last group is the whole.
+    """The tree of groups over the nodes of one program of a trace; the last group is the root.
 
     Args:
         nodes: as in a trace: op at 0, sources at 4, the origin's number at 5, state at 6.
         origins: (method, file, line).
-        files: texts of the user's files.
-        layers: the path of each origin's layer, or ``""``.
+        files: file → text of the user's file.
+        layers: for each origin, the path of its layer, or ``""``.
     """
 
     def __init__(self, nodes: Sequence[Sequence[Any]], origins: Sequence[Sequence[Any]],
@@ -58,14 +58,15 @@ class Folding:
         self.groups: list[Group] = []
         self.of_line = _functions_of_lines(origins, files)
         self.origin = _with_readers(nodes)
-        self.layers = [*layers, *[""] * (len(origins) + 1 - len(layers))]  # the last one: of no origin
-        self.lines = [line for _, _, line in origins] + [0]  # the last one: of no origin
+        # the last one is for nodes without origin (index -1)
+        self.layers = [*layers, *[""] * (len(origins) + 1 - len(layers))]
+        self.lines = [line for _, _, line in origins] + [0]  # the last one is for nodes without origin (index -1)
         everything = list(range(len(nodes)))
         kids = everything if len(nodes) <= FLAT else self._by_place(everything, "")
         self._group("", -1, kids)
 
     def _group(self, label: str, origin: int, kids: list[int]) -> int:
-        """A new group, as a kid; one of too many kids has groups of neighbours below it."""
+        """Add a group and return its number as a kid; more than MOST kids are divided into groups of neighbours."""
         while len(kids) > MOST:
             size = max(-(-len(kids) // MOST), MOST // 2)
             parts = [kids[i : i + size] for i in range(0, len(kids), size)]
@@ -73,7 +74,7 @@ class Folding:
         return self._new(label, origin, kids)
 
     def _ops(self, kids: list[int]) -> str:
-        """What a part does, in a few words: its first and last group, or the ops that it has most of."""
+        """Return a short description of a part: its first and last group, or its most frequent ops."""
         labels = [self.groups[-1 - k]["label"] for k in kids if k < 0]
         if labels:
             return labels[0] if len(labels) == 1 else f"{labels[0]} … {labels[-1]}"
@@ -85,7 +86,7 @@ class Folding:
         return -len(self.groups)
 
     def _by_place(self, nodes: list[int], inside: str) -> list[int]:
-        """Nodes of a layer by the layers below it; what belongs to none of those by the user's functions."""
+        """Return the kids for the nodes of a layer: grouped by its sublayers; other nodes by the user's functions."""
         runs = self._runs(nodes, lambda n: self._place(n, inside), lambda key: key[0] == inside)
         inner = {layer: self._by_line if layer == inside else functools.partial(self._by_place, inside=layer)
                  for (layer, _), _ in runs}
@@ -96,8 +97,10 @@ class Folding:
                 for ((layer, name), turn), part in runs.items()]
 
     def _place(self, node: int, inside: str) -> tuple[str, str]:
-        """The layer that holds a node, next below another one, and the function where there is none below.
-        ``blocks.0`` is one step below its model."""
+        """Return the sublayer of ``inside`` that holds a node, or ``inside`` and the user's function if it is in none.
+
+        ``blocks.0`` counts as one level.
+        """
         origin = self.origin[node]
         rest = self.layers[origin].removeprefix(inside).lstrip(".").split(".")
         if not rest[0]:
@@ -121,12 +124,15 @@ class Folding:
 
     def _runs(self, nodes: Sequence[int], key: Callable[[int], Hashable],
               by_lines: Callable[[Any], bool] = lambda _: True) -> dict[tuple[Any, int], list[int]]:
-        """Nodes by key and turn: a turn begins where a path comes back to a key that it has left, or (of keys that go
-        by lines) to a line above the last one: the function is called again, or the body of a loop begins again."""
+        """Return nodes by key and turn (iteration).
+
+        A turn begins where a path returns to a key it has left, or, for keys that go by lines, to an earlier line: the
+        function is called again, or the next iteration of a loop begins.
+        """
         inside = set(nodes)
-        turns: dict[int, dict[Hashable, int]] = {}  # of each node: the latest turn of every key above it
+        turns: dict[int, dict[Hashable, int]] = {}  # node → the latest turn of each key above it
         own: dict[int, int] = {}
-        free: list[int] = []  # data, and views of it
+        free: list[int] = []  # data, and views of data
         for n in nodes:
             mine, k, turn = dict[Hashable, int](), key(n), 0
             for s in self.nodes[n][4]:
@@ -152,7 +158,7 @@ class Folding:
 
     def _with_first_reader(self, free: Sequence[int], own: dict[int, int], inside: set[int],
                            key: Callable[[int], Hashable]) -> None:
-        """Give free nodes the turn of the first one that reads them."""
+        """Give free nodes the turn of the first node that reads them."""
         waiting = set(free)
         first: dict[int, int] = {}
         for n in sorted(inside, reverse=True):
@@ -164,7 +170,7 @@ class Folding:
 
 
 def folding(document: Mapping[str, Any], program: Mapping[str, Any]) -> Folding:
-    """The groups of one program of a trace; one of before layers were noted has none."""
+    """Return the groups of one program of a trace; a trace without recorded layers has no layer groups."""
     return Folding(program["nodes"], document["origins"], document["files"], document.get("layers", ()))
 
 
@@ -173,14 +179,14 @@ def _turn(turn: int) -> str:
 
 
 def _functions_of_lines(origins: Sequence[Sequence[Any]], files: Mapping[str, str]) -> list[str]:
-    """The name of the innermost function around each line; of the file, outside of all."""
+    """Return the name of the innermost function around each line, or of the file if there is none."""
     known = {file: functions(text) for file, text in files.items()}
     return [next((name for first, last, name in reversed(known.get(file, [])) if first <= line <= last),
                  file.rsplit("/", 1)[-1]) for _, file, line in origins]
 
 
 def _with_readers(nodes: Sequence[Sequence[Any]]) -> list[int]:
-    """Each node's origin; data and constants, which have none of their own, take that of their first reader."""
+    """Return each node's origin; data and constants take that of their first reader."""
     found = [n[5] if n[4] else -1 for n in nodes]
     for n in range(len(nodes) - 1, -1, -1):
         for s in nodes[n][4]:

@@ -1,4 +1,4 @@
-"""Pictures of layouts, in text, made of the data that the compiler itself goes by: where elements lie."""
+"""Text drawings of data layouts (fragments, swizzles, results, packed panels), made from the compiler's own data."""
 from __future__ import annotations
 
 import itertools
@@ -20,7 +20,7 @@ _DOTS = "…"
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Cells in columns.
+    """Return cells aligned in columns.
 
     >>> print(table([("", "a"), ("10", "bc")]))
         a
@@ -32,8 +32,9 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int = 16) -> str:
-    """Who holds each element of an operand: lane and register, ``l3.0``. Of a unit that moves its tiles itself, the
-    place among the tile's elements in memory.
+    """Return a table of the lane and register (``l3.0``) that holds each element of a matrix unit's operand.
+
+    For a unit that loads its own tiles: the index of the element in the tile's memory.
 
     Args:
         operand: ``"a"``, ``"b"`` or ``"c"``.
@@ -58,7 +59,8 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
 
 
 def swizzle(layout: Layout, rows: int = 8) -> str:
-    """Which columns each 16 bytes of a chunk's rows hold, with the banks of local memory they lie in (4 bytes each).
+    """Return a table of the columns in each 16 bytes of a chunk's rows, by the banks of shared memory (4 bytes
+    each).
 
     >>> print(swizzle(Layout(64, 64, 1, deep=True), rows=3))
     banks  0…3    4…7    8…11   12…15  16…19  20…23  24…27  28…31
@@ -77,9 +79,9 @@ def swizzle(layout: Layout, rows: int = 8) -> str:
 
 
 def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
-    """What holds each element of a kernel's first result while it is computed: thread, register, and lanes of it.
+    """Return a table of the thread, register and lanes that hold each element of a kernel's first result.
 
-    A line is what lies side by side in memory, at so many elements from the first.
+    Each line is a run of elements that are contiguous in memory, at the given offset from the first element.
     """
     threads, pitch = dict[UOp, int](), 1
     for axis in thread_axes(kernel):
@@ -120,8 +122,10 @@ def _cell(name: str, lanes: list[int]) -> str:
 
 
 def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
-    """What each stage that copies an argument holds, in the order of its memory: places of the argument, each line a
-    step of the stage's slowest range."""
+    """Return the content of each stage that copies an argument, in the order of its memory.
+
+    Cells are indices into the argument; each line is one step of the stage's slowest range.
+    """
     parts = []
     for stage in (n for n in toposort(kernel.sink) if n.op is Ops.STAGE):
         inside = toposort(stage.src[0])
@@ -141,7 +145,7 @@ def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
 
 
 def _source(index: UOp, ranges: Sequence[UOp], sizes: Sequence[int], place: int) -> int:
-    """The place in the argument that lies at ``place`` in the stage, with all ranges around it at 0."""
+    """Return the index in the argument of the element at ``place`` in the stage, with all enclosing ranges at 0."""
     values = {}
     for r, size in zip(reversed(ranges), reversed(sizes)):
         values[r], place = UOp.index(place % size), place // size

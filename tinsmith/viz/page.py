@@ -1,4 +1,4 @@
-"""The page that shows a trace: one HTML file with everything in it, as it is served and as it is sent to someone."""
+"""The page of a trace: one self-contained HTML file, to serve or to send."""
 from __future__ import annotations
 
 import importlib.resources
@@ -16,10 +16,10 @@ _LICENCES = ("vendor/dagre.LICENSE", "vendor/flame-chart.LICENSE")
 
 
 def read_trace(path: str | Path) -> dict[str, Any]:
-    """The trace in a file.
+    """Return the trace in a file.
 
     Raises:
-        FileFormatError: if it is none, or one of another version.
+        FileFormatError: if it is not a trace, or one of another version.
         OSError: if it cannot be read.
     """
     try:
@@ -39,13 +39,13 @@ def read_trace(path: str | Path) -> dict[str, Any]:
 
 
 def folded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the groups of every program."""
+    """Return the document with the groups of every program."""
     programs = [{**p, "groups": folding(document, p).groups} for p in document["programs"]]
     return {**document, "programs": programs}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The page of a trace. It fetches nothing: scripts, styles and data are part of it."""
+    """Return the HTML page of a trace. It loads nothing: scripts, styles and data are part of it."""
     data = json.dumps(folded(document), separators=(",", ":")).replace("<", "\\u003c")
     scripts = "\n".join(f"<script>\n{_static(name)}\n</script>" for name in _SCRIPTS)
     licences = "\n".join(_static(name) for name in _LICENCES).replace("--", "- -")

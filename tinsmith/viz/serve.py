@@ -1,7 +1,7 @@
-"""Serving the page of a trace to this machine's browser, and to nobody else.
+"""An HTTP server for the page of a trace, for this machine's browser only.
 
-The server listens on 127.0.0.1 only, answers under a random token only, and to requests that name this host only: other
-users of the machine and other pages in the browser learn nothing.
+It listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users of the
+machine and other pages in the browser cannot read it.
 """
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
 HOST = "127.0.0.1"
-# Nothing is fetched from anywhere, and no other page may hold this one in a frame.
+# The page loads nothing, and no other page may embed it in a frame.
 _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
            "frame-ancestors 'none'")
 
 
 class Server:
-    """Serves one page, in a thread of its own, inside a ``with`` block or until ``close``.
+    """A server of one page, in a thread of its own, inside a ``with`` block or until ``close``.
 
     >>> with Server("<p>a page</p>") as server:
     ...     server.url.startswith("http://127.0.0.1:")
@@ -52,7 +52,7 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Stop, and give the port back."""
+        """Stop the server and release the port."""
         self._http.shutdown()
         self._http.server_close()
 
@@ -88,6 +88,6 @@ def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *values: object) -> None:
-            """The terminal belongs to the program."""
+            """Print nothing: the terminal belongs to the program."""
 
     return Handler

@@ -22,7 +22,7 @@ else:
 
 
 class View:
-    """A page that is being served; in a notebook it is shown below the cell. ``close`` ends it.
+    """A page that is being served; a notebook shows it below the cell. ``close`` ends it.
 
     Attributes:
         url: the address, for this machine's browser only.
@@ -55,7 +55,7 @@ class View:
 
 
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
-    """The trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
+    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
     with trace.recording() as recording:
         compiled = make()
     if run and compiled.steps:
@@ -64,7 +64,8 @@ def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
 
 
 def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:
-    """The drawing of a program's graph; of values that are in memory, and their views, where there is none."""
+    """Return the drawing of a program's graph; if there is nothing to compute, of the values
+    in memory and their views."""
     document = recorded(make, False)
     return draw(document, [p for p in document["programs"] if p["nodes"]]) if document["programs"][0]["nodes"] else (
         _in_memory(values))
@@ -79,7 +80,7 @@ def _in_memory(values: Sequence[UOp]) -> Drawing:
 
 
 def view(make: Callable[[], CompiledSchedule], run: bool) -> View:
-    """A page of the program, served."""
+    """Return a page of the program, which is being served."""
     found = View(recorded(make, run))
     show(f"viz: {found.url}")
     return found
