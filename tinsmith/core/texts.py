@@ -1,4 +1,4 @@
-"""Numbers as people read them: times, sizes, shares, counts."""
+"""Human-readable text of counts, percentages, times and sizes."""
 from __future__ import annotations
 
 
