@@ -177,9 +177,9 @@ class _Replay:
 class CUDAGraph(Graph):
     """Launches that become one CUDA graph on their second run.
 
-    They run in order, except that adjacent independent launches that move many bytes run concurrently, so that one fills
-    the tail of the other. A run on arguments that were used before replays an existing CUDA graph unchanged; otherwise
-    the nodes whose arguments differ are updated.
+    They run in order, except that adjacent independent launches that move many bytes run concurrently, so that one
+    fills the tail of the other. A run on arguments that were used before replays an existing CUDA graph unchanged;
+    otherwise the nodes whose arguments differ are updated.
 
     Attributes:
         updated: total number of node updates.
