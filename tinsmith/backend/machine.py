@@ -95,7 +95,7 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
-    return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is as fast as CPU
+    return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is like CPU
 
 
 def _defaults(device: str) -> Machine:

@@ -290,7 +290,7 @@ def give_back() -> None:
     while _returned:
         try:
             owned = _returned.popleft()
-        except IndexError:  # another thread took it
+        except IndexError:  # another thread emptied the queue
             return
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)

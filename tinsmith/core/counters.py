@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, visible_length, width
 
-BEGIN: Final = time.perf_counter()  # about when the package was imported
+BEGIN: Final = time.perf_counter()  # seconds; approximately the time of the package's import
 
 
 class _Counters:

@@ -154,7 +154,7 @@ def _new_key(path: Path, shared: bool) -> tuple[bytes, str]:
             os.link(temporary, path)
         except FileExistsError:
             return _key_content(path, shared)
-        except OSError:  # a file system without hard links: the last process's key stays
+        except OSError:  # a file system without hard links: the key of the last writer is kept
             os.replace(temporary, path)
             return _key_content(path, shared)
     finally:

@@ -144,9 +144,9 @@ class _Names:
     timed: bool  # record every kernel, copy and compilation on the timeline (PROFILE, VIZ)
     one_by_one: bool  # launch kernels one at a time, for timing or checking
     recorded: bool  # record the compilation of programs (VIZ, GRAPH, JITGRAPH)
-    training: bool  # ``Tensor.train``
-    recording: bool  # ``Tensor.no_grad``
-    autocast_dtype: DType | None  # ``Tensor.autocast``
+    training: bool  # True inside ``Tensor.train``
+    recording: bool  # record for gradients; False inside ``Tensor.no_grad``
+    autocast_dtype: DType | None  # operand dtype inside ``Tensor.autocast``
     DEBUG: int
     DEV: str
     NOOPT: int

@@ -29,7 +29,7 @@ def forget_dead() -> None:
         except IndexError:  # another thread took it
             return
         key = ref.key
-        # Test and deletion without a call in between, so that no other thread comes between them.
+        # No call between test and deletion, so that no other thread can run between them.
         try:
             if interned[key] is ref:
                 del interned[key]

@@ -25,7 +25,7 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
     """
     if node.op not in _SUMS:
         if node.op is Ops.RANGE and node.vmax == 0:
-            return {}, 0  # a range of one step is its only value
+            return {}, 0  # a range of size 1 is always 0
         return ({}, node.arg) if node.op is Ops.CONST else ({node: 1}, 0)
     found = node._linear
     if found is None:
@@ -45,7 +45,7 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
         if n.op is Ops.CONST:
             constant += factor * n.arg
         elif n.op is Ops.RANGE and n.vmax == 0:
-            continue  # a range of one step is its only value
+            continue  # a range of size 1 is always 0
         elif n.op is Ops.ADD:
             stack += [(s, factor) for s in n.src]
         elif n.op is Ops.SUB:

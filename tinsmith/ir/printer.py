@@ -114,7 +114,7 @@ def tree_rows(sink: UOp, notes: Mapping[UOp, str] | None = None,
     seen: dict[State, int] = {}
     write = functools.partial(_tree_node, notes=notes or {}, folded=folded or {})
     for number, value in enumerate(sink.src):
-        while value.op is Ops.RESHAPE:  # the output's memory has no shape of its own
+        while value.op is Ops.RESHAPE:  # output memory is flat: a final RESHAPE changes nothing
             value = value.src[0]
         text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
         lines.append((value, f"{len(lines):3d} ━┳ {text}"))

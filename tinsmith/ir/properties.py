@@ -118,7 +118,7 @@ def _alu_bounds(node: Known) -> tuple[int, int]:
     if op is Ops.IDIV and b[0] > 0:
         corners = [x // y for x in a for y in b]
         return min(corners), max(corners)
-    if op is Ops.IDIV and node.dtype is dtypes.index:  # by 0 it is 0
+    if op is Ops.IDIV and node.dtype is dtypes.index:  # division by 0 gives 0
         far = max(abs(a[0]), abs(a[1]))
         return (0 if a[0] >= 0 <= b[0] else -far), far
     if op is Ops.MOD and b[0] > 0:

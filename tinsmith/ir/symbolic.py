@@ -381,7 +381,7 @@ class _Memo(dict[UOp, UOp]):
         return node if found is True else found
 
     def __setitem__(self, node: UOp, value: UOp) -> None:
-        node._simple = True if value is node else value  # no reference circle
+        node._simple = True if value is node else value  # True instead of the node itself avoids a reference cycle
 
 
 class _Again(_Memo):

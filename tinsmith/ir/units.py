@@ -91,7 +91,7 @@ class Tile:
     Attributes:
         below: fragments of c stacked along m.
         slots: stages of the operands' ring buffer.
-        speed: fraction of the unit's rate that this tile reaches when a block fills the device (measured, for ranking).
+        speed: fraction of the unit's rate that the main loop reaches with this tile (measured).
         roles: warp specialization: producer warps fill the slots, across all tiles of a persistent block.
         between: for a chain (back-to-back GEMM): columns of the intermediate tile; each ring then has ``slots`` slots.
         ahead: for a chain: the intermediate tile is computed one block before the last contraction reads it.

@@ -97,7 +97,7 @@ class NVRTCCompiler(Compiler):
 
     def _text(self, program: Any, what: str) -> bytes:
         size = self._check(getattr(self.nvrtc, f"nvrtcGet{what}Size")(program), "")
-        buffer = bytes(size)  # the library writes into it
+        buffer = bytes(size)  # NVRTC writes into the bytes object in place
         self._check(getattr(self.nvrtc, f"nvrtcGet{what}")(program, buffer), "")
         return buffer
 

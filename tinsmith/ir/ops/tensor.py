@@ -129,7 +129,7 @@ def _scatter(n: Node, base: Array, i: Array, x: Array) -> Array:
     inside = (i >= 0) & (i < base.shape[axis])
     places = tuple(w[inside] for w in where)
     if op is None or op.name == "ASSIGN":
-        for at, value in zip(zip(*places), x[inside]):  # in order: the last one wins
+        for at, value in zip(zip(*places), x[inside]):  # in order: for equal indices, the last write wins
             out[at] = value
     else:
         function = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}[op.name]
