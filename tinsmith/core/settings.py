@@ -470,7 +470,7 @@ def child_environment(**changes: int | str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def Context(**changes: Any) -> Iterator[None]:
-    """Change settings inside a ``with`` block, for this thread and asyncio task, and for worker threads started in it.
+    """Change settings inside a ``with`` block, for this thread and asyncio task and the worker threads that act for it.
 
     >>> with Context(NOOPT=1):
     ...     settings.NOOPT
