@@ -21,8 +21,8 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "codegen": 3, "backend": 4, "schedule":
          "viz": 5.5, "tensor": 6, "jit": 7,
          "nn": 8, "io": 8, "parallel": 8, "": 9, "conformance": 9,
          "examples": 9.5, "compat": 10, "tools": 8, "__main__": 11}
+OPTIONAL = {"llvmlite", "PIL", "tokenizers", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl",
             "z3", "pyopencl", "graphviz", "psutil"}
-            "pyopencl", "graphviz", "psutil"}
 MAX_LINES = 500
 # Packages in which an import for types only may close no circle either.
 STRICT = ("ir", "codegen", "schedule", "runtime", "inspect")

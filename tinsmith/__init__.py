@@ -1,4 +1,4 @@
-"""Tinsmith: a deep-learning framework and tensor compiler whose every step can be watched."""
+"""Tinsmith: a deep-learning framework and tensor compiler whose every compilation step can be inspected."""
 import importlib
 import sys
 
@@ -30,7 +30,7 @@ endings.append(lambda trace: viz.ending.finish(trace))
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return version()
-    if name == "nn":  # at its first use: importing tinsmith stays fast
+    if name == "nn":  # lazy import: importing tinsmith stays fast
         return importlib.import_module("tinsmith.nn")
     raise unknown("tinsmith", name, __all__)
 

@@ -1,19 +1,19 @@
-"""``python -m tinsmith``: look at the installation, accept a device, look after the disk cache.
+"""``python -m tinsmith``: inspect the installation, test a device, manage the disk cache.
 
-    python -m tinsmith doctor              every device × renderer, with the exact reason where it cannot run
-    python -m tinsmith conformance DEVICE  run the acceptance programs on a device
-    python -m tinsmith machine [DEVICE]    measure what the machine can do, and keep it for explain()
-    python -m tinsmith cache ls|clear      what the disk cache holds; empty it
+    python -m tinsmith doctor              every device × renderer, with the exact reason if it cannot run
+    python -m tinsmith conformance DEVICE  run the conformance suite on a device
+    python -m tinsmith machine [DEVICE]    measure the machine's bandwidths and peak rates, and keep them for explain()
+    python -m tinsmith cache ls|clear      list the contents of the disk cache; empty it
     python -m tinsmith cache why KEY       the entries whose key begins with KEY
-    python -m tinsmith beam ls|path        what searches (BEAM=n) found on this machine and others
-    python -m tinsmith beam merge FILE...  take in what was found elsewhere
+    python -m tinsmith beam ls|path        list BEAM search results of all machines; print the file's path
+    python -m tinsmith beam merge FILE...  merge search results of other machines
     python -m tinsmith viz TRACE           show a trace that VIZ=1 or VIZ=2 wrote; --html OUT writes it as one page
     python -m tinsmith source SCRIPT       the source of every kernel that a script runs; --device D for a device that
-                                           need not be here (METAL, CUDA, HIP, WEBGPU); other words go to the script
+                                           may be absent (METAL, CUDA, HIP, WEBGPU); other arguments go to the script
     python -m tinsmith ir                  the page docs/ir.md, from the op table
-    python -m tinsmith explain-error E040  what an error code means, and what to do about it
-    python -m tinsmith examples            the programs to start from; with a name and its arguments, run one
-    python -m tinsmith --version           which version this is
+    python -m tinsmith explain-error E040  the causes and remedies of an error code
+    python -m tinsmith examples            list the programs to start from; with a name and arguments, run one
+    python -m tinsmith --version           the version
 """
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from tinsmith.tools.error_pages import explain_error
 
 Row = tuple[str, ...]
 
-RENDERERS = {"CPU": ("CPU:LLVM", "CPU:C")}  # of devices that have more than one
+RENDERERS = {"CPU": ("CPU:LLVM", "CPU:C")}  # device → its renderers, for devices with more than one
 
 
 def show(title: str, head: Row, rows: Sequence[Row]) -> None:
-    """A table: with rich on a terminal where it is installed, else as plain columns."""
+    """Print a table: with rich if standard output is a terminal and rich is installed, else as plain columns."""
     if sys.stdout.isatty():
         try:
             table = importlib.import_module("rich.table").Table(*head, title=title, title_justify="left")
@@ -77,7 +77,7 @@ def show(title: str, head: Row, rows: Sequence[Row]) -> None:
 
 
 def try_device(name: str) -> tuple[bool, str]:
-    """Open a device and run a dot product on it: (it works, how or why not)."""
+    """Run a dot product on a device; return (whether it works, a description or the reason)."""
     try:
         device = Device.here(name)
         if not device.has_programs:
@@ -86,7 +86,7 @@ def try_device(name: str) -> tuple[bool, str]:
         found = Tensor([1, 2], device=name).dot(Tensor([3, 4], device=name)).item()
     except TinsmithError as error:
         return False, f"{error.message}. Try: {error.mend}" if error.mend else error.message
-    except Exception as error:  # a broken installation fails in ways of its own
+    except Exception as error:  # a broken installation can raise anything
         return False, f"{type(error).__name__}: {error}"
     if found != 11:
         return False, f"[1, 2] · [3, 4] gave {found} instead of 11"
@@ -95,7 +95,7 @@ def try_device(name: str) -> tuple[bool, str]:
 
 
 def cache_state() -> str:
-    """Where the disk cache is and whether it can be written."""
+    """Return the location of the disk cache and whether it is usable."""
     folder = cache_dir()
     try:
         make_private(folder)
@@ -111,7 +111,7 @@ def cache_state() -> str:
 
 
 def version(package: str) -> str:
-    """The installed version, or that there is none."""
+    """Return the installed version of a package, or "not installed"."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -119,7 +119,7 @@ def version(package: str) -> str:
 
 
 def doctor() -> int:
-    """Print the state of this installation; 0 if the default device runs a dot product."""
+    """Print the state of this installation; return 0 if the default device runs a dot product."""
     names = [n for device in Device.known() for n in RENDERERS.get(device, (device,))]
     default = Device.DEFAULT
     results = {name: try_device(name) for name in names}
@@ -153,7 +153,7 @@ def doctor() -> int:
 
 
 def show_machine(name: str | None, again: bool) -> int:
-    """Print what the device's machine can do; it is measured if it was not, or ``again``."""
+    """Print the device's measured machine data; measure first if there is none, or if ``again``."""
     try:
         found = machine(name)
         if again or not found.measured:
@@ -179,7 +179,7 @@ def show_machine(name: str | None, again: bool) -> int:
 
 
 def _rate(value: float, unit: str) -> str:
-    """Three digits and a unit that suits them."""
+    """Format with three significant digits and an SI prefix."""
     size, prefix = next((p for p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= p[0]), (1.0, ""))
     return f"{f'{value / size:#.3g}'.rstrip('.')} {prefix}{unit}"
 
@@ -188,7 +188,7 @@ def _rate(value: float, unit: str) -> str:
 
 
 def accept(name: str) -> int:
-    """Run the acceptance programs; 0 if all are right."""
+    """Run the conformance suite; return 0 if all cases pass."""
     try:
         results = list(conformance.run(name))
     except TinsmithError as error:
@@ -202,7 +202,7 @@ def accept(name: str) -> int:
 
 
 def cache_list() -> int:
-    """What the disk cache holds, by kind."""
+    """Print the contents of the disk cache, by kind."""
     kinds: dict[str, list[tuple[int, float]]] = {}
     for path, size, used in cache_entries():
         kinds.setdefault(path.relative_to(cache_dir()).parts[0], []).append((size, used))
@@ -214,7 +214,7 @@ def cache_list() -> int:
 
 
 def cache_why(key: str) -> int:
-    """The entries whose key begins with ``key``: kind, size, last use."""
+    """Print the entries whose key begins with ``key``: kind, size, last use."""
     found = [e for e in cache_entries() if e[0].name.startswith(key)]
     for path, size, used in found:
         print(f"{path.parent.parent.name} {path.name}: {size} bytes, last used {_ago(used)}")
@@ -227,7 +227,7 @@ def cache_why(key: str) -> int:
 
 
 def beam(action: str, files: Sequence[str]) -> int:
-    """List, locate or merge the results of searches."""
+    """List, locate or merge BEAM search results."""
     if action == "path":
         print(beamdb.place())
         return 0
@@ -269,10 +269,10 @@ def show_trace(path: str, html: str | None, port: int) -> int:
 
 
 def source(path: str, arguments: Sequence[str], device: str | None, tinygrads: bool) -> int:
-    """Run a script as ``python`` does and print its kernels; what it prints itself goes to standard error.
+    """Run a script as ``python`` does and print its kernels; the script's own output goes to standard error.
 
     Returns:
-        the script's exit code; 1 if it ended with an error, after the kernels until then.
+        the script's exit code; 1 if it raised (the kernels up to then are printed).
     """
     scripts = importlib.import_module("tinsmith.compat.__main__")
     out = sys.stdout
@@ -345,7 +345,7 @@ def run_example(name: str, arguments: Sequence[str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and run one command; returns the exit code."""
+    """Parse the command line and run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"tinsmith {own_version()}")
@@ -410,10 +410,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run one command for the shell: the entry point of the console script ``tinsmith``. Return its exit code."""
+    """Run one command as the console script ``tinsmith``; return its exit code."""
     try:
         return main()
-    except BrokenPipeError:  # the reader of a pipe has left
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

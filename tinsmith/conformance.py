@@ -1,6 +1,6 @@
-"""The acceptance of a device: small programs of every kind, run on it and compared with ``ir.evaluate``.
+"""The conformance suite of a device: small programs of every kind, run on it and compared with ``ir.evaluate``.
 
-``run("CPU")`` gives one result per case; a device is conformant if all of them are ok.
+``run("CPU")`` returns one result per case; a device conforms if all of them are ok.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 @dataclass
 class Inputs:
-    """Makes the inputs of a case on the device, and remembers their values for the interpreter."""
+    """Creates the inputs of a case on the device, and keeps their values for the interpreter."""
 
     device: str
     values: dict[UOp, Array] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Inputs:
         return node.reshape(array.shape)
 
     def small(self, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> UOp:
-        """Small whole numbers: their sums are exact in any order."""
+        """Return random small integers, whose sums are exact in any order."""
         return self.tensor(self.random.integers(0 if dtype.is_unsigned else -4, 5, shape), dtype)
 
 
@@ -66,7 +66,7 @@ Build = Callable[[Inputs], list[UOp]]
 
 @dataclass(frozen=True)
 class Case:
-    """A program to run: ``build`` makes its outputs. ``rounding``: how many ulps its floats may be off."""
+    """A program to run: ``build`` returns its outputs. ``rounding``: permitted error of floats, in ulps."""
 
     name: str
     build: Build
@@ -112,7 +112,7 @@ def _cast_case(old: DType, new: DType) -> Case:
 
 
 def op_cases(storage: frozenset[DType]) -> Iterator[Case]:
-    """Every op for every dtype that the device stores."""
+    """Yield a case of every op for every dtype that the device stores."""
     held = [d for d in dtypes.all if d in storage]
     for dtype in held:
         ops = _BOOL_OPS if dtype.is_bool else _EXACT_FLOAT_OPS if dtype.is_float else _INT_OPS
@@ -124,7 +124,7 @@ def op_cases(storage: frozenset[DType]) -> Iterator[Case]:
 
 
 def reduce_cases(storage: frozenset[DType] = frozenset(dtypes.all)) -> Iterator[Case]:
-    """Reductions along each axis and all axes, of short and long rows; in dtypes that the device stores."""
+    """Yield reductions along each axis and along all axes, of short and long rows, in dtypes that the device stores."""
     for shape in ((1, 1), (3, 7), (64, 64), (5, 1000), (1000, 3), (17, 33)):
         for axes in ((0,), (1,), (0, 1)):
             for op in ("ADD", "MAX", "MIN"):
@@ -137,7 +137,7 @@ def reduce_cases(storage: frozenset[DType] = frozenset(dtypes.all)) -> Iterator[
 
 
 def movement_cases() -> Iterator[Case]:
-    """Every movement op, below and above arithmetic."""
+    """Yield every movement op, on an input and on a sum."""
     moves: dict[str, Callable[[UOp], UOp]] = {
         "RESHAPE": lambda x: x.reshape((6, 10)), "PERMUTE": lambda x: x.permute((2, 0, 1)),
         "FLIP": lambda x: x.flip((0, 2)),
@@ -152,7 +152,7 @@ def movement_cases() -> Iterator[Case]:
 
 
 def index_cases() -> Iterator[Case]:
-    """Gathers and scatters, with indices out of range."""
+    """Yield gathers, scatters, scans and histograms, with some indices out of range."""
     def gather(i: Inputs) -> list[UOp]:
         index = i.tensor(i.random.integers(-2, 12, (20, 1)), dtypes.int32).expand((20, 6))
         return [i.small((10, 6)).gather(index, 0) + 1]
@@ -185,7 +185,8 @@ def matmul(a: UOp, b: UOp) -> UOp:
 
 
 def program_cases() -> Iterator[Case]:
-    """Contractions, several passes over a row, several kernels, several outputs, sizes known at launch."""
+    """Yield contractions, multi-pass row kernels, programs of several kernels or outputs, and a size bound at
+    launch."""
     for m, k, n in ((1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 17, 65)):
         yield Case(f"matmul {m}x{k}x{n}",
                    lambda i, m=m, k=k, n=n: [matmul(i.small((m, k)), i.small((k, n)))])  # type: ignore[misc]
@@ -212,7 +213,7 @@ def program_cases() -> Iterator[Case]:
 
 
 def cases(device: str) -> Iterator[Case]:
-    """All cases for a device."""
+    """Yield all cases for a device."""
     storage = Device.here(device).renderer.target.storage
     yield from op_cases(storage)
     yield from reduce_cases(storage)
@@ -225,7 +226,7 @@ def cases(device: str) -> Iterator[Case]:
 
 
 def _difference(got: Array, want: Array, dtype: DType, rounding: int) -> str:
-    """What differs; empty if nothing does."""
+    """Return a description of the difference; "" if the values agree."""
     if not dtype.is_float:
         wrong = got != want
     else:
@@ -240,7 +241,7 @@ def _difference(got: Array, want: Array, dtype: DType, rounding: int) -> str:
 
 
 def run_case(device: str, case: Case) -> Result:
-    """Run one case; an exception is a failure with its text."""
+    """Run one case; an exception counts as a failure with its text."""
     try:
         inputs = Inputs(device)
         roots = case.build(inputs)

@@ -1,8 +1,8 @@
-"""The device protocol and the registry that opens devices by name on first use.
+"""The device protocol, and the registry that opens devices by name on first use.
 
-A device is built from four parts: an ``Allocator`` for its memory, a ``Renderer`` that writes its source, a
-``Compiler`` that turns source into a binary, and a ``Program`` class that loads and runs one. Shared code asks for
-these parts and for the target's data; it never looks at a device's name.
+A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer`` that generates source, a ``Compiler``
+that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
+the data of the target; it never branches on a device's name.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinsmith.backend.program import Call, Graph, Launched
-from tinsmith.backend.program import Program as Program  # with Allocator and Compiler, what a device is made of
+from tinsmith.backend.program import Program as Program  # re-exported: part of the device protocol
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer, Target
 from tinsmith.core.errors import ArgumentError, DeviceError, shown
@@ -25,11 +25,11 @@ from tinsmith.core.terminal import show
 if TYPE_CHECKING:
     from tinsmith.backend.memory import BufferSpec
 
-DeviceName = str | tuple[str, ...]  # one device, or a group of them; inside, a group is its names joined by commas
+DeviceName = str | tuple[str, ...]  # a device or a group; internally, a group is its names joined by commas
 
 
 def members(name: str) -> tuple[str, ...]:
-    """The devices of a group; a device alone is a group of one.
+    """Return the devices of a group; a single device is a group of one.
 
     >>> members("CPU,CPU:1"), members("CPU")
     (('CPU', 'CPU:1'), ('CPU',))
@@ -38,72 +38,73 @@ def members(name: str) -> tuple[str, ...]:
 
 
 class Allocator:
-    """Memory of one device. An opaque handle stands for a block; ``copyin`` and ``copyout`` move bytes in and out."""
+    """The memory of one device. Blocks are opaque handles; ``copyin`` and ``copyout`` copy bytes from and to the
+    host."""
 
     def alloc(self, nbytes: int) -> Any:
-        """A block of ``nbytes`` bytes.
+        """Allocate a block of ``nbytes`` bytes.
 
         Raises:
-            OutOfMemoryError: if there is not that much.
+            OutOfMemoryError: if there is not enough memory.
         """
         raise NotImplementedError
 
     def alloc_as(self, nbytes: int, options: BufferSpec) -> Any:
-        """A block with wishes, which an allocator may not know."""
+        """Allocate a block with the given options, which an allocator may ignore."""
         return self.alloc(nbytes)
 
     def free(self, opaque: Any) -> None:
-        """Give a block back."""
+        """Free a block."""
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
-        """Write ``source`` into the block from byte ``offset`` on."""
+        """Copy ``source`` into the block, starting at byte ``offset``."""
         raise NotImplementedError
 
     def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
-        """Fill ``target`` from the block from byte ``offset`` on."""
+        """Fill ``target`` from the block, starting at byte ``offset``."""
         raise NotImplementedError
 
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
-        """The block's bytes if the host can address them; None otherwise."""
+        """Return the block's bytes without a copy, if the host can address them; else None."""
         return None
 
 
 class Compiler:
-    """Source → binary. Implementations cache on disk through ``core.cache``."""
+    """Compiles source to a binary. Implementations cache on disk through ``core.cache``."""
 
     def threads(self) -> int:
-        """How many other threads should ``compile`` while this one writes sources: as it leaves the interpreter alone.
+        """Return the number of extra threads that should call ``compile``, if it releases the interpreter lock.
 
-        0: it runs in the calling thread only.
+        0: compile in the calling thread only.
         """
         return 0
 
     def compile(self, source: str) -> bytes:
-        """The binary of ``source``.
+        """Return the binary of ``source``.
 
         Raises:
-            CompileError: if the source is refused.
+            CompileError: if the compiler rejects the source.
         """
         return source.encode()
 
     def key(self) -> str | None:
-        """All but the source that decides what the binary is.
+        """Return the cache key of everything but the source that determines the binary.
 
-        None: a program cannot be made again from its launch data and its binary in another process.
+        None: a program cannot be recreated in another process from its launch data and its binary.
         """
         return None
 
     def disassemble(self, source: str) -> str:
-        """What DEBUG=7 prints: assembly, where there is any."""
+        """Return the assembly that DEBUG=7 prints; "" if there is none."""
         return ""
 
     def assembly_lines(self, source: str) -> list[int]:
-        """For each line of it the line of ``source`` that it comes from, or -1; nothing where that is not known."""
+        """Return, for each line of the assembly, the line of ``source`` it comes from, or -1; [] if unknown."""
         return []
 
 
 def _check_memory(device: str, allocator: Allocator) -> None:
-    """Refuse an allocator whose methods cannot be called as a device's memory is."""
+    """Raise if the allocator lacks a required method or a method has the wrong parameters."""
     for method, arguments in (("alloc", "nbytes"), ("copyin", "opaque, offset, source"),
                               ("copyout", "target, opaque, offset")):
         kind = type(allocator)
@@ -121,7 +122,7 @@ def _check_memory(device: str, allocator: Allocator) -> None:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many arguments."""
+    """Return True if ``function`` can be called with ``count`` positional arguments."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
@@ -134,10 +135,10 @@ class Compiled:
 
     Args:
         device: canonical name, such as ``CPU:1``.
-        allocator: its memory; None makes a device without memory of its own.
-        compiler: source → binary.
-        runtime: makes a Program from a kernel and its binary.
-        renderer: writes source; its ``target`` holds the device's data. None: memory without programs.
+        allocator: its memory; None for a device without its own memory.
+        compiler: compiles source to a binary.
+        runtime: creates a Program from a kernel and its binary.
+        renderer: generates source; its ``target`` describes the device. None: a device that runs no programs.
 
     Raises:
         ArgumentError: if a part is a class, or the allocator lacks one of its methods.
@@ -153,7 +154,7 @@ class Compiled:
             _check_memory(device, allocator)
         self.device, self.allocator, self.compiler, self.runtime = device, allocator, compiler, runtime
         self._renderer = renderer
-        self.hardware = ""  # what it is called, where it is not the host's processor
+        self.hardware = ""  # model name; empty for the host's processor
 
     @property
     def renderer(self) -> Renderer:
@@ -167,30 +168,30 @@ class Compiled:
 
     @property
     def runs_on(self) -> Compiled:
-        """What runs its kernels: the device itself, or what stands in for one that is not on this machine."""
+        """The device that runs its kernels: itself, or the stand-in for a device that is not on this machine."""
         return self
 
-    persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
+    persistent: ClassVar[bool] = False  # its memory outlives the process (files), so values are written at once
 
-    concurrent: ClassVar[bool] = False  # several threads may launch at a time
+    concurrent: ClassVar[bool] = False  # several threads may launch at the same time
 
-    interpreted: ClassVar[bool] = False  # programs are no machine code: they take thousands of times as long
+    interpreted: ClassVar[bool] = False  # programs are interpreted, thousands of times slower than machine code
 
-    dlpack: tuple[int, int] | None = None  # DLPack's kind and number of its memory, if its handles are ``Block``s
-    calls_host: bool = False  # commands may be functions of the host, on the memory that it shares with it
+    dlpack: tuple[int, int] | None = None  # DLPack (device type, device id), if its handles are ``Block``s
+    calls_host: bool = False  # queue commands may be host functions, on memory that the device shares with the host
 
     @property
     def stream(self) -> int | None:
-        """The stream that runs its work, as DLPack names it: who hands memory over lets that stream wait for it."""
+        """The stream that runs its work, as DLPack defines it; a consumer of its memory makes that stream wait."""
         return None
 
     def hand_over(self, stream: int | None) -> None:
-        """Let what is put into another's stream from now on come after everything launched here."""
+        """Order work that is later put into the foreign ``stream`` after everything launched here (DLPack export)."""
         self.synchronize()
 
     @property
     def target(self) -> Target:
-        """What generated code may use; of a device without programs, nothing in particular."""
+        """The features available to generated code; a default target for a device without programs."""
         return Target(self.device) if self._renderer is None else self._renderer.target
 
     @property
@@ -199,17 +200,19 @@ class Compiled:
 
     @property
     def worker(self) -> str:
-        """What runs this device's work. Devices of one worker take turns; those of different workers overlap."""
+        """The name of the worker that runs this device's work. Devices with the same worker take turns; different
+        workers overlap."""
         return self.device
 
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
-        """Programs of kernels and their binaries; a device may load them together."""
+        """Create programs from kernels and their binaries; a device may load them in one batch."""
         return [self.runtime(kernel, binary) for kernel, binary in kernels]
 
     def copier(self, source: Compiled, nbytes: int) -> Program | None:
-        """A program that copies so many bytes from a buffer on ``source``, its second, to one here, its first.
+        """Return a program that copies ``nbytes`` bytes from its second buffer, on ``source``, to its first, on this
+        device.
 
-        It is launched among this device's kernels. None: copies are commands of their own.
+        It is launched in order with this device's kernels. None: copies are separate commands.
         """
         return None
 
@@ -219,11 +222,12 @@ class Compiled:
             call.program(call.buffers, call.variables)
 
     def graph(self, launches: Sequence[Launched]) -> Graph:
-        """Launches made ready to run together, many times."""
+        """Return launches prepared to run together, many times."""
         return Graph(self, launches)
 
     def timed(self, call: Call) -> float:
-        """Launch one kernel, wait for it, and return the seconds it took; its outputs have memory before that."""
+        """Launch one kernel, wait for it, and return its seconds; memory of its outputs is allocated before the timing
+        starts."""
         for b in call.buffers:
             b.opaque  # noqa: B018
         start = time.perf_counter()
@@ -233,33 +237,34 @@ class Compiled:
 
     @property
     def lost(self) -> str:
-        """Why nothing more can be done with it in this process; empty as long as it works."""
+        """The reason why the device is unusable in this process; "" while it works."""
         return ""
 
     def synchronize(self) -> None:
-        """Wait until everything launched on this device has run."""
+        """Wait until everything launched on this device has finished."""
 
     def record(self) -> Any:
-        """An event: everything launched so far has run. A device whose launches return when they have run has none."""
+        """Return an event that marks everything launched so far as finished; None if launches are synchronous."""
         return self.synchronize()
 
     def wait(self, event: Any) -> None:
-        """What is launched from now on comes after ``event``, of this device or another of its ``worker``."""
+        """Order later launches after ``event``, of this device or another of its ``worker``."""
 
 
 def _offered() -> list[Any]:
-    """Devices that installed packages offer; the machinery to ask is slow to import, so it waits until it is needed."""
+    """Return the device entry points of installed packages; importlib.metadata is slow to import, so the import is
+    lazy."""
     metadata = importlib.import_module("importlib.metadata")
     return list(metadata.entry_points(group="tinsmith.devices"))
 
 
 class _Devices:
-    """``Device["CUDA:1"]``: canonical names, opening on first use, registration of more devices."""
+    """The device registry, ``Device["CUDA:1"]``: canonical names, opening on first use, registration of devices."""
 
     def __init__(self) -> None:
         self._opened: dict[str, Compiled] = {}
         self._classes: dict[str, Callable[[str], Compiled]] = {}
-        self._names: dict[tuple[DeviceName, str], str] = {}  # a name and the aliases it was read under → canonical name
+        self._names: dict[tuple[DeviceName, str], str] = {}  # (name, ALIAS setting) → canonical name
         self._pid = os.getpid()
 
     EVERYWHERE = ("CPU", "PYTHON", "NPY")
@@ -275,13 +280,13 @@ class _Devices:
         settings.DEV = name
 
     def canonicalize(self, name: DeviceName | Sequence[str] | None) -> str:
-        """``cpu:0`` → ``CPU``, after aliases; several names give the name of a group.
+        """Return the canonical name of a device after aliases (``cpu:0`` → ``CPU``), or of a group for several names.
 
         >>> Device.canonicalize("cpu:0"), Device.canonicalize("cpu:1:c"), Device.canonicalize(("CPU:0", "CPU:1"))
         ('CPU', 'CPU:1:C', 'CPU,CPU:1')
 
         Raises:
-            DeviceError: for what is no name, and for a group that names a device twice.
+            DeviceError: if ``name`` is no device name, or a group names a device twice.
         """
         if name is None:
             return self.DEFAULT
@@ -306,7 +311,7 @@ class _Devices:
 
     def _canonical(self, name: str) -> str:
         kind, _, path = name.partition(":")
-        if kind.upper() == "DISK":  # what follows names a file
+        if kind.upper() == "DISK":  # the rest is a file path
             return f"DISK:{path}"
         parts = name.upper().split(":")
         for alias in filter(None, settings.ALIAS.upper().split(",")):
@@ -318,12 +323,12 @@ class _Devices:
         return ":".join([parts[0], *([index] if int(index) else []), *rest])
 
     def known(self) -> list[str]:
-        """Names that can be opened: built in, registered, or offered by installed packages."""
+        """Return the names that can be opened: built in, registered, or offered by installed packages."""
         offered = [e.name.upper() for e in _offered()]
         return list(dict.fromkeys([*self.BUILT_IN, *self._classes, *offered]))
 
     def register(self, name: str, make: Callable[[str], Compiled]) -> None:
-        """Add a device class: ``make`` gets the canonical name and returns the opened device."""
+        """Add a device: ``make`` is called with the canonical name and returns the opened device."""
         if not name.isidentifier():
             raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
         if not callable(make):
@@ -331,7 +336,7 @@ class _Devices:
         self._classes[name.upper()] = make
 
     def made_by(self, name: str) -> str | None:
-        """The module that registered a device, for another process to import; None for devices that it knows anyway."""
+        """Return the module that registered a device, for another process to import; None for other devices."""
         make = self._classes.get(self.canonicalize(name).split(":")[0])
         return None if make is None else str(make.__module__)
 
@@ -342,13 +347,13 @@ class _Devices:
         canonical = self.canonicalize(name)
         return self._opened.get(canonical) or self._made(canonical, settings.DEBUG >= 4 or self.shows_source)
 
-    shows_source = False  # devices that are not here are stood in for at any DEBUG level
+    shows_source = False  # True: absent devices get a stand-in at any DEBUG level, not only from 4 on
 
     def here(self, name: str | None) -> Compiled:
-        """The device itself, never what stands in for it.
+        """Return the device itself, never a stand-in.
 
         Raises:
-            DeviceError: saying why it is not on this machine.
+            DeviceError: with the reason why it is not on this machine.
         """
         canonical = self.canonicalize(name)
         found = self._opened.get(canonical) or self._made(canonical, False)
@@ -372,10 +377,10 @@ class _Devices:
         return opened
 
     def _stand_in(self, canonical: str, error: DeviceError, wanted: bool) -> Compiled:
-        """What shows the source of a device that cannot be opened.
+        """Return a stand-in that shows the source of a device that cannot be opened.
 
         Raises:
-            DeviceError: if none is wanted, or nothing writes source for the device.
+            DeviceError: if no stand-in is wanted, or the device has no renderer.
         """
         kind, *rest = canonical.split(":")
         renderer = None if kind in self._classes else self._writes(kind)
@@ -390,7 +395,8 @@ class _Devices:
         return found
 
     def _writes(self, kind: str) -> Callable[[], Renderer] | None:
-        """What makes a renderer for a built-in device, whether or not it can be opened."""
+        """Return the renderer class of a built-in device, whether or not the device can be opened; None if it has
+        none."""
         if kind not in self.BUILT_IN:
             return None
         return getattr(importlib.import_module(f"tinsmith.backend.{kind.lower()}.device"), "RENDERER", None)
@@ -413,7 +419,8 @@ class _Devices:
         return opened
 
     def renderer_of(self, name: str) -> Renderer:
-        """The renderer of a device, also of a built-in one that cannot be opened here: sources can still be written.
+        """Return the renderer of a device, also of a built-in device that cannot be opened here, so that source can be
+        generated.
 
         >>> type(Device.renderer_of("CUDA")).__name__
         'CUDARenderer'
@@ -431,13 +438,14 @@ class _Devices:
             return make()
 
     def get_available_devices(self) -> Iterator[str]:
-        """Names of the devices that can compute on this machine: what fails to open is none; ``Device[name]`` says why.
+        """Yield the names of devices that can run programs on this machine; ``Device[name]`` says why another cannot be
+        opened.
 
         >>> "CPU" in Device.get_available_devices()
         True
         """
         for name in self.known():
-            with contextlib.suppress(Exception):  # a registered device is anybody's code
+            with contextlib.suppress(Exception):  # third-party devices can raise anything
                 if self.here(name).has_programs:
                     yield name
 
@@ -450,7 +458,7 @@ class _Devices:
         return iter(self.known())
 
     def opened(self) -> list[str]:
-        """Names of the devices opened so far."""
+        """Return the names of the devices opened so far."""
         return list(self._opened)
 
 

@@ -1,4 +1,5 @@
-"""Memory with free lists: fresh memory costs more than the kernel that fills it, so blocks are kept and reused."""
+"""A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
+it."""
 from __future__ import annotations
 
 import functools
@@ -9,7 +10,7 @@ from tinsmith.core.counters import GlobalCounters
 
 
 class Block:
-    """Memory at ``address``: ``nbytes`` were asked for, ``capacity`` are there."""
+    """Memory at ``address``: ``nbytes`` were requested, ``capacity`` bytes are allocated."""
 
     __slots__ = ("_release", "address", "capacity", "nbytes")
 
@@ -19,7 +20,8 @@ class Block:
 
 @functools.lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
-    """The capacity of a block for ``nbytes``: the next quarter step between powers of two, at least 64 bytes apart.
+    """Return the capacity of a block for ``nbytes``: rounded up to a quarter of a power of two, and to a multiple of 64
+    bytes.
 
     >>> [size_class(n) for n in (0, 65, 1000, 1100, 5000)]
     [64, 128, 1024, 1280, 5120]
@@ -29,26 +31,26 @@ def size_class(nbytes: int) -> int:
 
 
 class FreeLists:
-    """Freed blocks wait for the next request of their size class, the latest (warmest) first.
+    """Free lists by size class; a request takes the most recently freed (warmest) block of its class.
 
-    A subclass makes fresh ones.
+    A subclass allocates fresh blocks.
 
     Args:
-        cache_limit: bytes of free blocks to keep; the classes used longest ago go first.
+        cache_limit: bytes of free blocks to keep; the size classes freed into longest ago are released first.
     """
 
     def __init__(self, cache_limit: int) -> None:
         self.cache_limit = cache_limit
         self.in_use = 0
         self.cached = 0
-        self._free: dict[int, list[Block]] = {}  # by capacity; what came back last is at the end, in both
-        self._lock = threading.RLock()  # who makes a fresh block may want the free ones given back
+        self._free: dict[int, list[Block]] = {}  # capacity → free blocks; keys and blocks in order of the last free
+        self._lock = threading.RLock()  # reentrant: allocating a fresh block may release the free ones
 
     def alloc(self, nbytes: int) -> Block:
-        """A block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
+        """Return a block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
 
         Raises:
-            OutOfMemoryError: if there is not that much.
+            OutOfMemoryError: if the system has not enough memory.
         """
         capacity = size_class(nbytes)
         with self._lock:
@@ -64,7 +66,7 @@ class FreeLists:
         return block
 
     def free(self, block: Block) -> None:
-        """Take ``block`` back. Nothing may read or write it from now on."""
+        """Take ``block`` back; nothing may read or write it afterwards."""
         capacity = block.capacity
         with self._lock:
             assert block.nbytes >= 0, f"the block of {capacity} bytes at {block.address:#x} was freed twice"
@@ -79,7 +81,7 @@ class FreeLists:
                 self._shrink(self.cache_limit)
 
     def trim(self) -> None:
-        """Give all cached blocks back to the system."""
+        """Release all cached blocks to the system."""
         with self._lock:
             self._shrink(0)
 
@@ -88,15 +90,15 @@ class FreeLists:
             capacity = next(iter(self._free))
             waiting = self._free[capacity]
             if waiting:
-                waiting.pop(0)._release()  # the block freed longest ago is the coldest one
+                waiting.pop(0)._release()  # the block freed longest ago is the coldest
                 self.cached -= capacity
             else:
                 del self._free[capacity]
 
     def _fresh(self, nbytes: int, capacity: int) -> Block:
-        """A block of ``capacity`` bytes from the system.
+        """Allocate a block of ``capacity`` bytes from the system.
 
         Raises:
-            OutOfMemoryError: if it has not that much.
+            OutOfMemoryError: if the system has not enough memory.
         """
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""What the machine can do, measured once with our own kernels and kept: copies, multiply-adds, launches.
+"""Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
 
-``python -m tinsmith machine`` measures; ``machine()`` gives what is known. Models only read it: what code is generated
-never depends on a measurement.
+``python -m tinsmith machine`` measures; ``machine()`` returns the known data. Only the explaining models read it:
+generated code never depends on a measurement.
 """
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from tinsmith.ir import Ops, UOp
 _KIND, _VERSION = "machine", "6"
 _measured: dict[str, Machine] = {}
 
-SUMMANDS = 256  # of each sum of the peak's kernel
-TILES = 16  # register tiles of its sums, for each worker: with what they are made of they stay in the first cache
-TURNS, MOST_TURNS = 2, 8  # in which one worker and all of them are measured
-HELPED = 0.75  # of one worker's time: where all of them take more, they may be sharing a core
-LEVELS = (16 << 20, 64 << 20)  # footprints between the last cache of a core and main memory
-FARTHEST = 256 << 20  # footprint of the copy in main memory
-UNIT_SHAPE = (256, 256, 512)  # of the products that matrix units are measured with
-SLOW = 0.5  # seconds beyond which a copy is not tried: interpreters
+SUMMANDS = 256  # terms of each sum in the peak-rate kernel
+TILES = 16  # register tiles per worker in the peak-rate kernel; with their operands they fit into the L1 cache
+TURNS, MOST_TURNS = 2, 8  # least and most alternations between measuring one worker and all workers
+HELPED = 0.75  # if all workers take more than this fraction of one worker's time, they may share a core: try again
+LEVELS = (16 << 20, 64 << 20)  # bytes: footprints of copies between a core's last private cache and main memory
+FARTHEST = 256 << 20  # bytes: footprint of the copy in main memory
+UNIT_SHAPE = (256, 256, 512)  # (m, n, k) of the matmuls that measure matrix units
+SLOW = 0.5  # seconds of a copy beyond which larger copies are skipped (interpreters)
 
 
 def machine(device: str | None = None) -> Machine:
-    """What is known of the machine that ``device`` runs on: what was measured here once, else a model's defaults.
+    """Return the machine data of ``device``: measured data if there is any, else the model's defaults.
 
     >>> found = machine("CPU")
     >>> found.workers >= 1 and found.peak(dtypes.float32).one > 0
     True
 
-    ``Machine.measured`` says which; ``python -m tinsmith machine`` measures.
+    ``Machine.measured`` tells which; ``python -m tinsmith machine`` measures.
     """
     name = Device.canonicalize(device)
     key = _key(name)
@@ -61,11 +61,11 @@ def machine(device: str | None = None) -> Machine:
 
 
 def measure(device: str | None = None, budget: float = 5.0) -> Machine:
-    """Measure now, keep the result for this and later processes, and return it.
+    """Measure the machine, cache the result for this and later processes, and return it.
 
     Args:
         device: a device that runs programs.
-        budget: seconds to measure for, roughly; compiling comes on top.
+        budget: approximate seconds to measure, without compile time.
 
     Raises:
         DeviceError: if the device has no programs.
@@ -80,7 +80,8 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
 
 
 def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
-    """The least seconds that the machine allows for so many operations of float32, or on a matrix unit, and bytes.
+    """Return the roofline lower bound, in seconds, of ``ops`` float32 operations (or operations of matrix ``unit``) and
+    ``nbytes`` of traffic.
 
     >>> roofline("CPU", 2 << 30, 64) > roofline("CPU", 1 << 30, 64) > 0
     True
@@ -94,7 +95,7 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
-    return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is as fast as CPU
+    return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is like CPU
 
 
 def _defaults(device: str) -> Machine:
@@ -105,7 +106,7 @@ def _defaults(device: str) -> Machine:
 
 @functools.cache
 def processor() -> str:
-    """The processor's name.
+    """Return the processor's name.
 
     >>> len(processor()) > 0
     True
@@ -120,13 +121,13 @@ def processor() -> str:
 
 
 class _Measurement:
-    """The kernels that tell, one after the other."""
+    """The measuring kernels, run one after the other."""
 
     def __init__(self, device: str, budget: float) -> None:
         self.device, self.target = device, Device[device].renderer.target
         self.workers = max(self.target.threads, 1)
         self.grid = self.target.parallel is Role.GLOBAL
-        self.each = budget / (24 * TURNS)  # seconds for a kernel in a turn: there are about two dozen of them
+        self.each = budget / (24 * TURNS)  # seconds per kernel and turn: there are about 24 kernels
 
     def run(self) -> Machine:
         launch, wake, call = self.overheads()
@@ -141,8 +142,8 @@ class _Measurement:
         return Device[self.device].load([(kernel, Device[self.device].compiler.compile(kernel.source))])[0]
 
     def seconds(self, programs: Sequence[Program], buffers: Sequence[Buffer]) -> list[float]:
-        """Of each program, by one worker and then by all, the best of several turns: processors that have been idle are
-        slow at first, and a virtual machine may have two of them on one core for a while."""
+        """Return the best time of each program (one worker, then all workers) over several turns: idle processors start
+        slowly, and a virtual machine may temporarily map two of them to one core."""
         best = [float("inf")] * len(programs)
         for turn in range(1, MOST_TURNS + 1):
             best = [min(b, seconds_of(self.device, p, buffers, budget=self.each)) for b, p in zip(best, programs)]
@@ -158,8 +159,8 @@ class _Measurement:
 
     def rates(self, amount: float, value: UOp, opts: Sequence[Opt], buffers: Sequence[Buffer],
               blocks: Sequence[Opt] | None = None) -> tuple[float, float]:
-        """``amount`` per second, by one worker and by all, of the kernel of ``value``; a grid has the model's opts or
-        those for ``blocks``."""
+        """Return ``amount`` per second of the kernel of ``value``, with one worker and with all; on a GPU, with
+        ``blocks`` or the planner's opts."""
         if self.grid:
             (seconds,) = self.seconds([self.load(value, blocks)], buffers)
             return amount / seconds, amount / seconds
@@ -174,7 +175,8 @@ class _Measurement:
         return [Opt(OptOps.VECTOR, 0, self.lanes(dtype))] if self.lanes(dtype) > 1 else []
 
     def overheads(self) -> tuple[float, float, float]:
-        """Seconds of a tiny kernel inside a run, what waking the workers adds, and a run of its own."""
+        """Return the seconds of a tiny kernel inside a run, the extra cost of waking the workers, and the cost of a run
+        of one kernel."""
         x = UOp(Ops.PARAM, dtypes.int32, (), (1, (64,)))
         split = [Opt(OptOps.THREAD, 0)] if self.workers > 1 else []
         programs, buffers = [self.load(x + 1, []), self.load(x + 1, split)], self.ones(dtypes.int32, 64, 64)
@@ -183,13 +185,13 @@ class _Measurement:
         return serial, max(threaded - serial, 0.0), max(alone, serial)
 
     def peak(self, dtype: DType) -> Rate:
-        """Sums of products x[i]·y[k] over k, in half of the registers: enough sums at once to hide an addition's
-        latency; on a grid as many as fill all its cores with threads."""
+        """Measure the multiply-add peak: sums of x[i]·y[k] over k in half of the registers, enough independent sums to
+        hide the latency of an addition; on a GPU, enough to fill all multiprocessors with threads."""
         copies, threads = self.target.vector_registers // 2, self.target.blocks.threads
         rows, terms = self.lanes(dtype) * copies * TILES * self.workers, SUMMANDS
         if self.grid:
-            terms *= TILES  # so that the results' way to memory does not count
-            copies //= 2  # of words of 8 bytes, too
+            terms *= TILES  # makes the cost of storing the results negligible
+            copies //= 2  # sums of 8-byte types take two registers each
             rows = copies * self.target.resident * self.target.cores
         x, y = (UOp(Ops.PARAM, dtype, (), (n, (size,))) for n, size in ((1, rows), (2, terms)))
         shape = rows, terms
@@ -200,7 +202,8 @@ class _Measurement:
                                             blocks))
 
     def units(self) -> tuple[Rate, ...]:
-        """Products on each matrix unit that moves its own tiles, with operands that stay in a core's last cache."""
+        """Measure matmuls on each matrix unit that moves its own tiles, with operands that stay in a core's last
+        private cache."""
         found = []
         for unit in self.target.units:
             if unit.emit == "muladd" or unit.threads > 1 or not unit.fragment_a.whole:
@@ -212,7 +215,7 @@ class _Measurement:
             sink = UOp(Ops.SINK, None, ((x * y).reduce("ADD", (2,)),))
             kernel = compile_kernel(sink, Device[self.device].renderer)
             if not any(o.op is OptOps.TC for o in kernel.opts):
-                continue  # the model does not think it worth it
+                continue  # the planner does not choose the unit
             sizes = ((m * n, unit.acc), (m * k, unit.a), (k * n, unit.b))
             buffers = [Buffer(self.device, size, d) for size, d in sizes]
             for buffer in buffers:
@@ -222,7 +225,7 @@ class _Measurement:
         return tuple(found)
 
     def levels(self) -> tuple[Rate, ...]:
-        """Copies: within the last caches of the cores, at some sizes beyond, and in main memory."""
+        """Measure copies within the cores' last private caches, at some sizes beyond, and in main memory."""
         own = self.target.l2_bytes * max(self.workers, self.target.cores)
         found: list[Rate] = []
         for capacity in (own, *(size for size in LEVELS if size > own), FARTHEST):
@@ -234,7 +237,8 @@ class _Measurement:
         return tuple(found)
 
     def copy(self, footprint: int) -> tuple[float, float]:
-        """Bytes read and written per second, in vectors; results too large to stay in a cache go past it."""
+        """Return bytes read and written per second by a vectorized copy; results too large for a cache use non-temporal
+        stores."""
         vectors = self.vectors(dtypes.float32)
         unit = 1024 * self.workers
         size = max(footprint // 8 // unit * unit, unit)

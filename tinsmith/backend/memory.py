@@ -1,4 +1,4 @@
-"""Buffers: memory on a device, allocated when it is first needed and given back when nothing refers to it."""
+"""Buffers: device memory, allocated on first use and freed when nothing refers to it."""
 from __future__ import annotations
 
 import contextlib
@@ -18,21 +18,21 @@ from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import timeline
 from tinsmith.ir.interning import forget_dead
 
-GUARD: Final = 1024  # bytes before and behind a buffer that CHECKED=2 watches
-HOLDERS: Final = 5  # buffers that an error about memory names
-_POISON: Final = 0x7FFF  # 16 bits that repeated are no bool, and a large integer
-_POISON_NAN: Final = 0xFFFF  # NaN in every float type that no processor computes (a GPU makes 0x7FFF of 16 bits)
+GUARD: Final = 1024  # bytes of the guard areas before and after a buffer under CHECKED=2
+HOLDERS: Final = 5  # buffers that an out-of-memory error lists
+_POISON: Final = 0x7FFF  # 16-bit pattern of fresh non-float memory: no valid bool, a large integer
+_POISON_NAN: Final = 0xFFFF  # NaN in every float type, and one that no processor produces (a 16-bit GPU NaN is 0x7FFF)
 _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """Wishes about a buffer's memory.
+    """Allocation options of a buffer.
 
     Attributes:
-        cpu_access: the host addresses it, too; on a GPU it is pinned memory of the host then.
-        uncached: the host writes it past its caches.
+        cpu_access: the host can address the memory; on a GPU, that is pinned host memory.
+        uncached: host writes bypass the host's caches (write-combined).
     """
 
     cpu_access: bool = False
@@ -44,11 +44,11 @@ _NO_WISHES = BufferSpec()
 
 @dataclass(frozen=True)
 class Layout:
-    """How a value lies on several devices: whole on each (``axis`` None), or in parts along an axis.
+    """The layout of a value over several devices: replicated (``axis`` None), or split along an axis.
 
     Attributes:
-        shape: of the whole; a line of elements where it is whole on each.
-        bounds: part i holds ``bounds[i]`` up to ``bounds[i + 1]`` of the axis.
+        shape: shape of the full value; one-dimensional if replicated.
+        bounds: part i holds the range from ``bounds[i]`` to ``bounds[i + 1]`` of the axis.
 
     >>> Layout(("CPU", "CPU:1"), (2, 5), 1, (0, 3, 5)).part_shape(1)
     (2, 2)
@@ -67,17 +67,17 @@ class Layout:
 
 
 class Buffer:
-    """``size`` elements of ``dtype`` on the device of canonical name ``device``.
+    """``size`` elements of ``dtype`` on the device with the canonical name ``device``.
 
-    A view shares the memory of ``base`` from byte ``offset`` on. A buffer that is no view begins at byte 0 of its
-    memory, or, where its ends are guarded (``CHECKED=2``), at byte ``GUARD``.
+    A view shares the memory of ``base``, starting at byte ``offset``. Other buffers begin at byte 0 of their memory, or
+    at byte ``GUARD`` if their ends are guarded (``CHECKED=2``).
 
     >>> b = Buffer("CPU", 2, dtypes.int32)
     >>> b.copyin(memoryview(np.array([3, 4], np.int32))).numpy()
     array([3, 4], dtype=int32)
     """
 
-    layout: Layout | None = None  # of a value over several devices
+    layout: Layout | None = None  # set for a value over several devices (Shards)
     __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "lent", "offset", "options", "origin",
                  "size")
 
@@ -88,13 +88,13 @@ class Buffer:
         if base is None and opaque is None and current().CHECKED >= 2:
             self.offset = GUARD
         self.failed: BaseException | None = None
-        self.lent = False  # whether others than tensors look at the memory: a new version never takes it over
+        self.lent = False  # True if non-tensors also see the memory: it is never reused for another value in place
         self._opaque: Any = opaque
-        self.origin: tuple[str, str, int] | None = None  # method, file and line of the user's that took the memory
+        self.origin: tuple[str, str, int] | None = None  # user's (method, file, line) that allocated the memory
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Memory is a line of elements; only a value spread along an axis has more axes."""
+        """(size,): memory is flat; only a sharded value has more axes."""
         return (self.size,)
 
     @property
@@ -106,7 +106,7 @@ class Buffer:
 
     @property
     def opaque(self) -> Any:
-        """The allocator's handle; memory is taken now if there is none yet."""
+        """The allocator's handle; allocates the memory if necessary."""
         if self.base is not None:
             return self.base.opaque
         if self._opaque is None:
@@ -114,7 +114,7 @@ class Buffer:
         return self._opaque
 
     def allocate(self) -> Buffer:
-        """Take the memory now."""
+        """Allocate the memory now."""
         give_back()
         allocator = Device[self.device].allocator
         nbytes = self.nbytes + 2 * self.offset
@@ -139,19 +139,21 @@ class Buffer:
         return self
 
     def guard(self) -> None:
-        """Make the guards as they should be."""
+        """Fill the guard areas with their pattern."""
         for begin in self._guards():
             self._fill(begin, GUARD, _GUARDED)
 
     def poison(self) -> None:
-        """Make the contents conspicuous: NaN in every float type. What no kernel writes then shows."""
+        """Fill the contents with NaN (for floats) or a recognizable pattern, so that elements no kernel writes are
+        noticed."""
         self._fill(self.offset, self.nbytes, self._poison)
 
     def is_poisoned(self) -> bool:
-        """Whether nothing has been written since ``poison``, as far as the values tell: few integers hold 16 bits."""
+        """Return True if nothing seems to have been written since ``poison``; False for types whose values can hold the
+        pattern."""
         if not self.nbytes or not (self.dtype.is_float or self.dtype.itemsize >= 4):
             return False
-        patterns = {self._poison} | ({_POISON} if self.dtype.itemsize >= 4 else set())  # bytes may be floats now
+        patterns = {self._poison} | ({_POISON} if self.dtype.itemsize >= 4 else set())  # bytes may be viewed as floats
         return any(all(self._holds(self.offset, n, p) for n in (min(self.nbytes, 64), self.nbytes)) for p in patterns)
 
     @property
@@ -159,7 +161,7 @@ class Buffer:
         return _POISON_NAN if self.dtype.is_float else _POISON
 
     def is_intact(self) -> bool:
-        """Whether nothing has been written right before or behind a guarded buffer."""
+        """Return True if nothing has been written into the guard areas."""
         return all(self._holds(begin, GUARD, _GUARDED) for begin in self._guards())
 
     def _guards(self) -> tuple[int, ...]:
@@ -177,19 +179,19 @@ class Buffer:
         return bool((found == _repeated(pattern, nbytes)).all())
 
     def copyin(self, source: memoryview) -> Buffer:
-        """Fill from host bytes of the same size."""
+        """Fill from host memory of the same size."""
         Device[self.device].allocator.copyin(self.opaque, self.offset, source.cast("B") if source.nbytes else source)
         return self
 
     def copyout(self, target: memoryview) -> memoryview:
-        """Copy into host bytes of the same size."""
+        """Copy into host memory of the same size."""
         self.check()
         if target.nbytes:
             Device[self.device].allocator.copyout(target.cast("B"), self.opaque, self.offset)
         return target
 
     def check(self) -> None:
-        """Raise if the kernel that should have filled this buffer failed.
+        """Raise if the kernel that should have written this buffer failed.
 
         Raises:
             KernelError: naming that failure.
@@ -199,26 +201,26 @@ class Buffer:
                               "mend that failure and compute the value again") from self.failed
 
     def as_buffer(self) -> memoryview:
-        """A copy of the contents as bytes."""
+        """Return a copy of the contents as bytes."""
         return self.copyout(memoryview(bytearray(self.nbytes)))
 
     def host_view(self) -> memoryview | None:
-        """The bytes themselves where the host can address them."""
+        """Return the bytes without a copy, if the host can address them; else None."""
         return Device[self.device].allocator.host_view(self.opaque, self.offset, self.nbytes)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy as a one-dimensional NumPy array."""
+        """Return a copy as a one-dimensional NumPy array."""
         out = np.empty(self.size, self.dtype.numpy)
         self.copyout(out.view(np.uint8).data)
         return out
 
     def view(self, size: int, dtype: DType, offset: int) -> Buffer:
-        """``size`` elements of ``dtype`` of this buffer's memory, from byte ``offset`` on."""
+        """Return a view of ``size`` elements of ``dtype``, starting at byte ``offset``."""
         base = self if self.base is None else self.base
         return Buffer(self.device, size, dtype, self.options, base, self.offset + offset)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the contents: addresses mean nothing elsewhere. A view becomes a buffer of its own."""
+        """Pickle the contents, since addresses are meaningless elsewhere. A view becomes an independent buffer."""
         contents = bytes(self.as_buffer()) if self.is_allocated() else None
         return _loaded, (self.device, self.size, self.dtype, self.options, contents)
 
@@ -227,7 +229,7 @@ class Buffer:
 
 
 class Borrowed(Block):
-    """Memory that ``owner`` gives back when it dies: not before the device has done with it."""
+    """Memory of another library. ``owner`` is released when this block dies, after the device has finished its work."""
 
     __slots__ = ("device", "owner")
 
@@ -236,19 +238,19 @@ class Borrowed(Block):
         self.device, self.owner = device, owner
 
     def __del__(self) -> None:
-        with contextlib.suppress(DeviceError):  # a device that is lost
+        with contextlib.suppress(DeviceError):  # the device is lost
             Device[self.device].synchronize()
 
 
 def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:
-    """Elements at an address, as a buffer of a device whose handles are ``Block``s."""
+    """Return a buffer over memory at an address, on a device whose handles are ``Block``s."""
     found = Buffer(device, size, dtype, opaque=Borrowed(device, size * dtype.itemsize, address, owner))
     found.lent = True
     return found
 
 
 class _Owned(weakref.ref[Buffer]):
-    """A weak reference to a buffer that knows the memory to give back after the buffer's death."""
+    """A weak reference to a buffer that keeps the data needed to free its memory after its death."""
 
     __slots__ = ("allocator", "device", "nbytes", "opaque")
     allocator: Allocator
@@ -258,7 +260,7 @@ class _Owned(weakref.ref[Buffer]):
 
 
 _owned: set[Any] = set()
-_returned: deque[Any] = deque()  # of buffers that died: no callback runs Python code (core.weak)
+_returned: deque[Any] = deque()  # references of dead buffers, to be freed later: callbacks run no Python (core.weak)
 _note_death = _returned.append
 
 
@@ -267,7 +269,7 @@ def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def holders(device: str) -> str:
-    """Who holds the memory of a device: the largest buffers that are alive."""
+    """Return a text that lists the largest live buffers of a device."""
     sizes = Counter((b.dtype, b.size, b.origin) for b in (owned() for owned in list(_owned))
                     if b is not None and b.device == device)
     most = sorted(sizes.items(), key=lambda x: -x[1] * x[0][1] * x[0][0].itemsize)[:HOLDERS]
@@ -278,17 +280,17 @@ def holders(device: str) -> str:
 
 
 def damaged() -> list[Buffer]:
-    """Guarded buffers around which something has been written."""
+    """Return the guarded buffers whose guard areas have been overwritten."""
     return [b for b in (owned() for owned in list(_owned)) if b is not None and not b.is_intact()]
 
 
 def give_back() -> None:
-    """Free the memory of buffers that have died. Every allocation and every look at ``mem_used`` begins with this."""
-    forget_dead()  # nodes that only the table of nodes knows hold buffers
+    """Free the memory of dead buffers. Every allocation and every read of ``mem_used`` calls this first."""
+    forget_dead()  # dead nodes in the intern table still hold buffers
     while _returned:
         try:
             owned = _returned.popleft()
-        except IndexError:  # another thread took it
+        except IndexError:  # another thread emptied the queue
             return
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)
@@ -306,14 +308,14 @@ def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents:
 
 
 def copied(source: Buffer) -> Buffer:
-    """A buffer of its own with the same contents."""
+    """Return an independent buffer with the same contents."""
     target = Buffer(source.device, source.size, source.dtype)
     copy_buffer(target, source)
     return target
 
 
 def copy_buffer(target: Buffer, source: Buffer) -> None:
-    """Copy all bytes, straight where the host can address one of the two."""
+    """Copy all bytes; without an intermediate copy if the host can address one of the two buffers."""
     if not source.nbytes:
         return
     view = source.host_view()

@@ -1,4 +1,4 @@
-"""A loaded kernel, and launches of it: one at a time, or many made ready together."""
+"""Loaded kernels and their launches: single launches, and graphs of launches that are prepared once."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A loaded kernel, ready to be called with buffers in order and the values of its variables."""
+    """A loaded kernel, called with its buffers in order and the values of its variables."""
 
     def __init__(self, kernel: Launch, binary: bytes) -> None:
         self.kernel, self.binary = kernel, binary
@@ -24,12 +24,12 @@ class Program:
 
     @property
     def occupancy(self) -> float | None:
-        """The share of a multiprocessor's threads that its blocks can take at a time; None where there are none."""
+        """Resident threads of its blocks on a multiprocessor, as a fraction of the maximum; None on devices without."""
         return None
 
 
 class LaunchError(Exception):
-    """A launch failed. ``number``: which of a graph's, where that is known."""
+    """A failed launch. ``number``: its position in the graph, if known."""
 
     number: int | None = None
 
@@ -44,7 +44,8 @@ class Call:
 
 
 class Place(NamedTuple):
-    """Where a launch of a graph finds a buffer: base number ``base``, or a part of it from byte ``offset`` on."""
+    """The buffer argument of a graph's launch: base number ``base``, or the part of it that begins at byte
+    ``offset``."""
 
     base: int
     offset: int = 0
@@ -57,7 +58,7 @@ class Place(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """One kernel launch of a graph: buffers by place, variables by their number among the graph's values."""
+    """One kernel launch of a graph: its buffers as Places, its variables as positions in the graph's values."""
 
     program: Program
     places: tuple[Place, ...]
@@ -65,13 +66,13 @@ class Launched(NamedTuple):
 
 
 class Graph:
-    """Kernel launches in a fixed order, made ready once and run many times on other buffers and values.
+    """Kernel launches in a fixed order, prepared once and run many times with other buffers and values.
 
-    This one launches them one by one. A device that can do better returns a subclass from ``Compiled.graph``; it runs
-    the same launches, so what is captured does not depend on the device.
+    This base class launches them one by one. A device with native graphs returns a subclass from ``Compiled.graph``; it
+    runs the same launches, so a capture does not depend on the device.
 
     Attributes:
-        whole: a call that raises an error has launched nothing.
+        whole: True if a call that raises has launched nothing (all or nothing).
     """
 
     whole: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""A value over several devices as one buffer: a tuple of shards and how they make up the whole."""
+"""A value sharded over several devices, as one buffer: a tuple of parts and their layout."""
 from __future__ import annotations
 
 import math
@@ -11,7 +11,7 @@ from tinsmith.backend.memory import Buffer, Layout
 
 
 class Shards(Buffer):
-    """The parts of one value, each a buffer on a device of its own.
+    """The parts of one value, each a buffer on its own device.
 
     >>> parts = [Buffer("CPU", 2, dtypes.int32), Buffer("CPU:1", 1, dtypes.int32)]
     >>> for p, values in zip(parts, ([3, 4], [5])):
@@ -39,22 +39,22 @@ class Shards(Buffer):
 
     @property
     def opaque(self) -> Any:
-        """The parts' handles."""
+        """The handles of the parts."""
         return tuple(p.opaque for p in self.parts)
 
     def allocate(self) -> Buffer:
-        """Take the memory of all parts."""
+        """Allocate the memory of all parts."""
         for p in self.parts:
             p.allocate()
         return self
 
     def check(self) -> None:
-        """Raise if the kernel that should have filled one of the parts failed."""
+        """Raise if the kernel that should have written one of the parts failed."""
         for p in self.parts:
             p.check()
 
     def joined(self, parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """The whole as a line of elements, from the elements of each part (of the first, where each is the whole)."""
+        """Return the full value, flat, from the flat arrays of the parts (from the first part if replicated)."""
         layout = self._layout
         if layout.axis is None:
             return parts[0]
@@ -62,22 +62,22 @@ class Shards(Buffer):
         return np.concatenate(shaped, layout.axis).reshape(-1)
 
     def needed(self) -> tuple[Buffer, ...]:
-        """The parts that hold all of the value."""
+        """Return the parts that together hold the full value."""
         return self.parts[:1] if self._layout.axis is None else self.parts
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of the whole as a one-dimensional NumPy array."""
+        """Return a copy of the full value as a one-dimensional NumPy array."""
         return self.joined([p.numpy() for p in self.needed()])
 
     def copyout(self, target: memoryview) -> memoryview:
-        """Copy the whole into host bytes of the same size."""
+        """Copy the full value into host memory of the same size."""
         self.check()
         if target.nbytes:
             target.cast("B")[:] = self.numpy().view(np.uint8).data
         return target
 
     def copyin(self, source: memoryview) -> Buffer:
-        """Fill all parts from the host bytes of the whole."""
+        """Fill all parts from host memory that holds the full value."""
         whole = np.frombuffer(source, self.dtype.numpy).reshape(self.shape)
         layout = self._layout
         for n, p in enumerate(self.parts):
@@ -88,7 +88,7 @@ class Shards(Buffer):
         return self
 
     def host_view(self) -> memoryview | None:
-        """None: the bytes do not lie in one place."""
+        """Return None: the bytes are not contiguous in one memory."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,5 +99,5 @@ class Shards(Buffer):
 
 
 def flattened(buffers: Iterable[Buffer]) -> list[Buffer]:
-    """Buffers with those over several devices taken apart."""
+    """Return the buffers with each sharded one replaced by its parts."""
     return [p for b in buffers for p in (b.parts if isinstance(b, Shards) else (b,))]

@@ -1,4 +1,5 @@
-"""A device that is not on this machine: its source is written and shown, and another device runs the kernels."""
+"""A stand-in for a device that is not on this machine: its source is generated and shown, another device runs the
+kernels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from tinsmith.codegen.render.base import Renderer
 
 
 class _Compiler(Compiler):
-    """The runner's compiler, for the kernels that it runs; the shown source has no assembly."""
+    """The runner's compiler, for the kernels that it runs; it gives no assembly of the shown source."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
@@ -23,16 +24,16 @@ class _Compiler(Compiler):
 
 
 class StandIn(Compiled):
-    """``Device["METAL"]`` on a machine without Metal, for who asks for its source.
+    """``Device["METAL"]`` on a machine without Metal, for showing its source.
 
-    Programs are scheduled, and kernels written, for the device's own target; each kernel is compiled for ``runner`` as
-    well, in whose memory everything lies, so the values that a script reads are right.
+    Programs are scheduled, and kernels rendered, for the device's own target; each kernel is also compiled for
+    ``runner``, whose memory holds all buffers, so the values that a script reads are right.
 
     Args:
-        device: its canonical name.
-        renderer: writes the source.
-        runner: computes.
-        missing: why the device itself cannot be opened.
+        device: canonical name of the absent device.
+        renderer: renders the shown source.
+        runner: the device that runs the kernels.
+        missing: the error that opening the device itself raised.
     """
 
     def __init__(self, device: str, renderer: Renderer, runner: Compiled, missing: Exception) -> None:

@@ -1,4 +1,4 @@
-"""How long a kernel takes: the same launch many times over in one graph, the best of several rounds."""
+"""Kernel timing: the same launch repeated in one graph; the minimum over several rounds."""
 from __future__ import annotations
 
 import time
@@ -8,20 +8,20 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Launched, Place, Program
 
-ROUND = 300e-6  # seconds that a round should last, so that starting it does not count
-MOST = 1024  # launches of a round
+ROUND = 300e-6  # seconds that a round should last, so that the cost of starting it is negligible
+MOST = 1024  # launches per round, at most
 
 
 def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values: Sequence[int] = (),
                budget: float = 0.1, launches: int = 0, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one launch of ``program`` on ``buffers``, with what they hold in the caches as far as it fits.
+    """Return the seconds of one launch of ``program`` on ``buffers``, with warm caches.
 
     Args:
         device: canonical name.
-        values: of the program's variables, in order.
+        values: the values of the program's variables, in order.
         budget: seconds to spend; at least two rounds are run.
-        launches: how many make a round; as many as fill it unless given.
-        clock: what tells the time; ``time.process_time`` on a machine that others use, for work of one thread.
+        launches: launches per round; unless given, as many as take ``ROUND`` seconds.
+        clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
     """
     opened = Device[device]
     places, numbers = tuple(Place(n) for n in range(len(buffers))), tuple(range(len(values)))

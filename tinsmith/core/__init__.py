@@ -1,1 +1,1 @@
-"""Ground floor: dtypes, settings, errors, the disk cache, counters. Imports nothing else of the package."""
+"""The base layer: dtypes, settings, errors, the disk cache, counters. It imports no other part of the package."""

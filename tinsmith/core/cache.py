@@ -1,9 +1,9 @@
-"""A disk cache that survives kills, concurrent processes, a read-only home and its own deletion.
+"""A disk cache that tolerates killed and concurrent processes, a read-only home, and deletion of its own folder.
 
-One file per entry, named by its key's hash, written to a temporary name and renamed. Later processes run
-what it holds, so a signature in front of the data, over kind, key and data, is verified on reading: it takes the user's
-secret to make one (``core.private``). Entries are data, never pickles. Above ``CACHE_BYTES`` the entries used longest
-ago are dropped.
+One file per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold code
+that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
+(``core.private``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the least
+recently used entries are deleted.
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tinsmith.core.settings import settings
 
 _MAGIC = b"tinsmith2"
 _SIGNED = 32  # bytes of a signature
-_OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of entries, whole or not
-_PRUNE_EVERY = 256
+_OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of entries and of temporary files
+_PRUNE_EVERY = 256  # writes of this process
 _writes = 0
 
 
 def cache_key(*parts: str | bytes) -> str:
-    """A hex key over ``parts``; their boundaries count."""
+    """Return a SHA-256 hex key of ``parts``; the lengths are hashed too, so ("ab", "c") and ("a", "bc") differ."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -35,7 +35,8 @@ def cache_key(*parts: str | bytes) -> str:
 
 
 def _path(kind: str, key: str, secret: bytes) -> Path:
-    """Of an entry; in a shared folder other signers have theirs beside it."""
+    """Return the path of an entry; in a shared folder, the name includes the signer, so that each signer has its own
+    entry."""
     return cache_dir() / kind / key[:2] / (f"{key}-{_signer(secret)}" if settings.CACHE_SHARED else key)
 
 
@@ -51,7 +52,7 @@ def _signature(kind: str, key: str, data: bytes | memoryview, secret: bytes) -> 
 
 
 def cache_get(kind: str, key: str) -> bytes | None:
-    """The entry's data, or None if it is absent, unreadable, damaged or not signed by this user."""
+    """Return the data of an entry, or None if it is absent, unreadable, damaged or not signed by this user."""
     signed_with = secret() if settings.CACHELEVEL else None
     if signed_with is None:
         return None
@@ -72,7 +73,8 @@ def cache_get(kind: str, key: str) -> bytes | None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file that appears complete or not at all, whoever else reads or writes it; ``umask`` narrows ``mode``."""
+    """Write a file atomically: readers and other writers see it complete or not at all. ``umask`` restricts
+    ``mode``."""
     temporary = path.with_name(f".tmp{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as f:
@@ -84,7 +86,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def cache_put(kind: str, key: str, data: bytes) -> None:
-    """Store ``data``; where nothing can be written, silently keep none."""
+    """Store ``data``; do nothing if the cache is off or cannot be written."""
     global _writes
     signed_with = secret() if settings.CACHELEVEL else None
     if signed_with is None:
@@ -104,7 +106,7 @@ def cache_put(kind: str, key: str, data: bytes) -> None:
 
 
 def cache_entries() -> list[tuple[Path, int, float]]:
-    """Every entry as (path, bytes, time of last use), oldest first."""
+    """Return every entry as (path, bytes, time of last use), least recently used first."""
     found = []
     with contextlib.suppress(OSError):
         for path in cache_dir().rglob("*"):
@@ -116,9 +118,9 @@ def cache_entries() -> list[tuple[Path, int, float]]:
 
 
 def cache_prune(limit: int | None = None) -> int:
-    """Drop the entries used longest ago until at most ``limit`` bytes are left; returns how many were dropped.
+    """Delete the least recently used entries until at most ``limit`` bytes are left; return the number deleted.
 
-    Data sets and other downloads stay, since nothing here can make them again, and so does whatever else lies there.
+    Data sets and other downloads are kept, since they cannot be regenerated, and so are files of other programs.
     """
     entries = [e for e in cache_entries()
                if _OURS.fullmatch(e[0].name) and e[0].relative_to(cache_dir()).parts[0] not in DOWNLOADED]

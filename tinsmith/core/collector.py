@@ -1,4 +1,4 @@
-"""Python's garbage collector, put off where it would look through millions of live objects to find nothing."""
+"""Suspension of Python's garbage collector while many live objects are created, which it would scan in vain."""
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage is collected meanwhile; reference counts free what they always do.
+    """Disable the garbage collector inside the block; reference counting works as always.
 
     >>> with no_collection():
     ...     gc.isenabled()

@@ -1,4 +1,4 @@
-"""Counters over everything that ran in this process, and the timed lines of ``DEBUG=2``."""
+"""Process-wide counters of kernels, operations and memory, and the timed lines of ``DEBUG=2``."""
 from __future__ import annotations
 
 import atexit
@@ -11,17 +11,17 @@ from typing import Final, NamedTuple
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, visible_length, width
 
-BEGIN: Final = time.perf_counter()  # about when the package was imported
+BEGIN: Final = time.perf_counter()  # seconds; approximately the time of the package's import
 
 
 class _Counters:
-    """Totals since the start of the process (or the last ``reset``); ``mem_used`` are the bytes in buffers.
+    """Totals since the start of the process (or the last ``reset``); ``mem_used`` is the bytes in live buffers.
 
     Attributes:
-        memory: bytes in buffers, with those of buffers that have died and were not given back yet.
-        memory_on: the same by device.
-        peak_on: the most that it was, by device.
-        settle: gives them back; set by the package that owns the buffers.
+        memory: bytes in buffers, including dead buffers whose memory is not yet released.
+        memory_on: the same per device.
+        peak_on: the maximum of ``memory_on`` per device.
+        settle: callback that releases the memory of dead buffers; set by ``backend.memory``.
     """
 
     __slots__ = ("compile_count", "global_mem", "global_ops", "kernel_count", "memory", "memory_on", "peak_on",
@@ -35,7 +35,7 @@ class _Counters:
         self.reset()
 
     def reset(self) -> None:
-        """Set every counter but ``mem_used`` to zero; the peaks begin at what is in use now."""
+        """Set every counter except ``mem_used`` to zero; peaks restart from the current use."""
         if self.settle is not None:
             self.settle()
         self.peak_on = self.memory_on.copy()
@@ -44,21 +44,21 @@ class _Counters:
 
     @property
     def mem_used(self) -> int:
-        """Bytes in buffers that are alive."""
+        """Bytes in live buffers."""
         if self.settle is not None:
             self.settle()
         return self.memory
 
     @property
     def mem_used_per_device(self) -> dict[str, int]:
-        """Bytes in buffers that are alive, of each device that has any."""
+        """Bytes in live buffers, per device that has any."""
         if self.settle is not None:
             self.settle()
         return {device: nbytes for device, nbytes in self.memory_on.items() if nbytes}
 
     @property
     def mem_peak_per_device(self) -> dict[str, int]:
-        """The most bytes that were in buffers at a time since the last ``reset``, by device."""
+        """Peak bytes in buffers since the last ``reset``, per device."""
         return {device: nbytes for device, nbytes in self.peak_on.items() if nbytes}
 
 
@@ -66,9 +66,12 @@ GlobalCounters: Final = _Counters()
 
 
 class Ran(NamedTuple):
-    """One thing a queue did: a kernel, a copy or a synchronization. ``lines``: (method, file, line) of the user's that
-    it computes; ``start`` on the clock of ``time.perf_counter``; ``key`` tells kernels of one name apart;
-    ``occupancy`` as a ``Program`` has it, ``unit`` as a ``Launch``."""
+    """A completed queue operation: a kernel, a copy or a synchronization.
+
+    ``lines``: the user's lines that it computes, as (method, file, line). ``start``: on the clock of
+    ``time.perf_counter``. ``key`` distinguishes kernels of the same name. ``occupancy``: as of ``Program``. ``unit``:
+    as of ``Launch``.
+    """
 
     device: str
     name: str
@@ -98,9 +101,10 @@ def report(ran: Ran) -> None:
 
 
 def timed_line(ran: Ran) -> str:
-    """The line of ``DEBUG=2``: device, number, name, arguments, memory, time/total, speed, methods that it computes.
+    """Return the ``DEBUG=2`` line: device, number, name, arguments, memory, time/total, throughput, methods it
+    computes.
 
-    Where the line would grow wider than the terminal, the first methods are left out; ``DEBUG=3`` shows all of them.
+    If the line is wider than the terminal, the first methods are omitted; ``DEBUG=3`` shows all of them.
     """
     color = {"kernel": "green", "copy": "yellow"}.get(ran.kind, "gray")
     rate = max(ran.seconds, 1e-9) * 1e9
@@ -112,14 +116,14 @@ def timed_line(ran: Ran) -> str:
     )
     methods = [m for m in ran.origin if m]
     used = visible_length(line) + 1
-    room = width() - used if used < width() else 2 * width() - used - 8  # folded, where the terminal is narrow
+    room = width() - used if used < width() else 2 * width() - used - 8  # narrow terminal: the line is folded
     forms = [str(methods), *(f"[…, {str(methods[i:])[1:]}" for i in range(1, len(methods))), str(methods[-1:]), ""]
     text = next(form for form in forms if len(form) <= room or not form) if methods else ""
     return f"{line} {text}".rstrip()
 
 
 def _number(value: float, width: int) -> str:
-    """At least ``width`` columns, with as many decimals as fit, two at most.
+    """Format with at least ``width`` columns and as many decimals (at most two) as fit.
 
     >>> [_number(v, 6) for v in (1.5, 1234.56, 123456.7)]
     ['  1.50', '1234.6', '123457']
@@ -138,7 +142,7 @@ def _print_summary_at_exit() -> None:
 
 
 def print_summary(pid: int | None = None) -> None:
-    """The closing line of ``DEBUG=2``: average speed and totals."""
+    """Print the final line of ``DEBUG=2``: average throughput and totals."""
     if pid is not None and pid != os.getpid():
         return
     g = GlobalCounters

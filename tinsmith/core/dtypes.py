@@ -1,7 +1,7 @@
-"""Data types: what a tensor element is, how two types promote, and what each type is called.
+"""Data types: element types, their promotion lattice, and their names in C, NumPy and PyTorch.
 
-``dtypes.float32`` and its friends are the only instances a user meets. A vector type, ``dtypes.float32.vec(16)``, and a
-pointer type, ``dtypes.float32.ptr()``, appear in linear programs only.
+Users meet only scalar types such as ``dtypes.float32``. Vector types, ``dtypes.float32.vec(16)``, and pointer types,
+``dtypes.float32.ptr()``, occur only in linear programs.
 """
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Kind = Literal["bool", "int", "uint", "float", "void"]
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type; instances are unique, so they compare by identity and hash fast.
+    """An element type. Instances are unique, so they compare by identity and hash fast.
 
-    ``count`` > 1 makes it a vector of that many lanes; ``pointer`` makes it the address of such elements.
+    ``count`` > 1: a vector type with that many lanes. ``pointer``: the address of such elements.
     """
 
     name: str
@@ -55,11 +55,11 @@ class DType:
         return self if self.count == 1 and not self.pointer else _BY_NAME[self.name]
 
     def vec(self, count: int) -> DType:
-        """A vector of ``count`` lanes of this type; ``vec(1)`` is the type itself."""
+        """Return the vector type of ``count`` lanes; ``vec(1)`` is the scalar type."""
         return self.scalar if count == 1 else _derived(self.name, count, False)
 
     def ptr(self) -> DType:
-        """The type of a pointer to elements of this type."""
+        """Return the pointer type to elements of this type."""
         return _derived(self.name, self.count, True)
 
     @property
@@ -68,7 +68,7 @@ class DType:
 
     @property
     def is_int(self) -> bool:
-        """Signed or unsigned integer (not bool)."""
+        """True for signed and unsigned integers (not bool)."""
         return self.kind in ("int", "uint")
 
     @property
@@ -85,30 +85,30 @@ class DType:
 
     @property
     def bitsize(self) -> int:
-        """``bits``, by tinygrad's name."""
+        """``bits``, under tinygrad's name."""
         return self.bits
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype with the same bits (``ml_dtypes`` supplies bfloat16)."""
+        """The NumPy dtype with the same bits (``ml_dtypes`` supplies bfloat16 and fp8)."""
         return _NUMPY[self.name]
 
     @property
     def min(self) -> int | float | bool:
-        """Smallest value: ``-inf`` for floats."""
+        """Least value; ``-inf`` for floats."""
         if self.is_float:
             return float("-inf")
         return False if self.is_bool else (0 if self.kind == "uint" else -(1 << (self.bits - 1)))
 
     @property
     def max(self) -> int | float | bool:
-        """Largest value: ``inf`` for floats."""
+        """Greatest value; ``inf`` for floats."""
         if self.is_float:
             return float("inf")
         return True if self.is_bool else (1 << (self.bits - (self.kind == "int"))) - 1
 
     def as_const(self, value: Any) -> int | float | bool:
-        """``value`` as the Python scalar that this type would hold (integers wrap, floats round).
+        """Return ``value`` converted to this type, as a Python scalar (integers wrap, floats round).
 
         >>> dtypes.uint8.as_const(257), dtypes.float16.as_const(0.1)
         (1, 0.0999755859375)
@@ -133,7 +133,7 @@ def _round_float(dtype: DType, value: float) -> float:
 
 
 def rounded_to_tf32(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """float32 with 10 bits of significand: the nearest, of two the even one (PTX ISA, ``cvt.rn.tf32.f32``).
+    """Round float32 to 10 explicit significand bits, to nearest even (PTX ISA, ``cvt.rn.tf32.f32``).
 
     >>> rounded_to_tf32(np.float32([1 + 2**-12, 1 + 2**-11, 1 + 3 * 2**-11])).tolist()
     [1.0, 1.0, 1.001953125]
@@ -166,15 +166,15 @@ _SCALARS: Final = (
     DType("float64", "double", "float", 8, 12),
 )
 _BY_NAME: Final = {d.name: d for d in _SCALARS}
-# ``index`` counts loops and addresses elements: as wide as the device likes, written ``int`` as in the tutorials.
-# ``tf32`` is what some matrix units multiply: float32 of which 10 bits of the significand are kept. A CAST rounds.
+# ``index``: loop counters and addresses; the width is the device's choice; printed as ``int``, as in the tutorials.
+# ``tf32``: operand type of some matrix units: float32 with 10 explicit significand bits. A CAST to it rounds.
 _INTERNAL: Final = ("void", "index", "tf32")
 _SHORT_NAME: Final = {
     "index": "int",
     "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
     "int64": "long", "uint64": "ulong", "float16": "half", "float32": "float", "float64": "double",
 }
-# Types that NumPy lacks and ml_dtypes supplies.
+# Types that NumPy lacks; supplied by ml_dtypes.
 _ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2",
                      "fp8e4m3fnuz": "float8_e4m3fnuz", "fp8e5m2fnuz": "float8_e5m2fnuz"}
 _NUMPY: Final[dict[str, np.dtype[Any]]] = {
@@ -186,7 +186,7 @@ _OF_NUMPY: Final = {kind.name: name for name, kind in _NUMPY.items() if name not
 
 
 class FloatInfo(NamedTuple):
-    """A float format: the widths of its fields, and what follows from them.
+    """A float format: field widths in bits, and the derived limits.
 
     >>> exponent, mantissa = dtypes.finfo(dtypes.float16)[:2]
     >>> exponent, mantissa, dtypes.finfo(dtypes.float16).max
@@ -271,30 +271,30 @@ class dtypes(metaclass=_DTypesMeta):
 
     @staticmethod
     def is_float(dtype: DTypeLike) -> _PythonBool:
-        """Whether ``dtype`` is a float: ``dtype.is_float``."""
+        """Return True if ``dtype`` is a float: ``dtype.is_float``."""
         return to_dtype(dtype).is_float
 
     @staticmethod
     def is_int(dtype: DTypeLike) -> _PythonBool:
-        """Whether ``dtype`` is a signed or unsigned integer, not bool: ``dtype.is_int``."""
+        """Return True if ``dtype`` is a signed or unsigned integer, not bool: ``dtype.is_int``."""
         return to_dtype(dtype).is_int
 
     @staticmethod
     def is_unsigned(dtype: DTypeLike) -> _PythonBool:
-        """Whether ``dtype`` is an unsigned integer."""
+        """Return True if ``dtype`` is an unsigned integer."""
         return to_dtype(dtype).kind == "uint"
 
     @staticmethod
     def is_bool(dtype: DTypeLike) -> _PythonBool:
-        """Whether ``dtype`` is bool: ``dtype.is_bool``."""
+        """Return True if ``dtype`` is bool: ``dtype.is_bool``."""
         return to_dtype(dtype).is_bool
 
     @staticmethod
     def finfo(dtype: DTypeLike) -> FloatInfo:
-        """What a float format can express, as NumPy's and PyTorch's ``finfo`` say.
+        """Return the widths and limits of a float format, as NumPy's and PyTorch's ``finfo`` do.
 
         Raises:
-            DTypeError: for what is no float.
+            DTypeError: if ``dtype`` is not a float.
         """
         dtype = to_dtype(dtype)
         if not dtype.is_float:
@@ -305,10 +305,10 @@ class dtypes(metaclass=_DTypesMeta):
 
     @staticmethod
     def from_numpy(dtype: npt.DTypeLike) -> DType:
-        """The tinsmith dtype of a NumPy dtype.
+        """Return the tinsmith dtype of a NumPy dtype.
 
         Raises:
-            DTypeError: if NumPy's type has no counterpart (complex, strings, objects).
+            DTypeError: if the NumPy type has no counterpart (complex, strings, objects).
         """
         name = np.dtype(dtype).name
         if name not in _OF_NUMPY:
@@ -317,7 +317,8 @@ class dtypes(metaclass=_DTypesMeta):
 
     @staticmethod
     def of(value: Any) -> DType:
-        """The dtype of a Python scalar: bool, default float, or the default int, wider where the number needs it.
+        """Return the dtype of a Python scalar: bool, the default float, or the default int (a wider one if the value
+        needs it).
 
         Raises:
             DTypeError: if no dtype holds the integer.
@@ -334,7 +335,7 @@ class dtypes(metaclass=_DTypesMeta):
 
     @staticmethod
     def from_py(value: Any) -> DType:
-        """The dtype that a tensor of a Python value, or of nested lists of them, has.
+        """Return the dtype of a tensor made from a Python scalar or from nested lists of them.
 
         >>> dtypes.from_py(2), dtypes.from_py([1, 2.5]), dtypes.from_py(True)
         (dtypes.int, dtypes.float, dtypes.bool)
@@ -345,25 +346,26 @@ class dtypes(metaclass=_DTypesMeta):
 
 
 class _HasItemsize(Protocol):
-    """What other libraries' dtypes have: PyTorch's ``torch.bfloat16``."""
+    """The protocol of other libraries' dtypes, such as PyTorch's ``torch.bfloat16``."""
 
     @property
     def itemsize(self) -> _PythonInt: ...
 
 
-DTypeLike = DType | str | type | _HasItemsize  # whatever ``to_dtype`` reads
+DTypeLike = DType | str | type | _HasItemsize  # what ``to_dtype`` accepts
 
 
 def to_dtype(value: DTypeLike) -> DType:
-    """A dtype from itself, its name, a dtype or scalar type of NumPy, PyTorch or JAX, or Python's ``bool int float``.
+    """Return the DType for a DType, a name, a dtype or scalar type of NumPy, PyTorch or JAX, or Python's ``bool int
+    float``.
 
-    Python's types are those of Python's numbers in a tensor: ``float`` is the default float, ``int`` the default int.
+    Python's ``float`` means the default float and ``int`` the default int, as for Python numbers in a tensor.
 
     >>> to_dtype("float16"), to_dtype(np.uint8), to_dtype(np.dtype("<f8")), to_dtype(float)
     (dtypes.half, dtypes.uchar, dtypes.double, dtypes.float)
 
     Raises:
-        DTypeError: if there is none like it.
+        DTypeError: if there is no such dtype.
     """
     if isinstance(value, DType):
         return value
@@ -371,7 +373,7 @@ def to_dtype(value: DTypeLike) -> DType:
         return _OF_PYTHON[value]()
     named = isinstance(value, str) or type(value).__module__ == "torch"
     name = str(value).removeprefix("dtypes.").removeprefix("torch.") if named else _numpy_name(value)
-    found = getattr(dtypes, name, None) if name != "tf32" else None  # no tensor has it
+    found = getattr(dtypes, name, None) if name != "tf32" else None  # internal: no tensor has this dtype
     if not isinstance(found, DType):
         found = _BY_NAME.get(_OF_NUMPY.get(name) or _OF_NUMPY.get(_numpy_name(name), ""))
     if found is None:
@@ -385,14 +387,14 @@ _OF_PYTHON: Final = {bool: lambda: dtypes.bool, int: lambda: dtypes.default_int,
 
 
 def _numpy_name(value: Any) -> str:
-    """NumPy's name of what NumPy takes for a dtype; empty for anything else."""
+    """Return NumPy's name of a dtype that NumPy accepts; "" for anything else."""
     try:
         return "" if value is None else np.dtype(value).name
     except (TypeError, ValueError):
         return ""
 
 
-# Promotion lattice (JAX's, without weak types): each type and the types directly above it.
+# Promotion lattice (JAX's, without weak types): type → the types directly above it.
 _LEAST_FLOATS: Final = ("fp8e4m3", "fp8e5m2", "fp8e4m3fnuz", "fp8e5m2fnuz", "float16", "bfloat16")
 _ABOVE: Final[dict[str, tuple[str, ...]]] = {
     "bool": ("int8", "uint8"), "int8": ("int16",), "int16": ("int32",), "int32": ("int64",),
@@ -410,9 +412,9 @@ def _all_above(name: str) -> frozenset[str]:
 
 
 def promote(*types: DType) -> DType:
-    """The smallest type that every one of ``types`` promotes to (the lattice of JAX's type promotion page).
+    """Return the least upper bound of ``types`` in the promotion lattice (JAX's, without weak types).
 
-    Integers that no integer type holds together, int64 and uint64, become the default float.
+    Integers without a common integer type, int64 and uint64, promote to the default float.
 
     >>> promote(dtypes.int8, dtypes.uint8), promote(dtypes.int64, dtypes.float16)
     (dtypes.short, dtypes.half)
@@ -431,7 +433,7 @@ def _promote(*types: DType) -> DType:
 
 @functools.cache
 def sum_dtype(dtype: DType) -> DType:
-    """What a sum of ``dtype`` is counted in: integers narrower than 32 bits widen to 32, the rest stay."""
+    """Return the dtype of a sum over ``dtype``: bool and integers narrower than 32 bits widen to 32, others stay."""
     if dtype.is_bool:
         return dtypes.int32
     if dtype.is_int and dtype.itemsize < 4:

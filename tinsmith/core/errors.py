@@ -1,6 +1,6 @@
-"""Errors a user can act on: each has a stable id, names the op, and says what would mend it.
+"""User-facing errors: each has a stable id, names the op, and says what would fix it.
 
-Every class also inherits from the built-in exception that Python programmers would catch for the same mistake.
+Every class also inherits from the built-in exception that a Python programmer would catch for the same mistake.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class _Short(reprlib.Repr):
-    """A value on one short line. Of arrays and tensors, whose values may be many or not yet computed, only shapes."""
+    """Repr on one short line; arrays and tensors, which may be large or not yet computed, show only their shapes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ _short = _Short()
 
 
 def shown(value: Any) -> str:
-    """A value and its type, on one short line, for an error message.
+    """Return a value and its type on one short line, for an error message.
 
     >>> shown("a"), shown(np.zeros((2, 2))), shown([np.zeros(9), 1])
     ("'a' (str)", 'ndarray of shape (2, 2)', '[<ndarray (9,)>, 1] (list)')
@@ -46,11 +46,11 @@ def shown(value: Any) -> str:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # Python's own ways of running and importing
+_NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
 
 
 def place(file: str, line: int) -> str:
-    """A user's line as messages and tables name it; a notebook's cell as its prompt does.
+    """Return ``file:line`` for messages and tables; a notebook cell is named as in its prompt.
 
     >>> place("/home/me/train.py", 3)
     'train.py:3'
@@ -62,12 +62,12 @@ def place(file: str, line: int) -> str:
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that is not inside this package: the line the user wrote."""
+    """Return the innermost frame outside this package: the user's line."""
     return _user_call()[0]
 
 
 def _user_call() -> tuple[FrameType | None, FrameType]:
-    """The user's frame, and that of the function of this package that it called."""
+    """Return the user's frame, and the frame of the function of this package that it called."""
     frame: FrameType | None = sys._getframe(1)
     called = sys._getframe(1)
     while frame is not None and (frame.f_code.co_filename.startswith(_NOT_THE_USER) or _generated(frame)):
@@ -76,13 +76,13 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
 
 
 def _generated(frame: FrameType) -> bool:
-    """Whether it is a method that ``dataclass`` wrote for a class of this package."""
+    """Return True if the frame is a method that ``dataclass`` generated for a class of this package."""
     return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tinsmith.")
 
 
 def _name_of_call(called: FrameType) -> str:
-    """The method or layer that the user called; empty for an operator, or for what Python calls by itself: these the
-    message names in its own way."""
+    """Return the name of the method or layer that the user called; "" for operators and methods that Python calls
+    implicitly, which messages name differently."""
     name = called.f_code.co_name
     if name in ("__init__", "__call__"):
         return type(called.f_locals.get("self")).__name__
@@ -90,7 +90,7 @@ def _name_of_call(called: FrameType) -> str:
 
 
 def user_line() -> tuple[str, int]:
-    """File and line of the user's code that led here; ``("<unknown>", 0)`` if there is none."""
+    """Return file and line of the innermost user frame; ``("<unknown>", 0)`` if there is none."""
     frame = user_frame()
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
@@ -99,10 +99,10 @@ class TinsmithError(RuntimeError):
     """Base of all errors that a user's program can cause.
 
     Args:
-        op: the operation that refused, as the user called it.
+        op: the operation that failed, by the name that the user called.
         message: what is wrong, with the shapes, dtypes and devices involved.
         mend: what would fix it.
-        at: file and line to name; the line that the user's program is at unless given.
+        at: file and line to name; the user's current line unless given.
     """
 
     id = "E000"
@@ -176,7 +176,7 @@ class OutOfMemoryError(TinsmithError, MemoryError):
     """A buffer that does not fit into the device's memory, or a program that misses its memory budget.
 
     Attributes:
-        plan: what the program was going to take, if one was running: it is shown below the message.
+        plan: the memory plan of the running program, if any; shown below the message.
     """
 
     id = "E041"

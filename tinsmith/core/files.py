@@ -1,4 +1,4 @@
-"""Files from the network, downloaded once."""
+"""Download of files, cached on disk."""
 from __future__ import annotations
 
 import hashlib
@@ -13,20 +13,20 @@ TIMEOUT = 10.0
 
 def fetched(url: str, name: str | None = None, subdir: str | None = None, again: bool = False,
             headers: dict[str, str] | None = None) -> Path:
-    """The file with what is at ``url``; a path is itself.
+    """Return the path of the downloaded file; a ``url`` that is a path is returned as it is.
 
     Args:
-        name: of the file among the cached ones; made of the URL unless given.
-        again: download it though it is there.
+        name: file name in the cache; the hash of the URL unless given.
+        again: download even if the file is cached.
 
     Raises:
-        OSError: if it cannot be had.
+        OSError: if the download or the write fails.
     """
     if url.startswith(("/", ".")):
         return Path(url)
     path = cache_dir() / "downloads" / (subdir or "") / (name or hashlib.sha256(url.encode()).hexdigest())
     if not path.is_file() or again:
-        request = importlib.import_module("urllib.request")  # at its first use: importing tinsmith stays fast
+        request = importlib.import_module("urllib.request")  # lazy import: importing tinsmith stays fast
         with request.urlopen(request.Request(url, headers=headers or {}), timeout=TIMEOUT) as reply:
             data = reply.read()
         make_private(cache_dir())

@@ -1,11 +1,12 @@
-"""Exceptions that a handler of a signal raised, wherever the program was."""
+"""Recognition of exceptions raised by signal handlers."""
 from __future__ import annotations
 
 
 def is_from_handler(error: BaseException) -> bool:
-    """Return True if a signal's handler raised ``error``: who explains or drops errors must let it go on as it is.
+    """Return True if a signal handler raised ``error``; code that explains or drops errors must re-raise such an error
+    as it is.
 
-    Python calls a handler with the frame that it interrupts, which no other call gets.
+    Python passes a handler the frame that it interrupts; no other function receives its caller's frame.
 
     >>> import signal
     >>> def stop(number, frame): raise TimeoutError
@@ -29,9 +30,9 @@ def is_from_handler(error: BaseException) -> bool:
 
 
 def raised_by_handler(error: BaseException | None) -> BaseException | None:
-    """Return ``error``, or what it came on top of, if a signal's handler raised that; else None.
+    """Return the first error in the chain from ``error`` through its contexts that a signal handler raised; else None.
 
-    Python's locks are not proof against handlers: one that comes while a thread starts ends in a RuntimeError.
+    The chain matters because a handler that raises while a thread starts causes a RuntimeError in Python's locks.
     """
     while error is not None and not is_from_handler(error):
         error = error.__context__

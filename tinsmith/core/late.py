@@ -1,4 +1,4 @@
-"""Modules that most programs never ask for are imported when something in them is first used."""
+"""Lazy import: a module is imported when one of its attributes is first used."""
 from __future__ import annotations
 
 import importlib
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Late:
-    """Stands for a module until then. Who names one says to type checkers what it is:
+    """A placeholder for a module that is imported on first attribute access. For type checkers, write:
 
     ``if TYPE_CHECKING: from package import module`` ``else: module = Late("package.module")``.
 

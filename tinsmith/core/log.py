@@ -1,4 +1,4 @@
-"""What is worth a line in a log: ``logging.getLogger("tinsmith")``. What ``DEBUG`` prints is asked for, and no log."""
+"""The package's logger, ``logging.getLogger("tinsmith")``. ``DEBUG`` output is printed and does not go through it."""
 from __future__ import annotations
 
 import importlib
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def log() -> logging.Logger:
-    """The logger of this package; warnings go to standard error where nobody has set up logging.
+    """Return the package's logger; without logging configuration, warnings go to standard error.
 
     >>> log().name
     'tinsmith'
     """
-    found: logging.Logger = importlib.import_module("logging").getLogger("tinsmith")  # at its first use: it takes time
+    found: logging.Logger = importlib.import_module("logging").getLogger("tinsmith")  # lazy import: it is slow
     return found

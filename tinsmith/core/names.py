@@ -1,4 +1,4 @@
-"""Names that do not exist: errors that say which one was meant."""
+"""Unknown names and keywords: errors that suggest the intended one, and translation of PyTorch's argument names."""
 from __future__ import annotations
 
 import difflib
@@ -12,9 +12,9 @@ from tinsmith.core.errors import KeywordError, UnknownNameError
 
 T = TypeVar("T")
 
-_OF_INSTANCES: Final = ("__init__", "__call__")  # methods that the user calls by their class
+_OF_INSTANCES: Final = ("__init__", "__call__")  # methods that errors name by their class
 
-# What PyTorch calls an argument, and what it may be called here, where both mean the same.
+# PyTorch's argument name → our names with the same meaning; translated silently.
 _PYTORCH: Final = {
     "other": ("x",), "exponent": ("x",), "vec2": ("x",), "tensor": ("w",), "y": ("other",), "B": ("other",),
     "input2": ("factor", "other"), "size": ("shape", "dims"), "dims": ("axes",), "dimension": ("dim",),
@@ -24,11 +24,11 @@ _PYTORCH: Final = {
     "rcond": ("rtol",), "tol": ("rtol",), "negative_slope": ("neg_slope",), "pad": ("padding",), "target": ("Y",),
     "test_element": ("test_elements",), "num_features": ("sz",), "num_embeddings": ("vocab_size",),
     "embedding_dim": ("embed_size",), "normalized_shape": ("dim",), "from": ("low", "a"), "to": ("high", "b")}
-# Those that say how to compute, not what.
+# Keywords that affect only how a result is computed, and are ignored.
 _NEEDLESS: Final = frozenset((
     "non_blocking", "memory_format", "pin_memory", "sparse_grad", "assume_unique", "driver", "compute_mode",
     "set_to_none", "foreach", "fused", "capturable", "persistent_workers"))
-# What other libraries call a keyword of ours: only told, since their values may be others.
+# Other libraries' keyword → ours: suggested in the error but not translated, since the values may differ.
 _ELSEWHERE: Final = {
     "learning_rate": ("lr",), "betas": ("b1", "b2"), "beta_1": ("b1",), "beta_2": ("b2",), "epsilon": ("eps",),
     "decay": ("weight_decay",), "parameters": ("params",), "var_list": ("params",), "normalized_shape": ("axis",),
@@ -40,7 +40,7 @@ def _each(names: str, mend: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), mend)
 
 
-# Keywords of PyTorch's that nothing here is called, and what does their work.
+# PyTorch keywords without a counterpart → what to use instead.
 _INSTEAD: Final = {
     **_each("size_average reduce", 'reduction="mean", "sum" or "none"'),
     **_each("foreach fused capturable", f"{_NONE}; a step is one program"),
@@ -67,7 +67,7 @@ _INSTEAD: Final = {
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """The one of ``known`` that ``name`` was meant to be; empty if none is near: ``least`` of 1 is the same name.
+    """Return the name in ``known`` closest to ``name``; "" if the similarity is below ``least`` (1: identical).
 
     >>> nearest("axsi", ["axis", "keepdim"]), nearest("colour", ["axis", "keepdim"])
     ('axis', '')
@@ -76,12 +76,12 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def unknown(owner: str, name: str, known: Iterable[str]) -> Any:
-    """The error for an attribute that ``owner`` has not.
+    """Return the error for an attribute that ``owner`` does not have, with a suggestion.
 
     >>> print(unknown("dtypes", "flaot32", ["float32", "int32"]).mend)
     did you mean dtypes.float32?
     """
-    if name.startswith("_"):  # what Python and other libraries look for: nobody has mistyped it
+    if name.startswith("_"):  # probed by Python and other libraries, no user's typo
         return AttributeError(f"{owner} has no attribute {name!r}", name=name)
     known = [k for k in known if not k.startswith("_")]
     close = nearest(name, known)
@@ -90,28 +90,28 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> Any:
 
 
 def guide(*owners: type | ModuleType) -> None:
-    """Let classes and modules explain names that modules, and keywords that public functions do not have; ``dir`` of a
-    module shows its public names."""
+    """Make the public names of classes and modules report unknown attributes and keywords with suggestions; ``dir`` of
+    a module shows its public names."""
     for owner in owners:
         if isinstance(owner, ModuleType):
             vars(owner).setdefault("__getattr__", functools.partial(_no_name, owner))
             vars(owner).setdefault("__dir__", functools.partial(public, owner))
         for name, value in list(vars(owner).items()):
             kind = type(value)
-            base = isinstance(owner, ModuleType) and kind is type  # its __init__ is that of public classes
+            base = isinstance(owner, ModuleType) and kind is type  # public classes inherit its __init__
             if name.startswith("_") and name not in _OF_INSTANCES and not base:
                 continue
             if kind in (staticmethod, classmethod):
                 setattr(owner, name, kind(guided(value.__func__)))
             elif callable(value) and hasattr(value, "__code__") and value.__module__ == _module(owner):
-                if not inspect.unwrap(value).__code__.co_flags & inspect.CO_VARKEYWORDS:  # it takes any name itself
+                if not inspect.unwrap(value).__code__.co_flags & inspect.CO_VARKEYWORDS:  # it takes any keyword
                     setattr(owner, name, guided(value))
             elif isinstance(owner, ModuleType) and kind is type and value.__module__ == owner.__name__:
                 guide(value)
 
 
 def public(module: ModuleType) -> list[str]:
-    """What ``dir`` shows of a module: ``__all__``, or what the module defines; and Python's own names.
+    """Return the names that ``dir`` shows of a module: ``__all__`` or the names it defines, and Python's own names.
 
     >>> import json
     >>> [name for name in public(json) if not name.startswith("__")][3:]
@@ -134,7 +134,7 @@ def _module(owner: type | ModuleType) -> str:
 
 
 def guided(function: Callable[..., T]) -> Callable[..., T]:
-    """``function``, which takes PyTorch's names of its arguments, too, and says what it takes when a keyword is wrong.
+    """Wrap ``function`` so that it also accepts PyTorch's argument names, and lists its keywords if one is unknown.
 
     >>> def area(width, height=1):
     ...     return width * height
@@ -165,18 +165,18 @@ def guided(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args, **keywords)
 
     found: Any = functools.wraps(function)(init if has_self else call)
-    found.__code__ = found.__code__.replace(co_name=function.__name__)  # nodes and errors name what the user called
+    found.__code__ = found.__code__.replace(co_name=function.__name__)  # nodes and errors show the user's name
     made: Callable[..., T] = found
     return made
 
 
 def _translated(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call that failed, by our names.
+    """Return the arguments of a failed call, with keywords translated to our names.
 
     Raises:
-        KeywordError: if one is none of the function's.
-        TypeError: the one that is handled, if no keyword was wrong.
+        KeywordError: if the function has no such keyword.
+        TypeError: re-raised from the failed call, if no keyword was wrong.
     """
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__

@@ -1,4 +1,4 @@
-"""Who watches how programs are made: a trace is the observer, and passes and rules tell it what they made."""
+"""The observer hook of the compiler: passes and rewrite rules report their results to the current trace."""
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Told of every pass, after the rewrites that it made. ``seen``: what nodes became in this pass."""
+    """The receiver of every pass's result and of the rewrites in it. ``seen``: old node → new node in this pass."""
 
     seen: dict[Any, Any]
 
@@ -24,7 +24,7 @@ observed = _Observed()
 
 
 def passed(name: str, value: T) -> T:
-    """``value``, which the pass ``name`` made: the observer sees it if there is one.
+    """Return ``value``, the result of the pass ``name``, after reporting it to the observer, if any.
 
     >>> passed("simplify", 3)
     3

@@ -1,4 +1,4 @@
-"""Lists that every thread has for itself."""
+"""Thread-local lists."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class OfThread(Generic[T]):
-    """A list of which each thread sees what it put there itself.
+    """A list whose contents are separate for each thread.
 
     >>> listeners = OfThread()
     >>> listeners.append(1); list(listeners), bool(listeners)
@@ -37,20 +37,20 @@ class OfThread(Generic[T]):
             del self._all[get_ident()]
 
     def pop(self) -> T:
-        """Take out what came last."""
+        """Remove and return the last item of this thread."""
         value = self._all[get_ident()][-1]
         self.remove(value)
         return value
 
     def elsewhere(self) -> list[T]:
-        """What other threads put there."""
+        """Return the items of all other threads."""
         if not self._all:
             return []
         me = get_ident()
         return [value for thread, values in list(self._all.items()) if thread != me for value in list(values)]
 
     def exchange(self, values: list[T]) -> list[T]:
-        """Put others in the place of this thread's, which are returned."""
+        """Replace this thread's items by ``values``; return the old ones."""
         before = self._all.pop(get_ident(), [])
         if values:
             self._all[get_ident()] = values

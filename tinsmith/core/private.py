@@ -1,7 +1,7 @@
-"""Whose disk cache it is: a folder that is its user's alone, and the secret that entries are signed with.
+"""Ownership of the disk cache: a folder private to its user, and the secret that signs its entries.
 
-The cache holds native code that later processes run, so nobody else may put anything in it. Both are checked once per
-process; where either is not as it should be, nothing is cached and one warning names the reason and the remedy.
+The cache holds native code that later processes run, so nobody else may be able to add entries. Folder and key file are
+checked once per process; if either is unsafe, nothing is cached, and one warning names the reason and the remedy.
 """
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from pathlib import Path
 from tinsmith.core.log import log
 from tinsmith.core.settings import settings
 
-DOWNLOADED = ("datasets", "downloads")  # folders of the cache whose files nothing here can make again
-_LEAST = 32  # bytes of a secret
+DOWNLOADED = ("datasets", "downloads")  # folders of the cache whose files cannot be regenerated
+_LEAST = 32  # bytes of a secret, at least
 _XDG = {"user_cache_dir": ("XDG_CACHE_HOME", ".cache"), "user_data_dir": ("XDG_DATA_HOME", ".local/share")}
 
 
 def cache_dir() -> Path:
-    """Where entries live: ``CACHE_DIR``, else the platform's user cache directory."""
+    """Return the cache folder: ``CACHE_DIR``, else the platform's user cache directory."""
     return Path(settings.CACHE_DIR) if settings.CACHE_DIR else _platform("user_cache_dir")
 
 
 def key_file() -> Path:
-    """Where the secret lives: ``CACHE_KEY``, else ``cache.key`` among the user's data."""
+    """Return the path of the secret: ``CACHE_KEY``, else ``cache.key`` in the platform's user data directory."""
     return Path(settings.CACHE_KEY) if settings.CACHE_KEY else _platform("user_data_dir") / "cache.key"
 
 
 def _platform(place: str) -> Path:
     variable, below_home = _XDG[place]
-    if sys.platform == "linux":  # what platformdirs does there, whose import takes longer than reading the cache
+    if sys.platform == "linux":  # the same as platformdirs, whose import takes longer than reading the cache
         return Path(os.environ.get(variable, "").strip() or f"{os.path.expanduser('~')}/{below_home}") / "tinsmith"
-    package = importlib.import_module("platformdirs")  # at its first use: importing tinsmith stays fast
+    package = importlib.import_module("platformdirs")  # lazy import: importing tinsmith stays fast
     return Path(getattr(package, place)("tinsmith"))
 
 
 def secret() -> bytes | None:
-    """What entries of the cache are signed with; None where nothing may be cached.
+    """Return the key that signs cache entries; None if nothing may be cached.
 
-    Both the folder and the key file are made, for this user alone, where they are missing.
+    Creates the folder and the key file, private to this user, if they are missing.
     """
     return _secret(settings.CACHE_DIR, settings.CACHE_KEY, settings.CACHE_SHARED)
 
 
 def fault() -> str:
-    """Why the cache of the current settings is not used, and what helps; empty if nothing is wrong."""
+    """Return why the cache of the current settings is unusable, with the remedy; "" if it is usable."""
     return _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))[1]
 
 
 @functools.cache
 def _secret(*of: str | int) -> bytes | None:
-    """The secret under these settings, which are the current ones."""
+    """Return the secret; the arguments are the current settings that it depends on and serve as the memo key."""
     found, wrong = _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))
     if wrong:
         log().warning("the disk cache is not used: %s", wrong)
@@ -63,7 +63,7 @@ def _secret(*of: str | int) -> bytes | None:
 
 
 def _checked(folder: Path, key: Path, default: bool, shared: bool) -> tuple[bytes | None, str]:
-    """The secret, or what is wrong; neither where there is no place to write, as in a container's read-only home."""
+    """Return (secret, fault). Both are empty if nothing can be written there, as in a container's read-only home."""
     try:
         wrong = _folder_fault(folder, default, shared)
         if wrong:
@@ -82,21 +82,22 @@ def _checked(folder: Path, key: Path, default: bool, shared: bool) -> tuple[byte
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter; those above it are ordinary ones.
+    """Create a folder that only this user can enter; missing parents get default permissions.
 
     Raises:
-        OSError: if it cannot be made.
+        OSError: if it cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _folder_fault(folder: Path, default: bool, shared: bool) -> str:
-    """What is wrong with the cache's folder, which is made, or closed to others, where that takes nothing from them."""
+    """Return what is wrong with the cache folder, or "". Creates it if missing, and closes it to others if it holds
+    nothing else."""
     make_private(folder)
     found = folder.stat()
     mode = stat.S_IMODE(found.st_mode)
     remedy = "set CACHE_DIR to a folder of your own, or CACHE_SHARED=1 if all who can write there are trusted"
-    if shared or not hasattr(os, "geteuid"):  # Windows keeps others out of what lies below a user's profile
+    if shared or not hasattr(os, "geteuid"):  # Windows denies others access to a user's profile
         return ""
     if found.st_uid != os.geteuid():
         return f"{folder} belongs to user {found.st_uid}, and this is user {os.geteuid()}; {remedy}"
@@ -109,16 +110,16 @@ def _folder_fault(folder: Path, default: bool, shared: bool) -> str:
 
 
 def _only_entries(folder: Path) -> bool:
-    """Return True if nothing but kinds of entries, or downloads, lies there: nobody misses it when it is closed."""
+    """Return True if the folder holds only cache entries or downloads, so that closing it to others disturbs nobody."""
     return all(kind.name in DOWNLOADED or (kind.is_dir() and all(len(part.name) == 2 for part in kind.iterdir()))
                for kind in folder.iterdir())
 
 
 def _key_content(path: Path, shared: bool) -> tuple[bytes, str]:
-    """What the key file holds, and what is wrong with it.
+    """Return (content of the key file, fault).
 
     Raises:
-        OSError: if it can be neither read nor made.
+        OSError: if it can be neither read nor created.
     """
     try:
         with open(path, "rb") as file:
@@ -137,7 +138,7 @@ def _key_content(path: Path, shared: bool) -> tuple[bytes, str]:
 
 
 def _new_key(path: Path, shared: bool) -> tuple[bytes, str]:
-    """A new secret, on disk whole or not at all; another process's, if that was faster.
+    """Create the key file atomically with a new secret; return (secret, fault), of another process if that was first.
 
     Raises:
         OSError: if it cannot be written.
@@ -153,7 +154,7 @@ def _new_key(path: Path, shared: bool) -> tuple[bytes, str]:
             os.link(temporary, path)
         except FileExistsError:
             return _key_content(path, shared)
-        except OSError:  # a file system without hard links: the last process's key stays
+        except OSError:  # a file system without hard links: the key of the last writer is kept
             os.replace(temporary, path)
             return _key_content(path, shared)
     finally:

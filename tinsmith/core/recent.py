@@ -1,4 +1,4 @@
-"""A table that forgets what was used longest ago: how caches in memory stay bounded."""
+"""A least-recently-used table, which bounds in-memory caches."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ class _Entry(Generic[V]):
 
 
 class Recent(Generic[K, V]):
-    """A dictionary that ``trim`` shortens to the entries that were used last.
+    """A dictionary that ``trim`` reduces to its most recently used entries.
 
-    It grows until then, so that all that one program needs is there together.
+    It grows without limit between calls of ``trim``, so that one program's entries never evict each other.
 
     >>> table = Recent()
     >>> for n in range(10):
@@ -35,7 +35,7 @@ class Recent(Generic[K, V]):
         self._clock = 0
 
     def get(self, key: K) -> V | None:
-        """The value, used now; None if there is none."""
+        """Return the value and mark it as used; None if absent."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -54,14 +54,15 @@ class Recent(Generic[K, V]):
         return len(self._entries)
 
     def values(self) -> Iterator[V]:
-        """All values, which are not used by that."""
+        """Yield all values without marking them as used."""
         return (entry.value for entry in self._entries.values())
 
     def clear(self) -> None:
         self._entries.clear()
 
     def trim(self, most: int) -> None:
-        """Keep ``most`` entries at most; where there are more, a quarter less, so that this is seldom done."""
+        """If there are more than ``most`` entries, keep the most recently used three quarters of ``most``, so that
+        trimming is rare."""
         if len(self._entries) > most:
             last = sorted(self._entries.items(), key=lambda item: item[1].used)
             self._entries = dict(last[len(last) - most + most // 4 :])

@@ -1,7 +1,7 @@
-"""Every environment variable that Tinsmith reads, declared once with its type, default and meaning.
+"""The environment variables that Tinsmith reads, each declared once with its type, default and meaning.
 
 ``settings.DEBUG`` is an int; ``with Context(DEBUG=2): ...`` changes it for a block, in this thread and task only.
-An assignment outside of such a block changes the process's default, which every thread sees that is in no block.
+An assignment outside any such block changes the process-wide default, which applies to every thread outside a block.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_ENVIRONMENT: Final = ("<environment>", 0)  # no line of the program is to blame for a variable
+_ENVIRONMENT: Final = ("<environment>", 0)  # location in errors about a variable: no line of the user's program
 
 
 _UNITS: Final = {"": 1, "B": 1, **{f"{letter}{end}": base ** (n + 1) for n, letter in enumerate("KMGT")
@@ -34,18 +34,18 @@ _UNITS: Final = {"": 1, "B": 1, **{f"{letter}{end}": base ** (n + 1) for n, lett
 
 
 def bytes_of(text: str | float, at: tuple[str, int] | None = None) -> int:
-    """A number of bytes, from a number or a text; 0 for an empty one.
+    """Return a number of bytes, given as a number or a text with a unit; 0 for an empty text.
 
     >>> [bytes_of(t) for t in ("2GB", "1.5 MiB", "300k", "4096", 7, 2e9, "")]
     [2000000000, 1572864, 300000, 4096, 7, 2000000000, 0]
 
     Raises:
-        ArgumentError: if it says no size.
+        ArgumentError: if the text is not a size.
     """
     if not text:
         return 0
     number = text if isinstance(text, int | float | numbers.Real) and not isinstance(text, bool) else 0
-    if 0 < number < math.inf and number == int(number):  # NumPy's integers and 2e9, too; 1.5 was meant to have a unit
+    if 0 < number < math.inf and number == int(number):  # includes NumPy's integers and 2e9; 1.5 lacks a unit
         return int(number)
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text) if isinstance(text, str) else None
     unit = None if found is None else next((n for u, n in _UNITS.items() if u.lower() == found[2].lower()), None)
@@ -56,7 +56,8 @@ def bytes_of(text: str | float, at: tuple[str, int] | None = None) -> int:
 
 
 class Setting(NamedTuple):
-    """One environment variable. ``affects_code`` says that programs compiled under other values must not be reused."""
+    """One environment variable. ``affects_code``: programs compiled under other values must not be reused (it is in the
+    cache key)."""
 
     name: str
     default: int | str
@@ -64,7 +65,7 @@ class Setting(NamedTuple):
     affects_code: bool = False
 
     def checked(self, value: Any) -> int | str:
-        """``value`` if it is of the setting's type."""
+        """Return ``value`` if it has the setting's type."""
         if self.name == "MEMORY_BUDGET":
             return str(bytes_of(value) or "")
         if isinstance(value, str):
@@ -132,21 +133,21 @@ _BY_NAME: Final = {s.name: s for s in DECLARED}
 _NAMES: Final = (*_BY_NAME, "training", "recording", "autocast_dtype")
 
 MODES: Final[dict[str, Any]] = {"training": False, "recording": True, "autocast_dtype": None}
-_MOST: Final = 256  # kept values; blocks of a program have few different ones
+_MOST: Final = 256  # cached Values objects; a program uses few different combinations
 
 
 class _Names:
-    """What ``current()`` has."""
+    """The attributes of ``current()``."""
 
-    code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
-    program_key: tuple[int | str, ...]  # the same, and those that change how a program uses its kernels
+    code_key: tuple[int | str, ...]  # values of the settings with `affects_code`: part of every kernel cache key
+    program_key: tuple[int | str, ...]  # `code_key` and the memory limit: part of the cache key of programs
     memory_limit: int  # MEMORY_BUDGET in bytes; 0 = none
-    timed: bool  # whatever runs goes on the timeline
-    one_by_one: bool  # kernels run one at a time
-    recorded: bool  # how programs are made is recorded
-    training: bool  # ``Tensor.train``
-    recording: bool  # ``Tensor.no_grad``
-    autocast_dtype: DType | None  # ``Tensor.autocast``
+    timed: bool  # record every kernel, copy and compilation on the timeline (PROFILE, VIZ)
+    one_by_one: bool  # launch kernels one at a time, for timing or checking
+    recorded: bool  # record the compilation of programs (VIZ, GRAPH, JITGRAPH)
+    training: bool  # True inside ``Tensor.train``
+    recording: bool  # record for gradients; False inside ``Tensor.no_grad``
+    autocast_dtype: DType | None  # operand dtype inside ``Tensor.autocast``
     DEBUG: int
     DEV: str
     NOOPT: int
@@ -185,9 +186,9 @@ class _Names:
 
 
 class Values(_Names):
-    """What the settings and the modes of ``Tensor`` are, all at one time; equal ones are one object.
+    """A snapshot of all settings and ``Tensor`` modes; equal snapshots are one object.
 
-    A hot path asks ``current()`` for them once.
+    Hot paths call ``current()`` once and read the snapshot.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -214,12 +215,12 @@ def _values_of(given: Mapping[str, Any]) -> Values:
 
 
 class _Block:
-    """The blocks that a thread, or a task, is in, on top of the process's defaults.
+    """The ``Context`` blocks that a thread or task is in, on top of the process's defaults.
 
     Attributes:
-        entries: who entered, and the changes by name; the innermost last.
-        changes: of all of them.
-        found: the defaults that were looked at last, and what the values are with them.
+        entries: (owner, changes by name) of each block, the innermost last.
+        changes: all changes combined.
+        found: (the defaults used last, the resulting values).
     """
 
     __slots__ = ("changes", "entries", "found")
@@ -234,7 +235,7 @@ class _Block:
 
 
 class _Process:
-    """What holds outside of all blocks."""
+    """The process-wide defaults, which apply outside all blocks."""
 
     default: Values
 
@@ -244,7 +245,7 @@ _block_now: Final = _block.get
 
 
 def current() -> Values:
-    """The values in this thread and task, at this moment."""
+    """Return the settings and modes of this thread and task."""
     block = _block_now()
     if block is None:
         return _Process.default
@@ -255,7 +256,7 @@ def current() -> Values:
 
 
 def change(name: str, value: Any) -> None:
-    """An assignment: to the innermost block that changes ``name``, until that ends; else for the whole process."""
+    """Assign a setting: in the innermost block that changes ``name``, until it ends; else process-wide."""
     if name not in _NAMES:
         raise AttributeError(f"no setting {name!r}")
     block = _block_now()
@@ -269,23 +270,23 @@ def change(name: str, value: Any) -> None:
 
 
 def enter(owner: object, changes: Mapping[str, Any]) -> None:
-    """Begin a block of this thread and task: settings and modes have other values."""
+    """Begin a block of this thread and task with other settings and modes."""
     block = _block_now()
     _block.set(_Block((*(() if block is None else block.entries), (owner, changes))))
 
 
 def leave(owner: object) -> None:
-    """End the innermost block of ``owner``; others that have begun meanwhile, as those of a generator do, go on."""
+    """End the innermost block of ``owner``; blocks begun after it, such as those of a generator, stay in effect."""
     block = _block_now()
     entries = () if block is None else block.entries
     at = next((n for n in reversed(range(len(entries))) if entries[n][0] is owner), None)
-    if at is not None:  # else it is another thread that ends it
+    if at is not None:  # None: ended by a thread that did not enter it
         left = (*entries[:at], *entries[at + 1 :])
         _block.set(_Block(left) if left else None)
 
 
 def in_context(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function`` for another thread, once: there the settings and modes of this moment, and of this thread, hold.
+    """Wrap ``function`` to run once in another thread under this thread's current settings and modes.
 
     >>> from threading import Thread
     >>> with Context(NOOPT=1):
@@ -302,7 +303,7 @@ def in_context(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class _Settings(_Names):
-    """Attribute access to ``current()``."""
+    """Attribute access to ``current()``; assignments go to ``change``."""
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
@@ -313,7 +314,7 @@ class _Settings(_Names):
 
 
 def _read() -> None:
-    """The process's defaults, from the environment."""
+    """Set the process's defaults from the environment."""
     given: dict[str, Any] = dict(MODES)
     for s in DECLARED:
         text = os.environ.get(s.name)
@@ -322,7 +323,7 @@ def _read() -> None:
 
 
 def _from_environment() -> _Settings:
-    """The settings. A variable that is no number ends a program with one line: no line of the program is to blame."""
+    """Return the settings. A malformed variable ends the program with one line and no traceback."""
     try:
         _read()
         return _Settings()
@@ -349,7 +350,7 @@ _OF_BEAM: Final = {
     **dict.fromkeys(("UPCAST_MAX", "LOCAL_MAX", "UOPS_MAX", "MIN_PROGRESS", "PADTO", "ESTIMATE", "COMPARE",
                      "LOG_SURPASS_MAX"), "docs/search.md says what the search tries, and when it stops")}
 
-# Variables that tinygrad reads and Tinsmith does not: what they are there if nobody sets them, and what does it here.
+# Variables that tinygrad reads and Tinsmith does not: name → (tinygrad's default, the equivalent here).
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
     "USE_TC": ("1", "TC=0 leaves the matrix units of the machine alone"),
@@ -438,9 +439,9 @@ _told: set[str] = set()
 
 
 def tell_unread() -> None:
-    """Say once of each variable that only tinygrad reads, and that is set, that it does nothing, and what does.
+    """Warn once about each tinygrad-only variable that is set: it has no effect, and what to use instead.
 
-    Where tinygrad wants a number, what is none was hardly meant for us: other programs have an IMAGE or a GRAPH, too.
+    If tinygrad expects a number, other texts are ignored: other programs use names like IMAGE or GRAPH, too.
     """
     for name, (default, _) in ELSEWHERE.items():
         value = os.environ.get(name, "")
@@ -449,7 +450,7 @@ def tell_unread() -> None:
 
 
 def tell(name: str, value: str) -> None:
-    """Say once of a variable that only tinygrad reads, and that is set to ``value``, that it does nothing."""
+    """Warn once that the tinygrad-only variable ``name``, set to ``value``, has no effect."""
     default, instead = ELSEWHERE.get(name, (value, ""))
     if value != default and name not in _told:
         _told.add(name)
@@ -457,7 +458,7 @@ def tell(name: str, value: str) -> None:
 
 
 def child_environment(**changes: int | str) -> dict[str, str]:
-    """The environment of a process that works under the settings of this thread, but for ``changes``.
+    """Return the environment of a child process that works under this thread's settings, with ``changes``.
 
     >>> with Context(NOOPT=1):
     ...     [child_environment(DEBUG=2)[name] for name in ("NOOPT", "DEBUG")]
@@ -465,13 +466,13 @@ def child_environment(**changes: int | str) -> dict[str, str]:
     """
     values = {s.name: getattr(settings, s.name) for s in DECLARED} | changes
     path = os.pathsep.join(p for p in sys.path if p)
-    outer = {n: v for n, v in os.environ.items() if n not in ELSEWHERE}  # said once, not by each process
+    outer = {n: v for n, v in os.environ.items() if n not in ELSEWHERE}  # warned about once, not in each child process
     return {**outer, **{n: str(v) for n, v in values.items()}, "PYTHONPATH": path}
 
 
 @contextlib.contextmanager
 def Context(**changes: Any) -> Iterator[None]:
-    """Change settings inside a ``with`` block, for this thread and asyncio task, and for the threads that work for it.
+    """Change settings inside a ``with`` block, for this thread and asyncio task and the worker threads that act for it.
 
     >>> with Context(NOOPT=1):
     ...     settings.NOOPT

@@ -1,4 +1,4 @@
-"""The integer protocol that ``shape/`` is written against: Python ints and symbolic integers (UOps) both meet it."""
+"""The integer protocol of ``shape/``, which Python ints and symbolic integers (UOps) both satisfy."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ SInt: TypeAlias = int | SymbolicInt
 
 
 class Symbols:
-    """Where code below the node class gets a named symbolic integer from."""
+    """The hook through which code below the node class creates symbolic integers from (name, least, greatest)."""
 
-    variable: ClassVar[Callable[[str, int, int], SymbolicInt] | None] = None  # name, bounds; tinsmith.ir sets it
+    variable: ClassVar[Callable[[str, int, int], SymbolicInt] | None] = None  # set by tinsmith.ir
 
 
 def symbol(name: str, least: int, greatest: int) -> SInt:
-    """A symbolic integer between two bounds, both included; the number itself where they are equal."""
+    """Return a symbolic integer between two inclusive bounds; the number itself if they are equal."""
     if least == greatest:
         return least
     assert Symbols.variable is not None, "symbolic integers need tinsmith.ir to be imported"
@@ -44,7 +44,7 @@ def symbol(name: str, least: int, greatest: int) -> SInt:
 
 
 def prod(values: Any) -> Any:
-    """Product of ints or symbolic ints; 1 for none."""
+    """Return the product of ints or symbolic ints; 1 if there are none."""
     result: Any = 1
     for v in values:
         result = v * result if isinstance(result, int) and result == 1 else result * v

@@ -1,4 +1,4 @@
-"""Standard output as people see it: colours, no line wider than the terminal, and a quiet end where nobody reads on."""
+"""Terminal output: colours, folding to the terminal's width, and a silent exit when a pipe's reader has closed."""
 from __future__ import annotations
 
 import atexit
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 else:
     shutil = Late("shutil")
 
-WIDTH = 120  # where there is no terminal
-_LEAST = 40
+WIDTH = 120  # columns assumed if standard output is not a terminal
+_LEAST = 40  # columns, at least
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}
 _CODE = r"\x1b\[[0-9;]*m"
 _BARS = " 0123456789┃┣┗┳━"
-# What a line may be broken between: words, numbers with exponents, strings, operators of C, brackets.
+# Tokens that a folded line is not broken inside: words, numbers with exponents, strings, C operators, brackets.
 _TOKEN = re.compile(_CODE + r"""|[^\W\d]\w*|0[xX][\w.]+(?:(?<=[pP])[+-]\d+\w*)?|\d[\w.]*(?:(?<=[eE])[+-]\d+\w*)?|"[^"]*"
 |<<=?|>>=?|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|->|//|.""".replace("\n", ""), re.DOTALL)
 _SIGPIPE = 13
@@ -32,38 +32,38 @@ _watched = False
 
 
 def width() -> int:
-    """Columns of the terminal that standard output is, 120 where it is none."""
+    """Return the columns of the terminal; 120 if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return WIDTH
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, _LEAST)
 
 
 def colored(text: str, color: str) -> str:
-    """``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
+    """Return ``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
     if settings.NO_COLOR or not sys.stdout.isatty():
         return text
     return f"\u001b[{_COLORS[color]}m{text}\u001b[0m"
 
 
 def visible_length(text: str) -> int:
-    """Length of ``text`` without colour codes."""
+    """Return the length of ``text`` without colour codes."""
     return len(re.sub(_CODE, "", text))
 
 
 def show(text: str) -> None:
-    """Print what a debug level asks for, folded to the terminal's width.
+    """Print debug output, folded to the terminal's width.
 
     Raises:
-        SystemExit: if nobody reads standard output any more, as in ``| head``: the program ends without a word.
+        SystemExit: if the reader of standard output has closed it, as in ``| head``: the program exits silently.
     """
     show_whole(fitted(text))
 
 
 def show_whole(text: str, out: TextIO | None = None) -> None:
-    """The same with every line as it is: source that people may give to a compiler.
+    """Print debug output unfolded, such as source that users may pass to a compiler.
 
     Args:
-        out: where to, at once; standard output unless given.
+        out: a stream, which is flushed; standard output unless given.
 
     Raises:
         SystemExit: as ``show`` does.
@@ -77,7 +77,7 @@ def show_whole(text: str, out: TextIO | None = None) -> None:
 
 
 def fitted(text: str, columns: int | None = None) -> str:
-    """``text`` with its wider lines folded: between words where that goes, else between symbols of a program.
+    """Return ``text`` with lines wider than the limit folded: between words if possible, else between program tokens.
 
     >>> print(fitted("  1 ┣━┳ MUL of three words\\n  acc0 = (val0*val1)+(val2*val3);", 20))
       1 ┣━┳ MUL of three
@@ -92,10 +92,10 @@ def fitted(text: str, columns: int | None = None) -> str:
 
 
 def _folded(line: str, limit: int) -> str:
-    """One line as several: those after the first stand further in, below the branch of a tree that the line is on."""
+    """Fold one line; continuation lines are indented below the tree branch of the first."""
     size = len(line) - len(line.lstrip(_BARS))
-    head, rest = line[:size], re.sub(r" {3,}", "  ", line[size:])  # a table gives up its columns first
-    if size > limit // 2:  # a deep tree: the branches nearest to the node
+    head, rest = line[:size], re.sub(r" {3,}", "  ", line[size:])  # drop column padding first
+    if size > limit // 2:  # a deep tree: show only the innermost branches
         head = f"{head[:4].rstrip():>3s} …{head[size - limit // 3 :]}"
     below = "".join("┃" if c in "┃┣" else " " for c in head) + "    "
     rows, row, used = [], head, len(head)
@@ -159,11 +159,11 @@ class ProgressLine:
             sys.stderr.flush()
 
 
-# *** a pipe that nobody reads on from ***
+# *** closed pipes ***
 
 
 def _watch() -> None:
-    """From the first debug line on, a closed pipe is no error of the program, wherever it is noticed."""
+    """From the first debug line on, let a closed pipe end the program silently, at exit and in unhandled errors."""
     global _watched
     if _watched:
         return
@@ -179,7 +179,7 @@ def _watch() -> None:
 
 
 def _flush() -> bool:
-    """Write what is left; whether standard output turned out to be closed."""
+    """Flush standard output; return True if it turned out to be closed."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -191,7 +191,7 @@ def _flush() -> bool:
 
 
 def _close(out: TextIO) -> None:
-    """What is still to be written goes nowhere."""
+    """Redirect pending and further output of ``out`` to the null device."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)

@@ -1,9 +1,10 @@
-"""Numbers as people read them: times, sizes, shares, counts."""
+"""Human-readable text of counts, percentages, times and sizes."""
 from __future__ import annotations
 
 
 def plural(n: int, word: str) -> str:
-    """
+    """Return a count with its noun in the right number.
+
     >>> plural(1, "copy"), plural(2, "copy"), plural(2, "launch"), plural(0, "kernel")
     ('1 copy', '2 copies', '2 launches', '0 kernels')
     """
@@ -12,7 +13,8 @@ def plural(n: int, word: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """
+    """Truncate to ``width`` characters, with an ellipsis.
+
     >>> cut("abcdef", 4), cut("abcd", 4)
     ('abc…', 'abcd')
     """
@@ -20,7 +22,8 @@ def cut(text: str, width: int) -> str:
 
 
 def percent(share: float) -> str:
-    """
+    """Format a fraction as a percentage.
+
     >>> percent(0.257), percent(0.004)
     ('26 %', '0.4 %')
     """
@@ -28,7 +31,8 @@ def percent(share: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """
+    """Format seconds with a suitable unit: us, ms or s.
+
     >>> [time_text(s) for s in (3e-8, 1.234e-5, 0.0123, 2.0)]
     ['0.03 us', '12.3 us', '12.3 ms', '2.00 s']
     """
@@ -37,7 +41,8 @@ def time_text(seconds: float) -> str:
 
 
 def bytes_text(n: int) -> str:
-    """
+    """Format a number of bytes with a decimal unit.
+
     >>> [bytes_text(n) for n in (12, 4096, 67108864)]
     ['12 B', '4.1 KB', '67.1 MB']
     """

@@ -1,7 +1,6 @@
-"""What happened when: kernels, copies, synchronizations and compilations on one clock, and memory as it was taken and
-given back.
+"""The timeline: kernels, copies, synchronizations and compilations on one clock, and memory allocation and release.
 
-``PROFILE`` and ``VIZ`` note events here; they are written as a Perfetto trace, and are the timeline of a trace.
+``PROFILE`` and ``VIZ`` record events here; they are written as a Perfetto trace and shown by the trace page.
 """
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from typing import Any, Final, NamedTuple
 from tinsmith.core.counters import GlobalCounters, Ran
 from tinsmith.core.settings import settings
 
-MOST: Final = 200_000  # events; later ones are counted only
-PYTHON: Final = "Python"  # the row of what the user's thread does
+MOST: Final = 200_000  # events kept; later ones are only counted
+PYTHON: Final = "Python"  # the row of the user's thread
 
 
 class Event(NamedTuple):
-    """One span, or a moment (``memory``). ``row``: the device, or what else has a row of its own; ``memory``: bytes on
-    the device afterwards."""
+    """A span or, for kind ``memory``, a moment. ``row``: the device, or another row of the timeline; ``memory``: bytes
+    in use on the device afterwards."""
 
     kind: str
     row: str
@@ -38,14 +37,14 @@ class Event(NamedTuple):
 
 
 class Timeline:
-    """Events since the first one, in the order in which they ended. ``compiling``: seconds that the user's threads
-    spent on making programs."""
+    """Recorded events, in the order in which they ended. ``compiling``: seconds that the user's threads spent on making
+    programs."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was noted."""
+        """Delete all recorded events."""
         self.events: list[Event] = []
         self.left_out = self.programs = 0
         self.compiling = 0.0
@@ -57,17 +56,17 @@ class Timeline:
             self.left_out += 1
 
     def ran(self, ran: Ran) -> None:
-        """A kernel, a copy or a synchronization."""
+        """Record a kernel, a copy or a synchronization."""
         self.note(Event(ran.kind, ran.device, ran.name, ran.start, ran.seconds, GlobalCounters.memory_on[ran.device],
                         ran.ops, ran.bytes, ran.lines, ran.key))
 
     def memory(self, row: str) -> None:
-        """Memory of a device was taken or given back."""
+        """Record that memory of a device was allocated or released."""
         self.note(Event("memory", row, "", time.perf_counter(), 0.0, GlobalCounters.memory_on[row]))
 
     @contextlib.contextmanager
     def span(self, kind: str, row: str, name: str, key: str = "") -> Iterator[None]:
-        """What the block does, as an event of ``kind``; ``program``: all that making a program takes."""
+        """Record the block as an event of ``kind``; kind ``program`` counts as compile time."""
         start = time.perf_counter()
         try:
             yield
@@ -83,7 +82,7 @@ timeline: Final = Timeline()
 
 
 def span(kind: str, row: str, name: str, key: str = "") -> contextlib.AbstractContextManager[None]:
-    """``timeline.span`` where events are noted, else nothing.
+    """Return ``timeline.span`` if events are recorded, else a context that does nothing.
 
     >>> before = len(timeline.events)
     >>> with span("program", PYTHON, "a name"):
@@ -95,10 +94,11 @@ def span(kind: str, row: str, name: str, key: str = "") -> contextlib.AbstractCo
 
 
 def output_path(suffix: str) -> Path:
-    """Where a file about this run goes: named after the script, in ``TRACE_DIR``, which is made, or the current folder.
+    """Return the path of an output file of this run: named after the script, in ``TRACE_DIR`` (created) or the current
+    folder.
 
     Raises:
-        OSError: if ``TRACE_DIR`` can be no folder.
+        OSError: if ``TRACE_DIR`` cannot be created.
 
     >>> output_path(".perfetto.json").name.endswith(".perfetto.json")
     True
@@ -110,8 +110,8 @@ def output_path(suffix: str) -> Path:
 
 
 def perfetto(events: list[Event]) -> dict[str, Any]:
-    """The events in the trace format that https://ui.perfetto.dev opens: a process, a thread per row, and a counter of
-    memory per device; times in microseconds.
+    """Return the events in the trace format of https://ui.perfetto.dev: one process, a thread per row, and a memory
+    counter per device; times in microseconds.
 
     >>> found = perfetto([Event("kernel", "CPU", "r_2", 1.0, 2e-6, 64)])["traceEvents"]
     >>> [e["ph"] for e in found], found[-2]["dur"]
@@ -137,5 +137,5 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
 
 
 def write_perfetto(path: Path) -> None:
-    """Write what was noted so far."""
+    """Write all recorded events as a Perfetto trace."""
     path.write_text(json.dumps(perfetto(timeline.events)), "utf-8")

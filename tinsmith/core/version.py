@@ -1,4 +1,4 @@
-"""Which version this is: the package's metadata say so, or those that an installation would be made from."""
+"""The package version, from the installed metadata or from pyproject.toml."""
 from __future__ import annotations
 
 import functools
@@ -8,12 +8,12 @@ from pathlib import Path
 
 @functools.cache
 def version() -> str:
-    """The version of Tinsmith.
+    """Return the version of Tinsmith.
 
     >>> version().count(".")
     2
     """
-    metadata = importlib.import_module("importlib.metadata")  # at its first use: importing tinsmith stays fast
+    metadata = importlib.import_module("importlib.metadata")  # lazy import: importing tinsmith stays fast
     try:
         return str(metadata.version("tinsmith"))
     except metadata.PackageNotFoundError:  # run from its sources

@@ -1,8 +1,8 @@
-"""What is done when an object dies, without running Python code at that moment.
+"""Weak containers that run no Python code at the moment an object dies.
 
-Python runs the callbacks of weak references, finalizers and ``__del__`` wherever an object happens to die, and it can
-only print and drop an exception raised there: a Ctrl-C that comes while one of them runs is lost. So the callbacks of
-this package are methods of built-in containers. They note the death, and the work is done later, in ordinary code.
+Python runs weak-reference callbacks, finalizers and ``__del__`` wherever an object happens to die, and an exception
+raised there can only be printed and dropped: a Ctrl-C that arrives while one of them runs is lost. So the callbacks of
+this package are methods of built-in containers, which record the death; the cleanup runs later, in ordinary code.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class _Identity(weakref.ref[K]):
-    """A reference that stands for itself as a key, whatever its object thinks of equality."""
+    """A weak reference that compares and hashes by its own identity, regardless of its object's equality."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -24,7 +24,7 @@ class _Identity(weakref.ref[K]):
 
 
 class LiveSet(Generic[K]):
-    """Objects, told apart by identity, for as long as someone else refers to them.
+    """A set of objects, compared by identity, that does not keep them alive.
 
     >>> class Thing: ...
     >>> live, thing = LiveSet(), Thing()
@@ -35,19 +35,19 @@ class LiveSet(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._refs: dict[_Identity[K], None] = {}  # in the order in which they came
-        self._forget = self._refs.pop  # called with the dead reference, once
+        self._refs: dict[_Identity[K], None] = {}  # in insertion order
+        self._forget = self._refs.pop  # weak-reference callback: called once with the dead reference
 
     def add(self, value: K) -> None:
-        """Hold ``value``."""
+        """Add ``value``."""
         self._refs[_Identity(value, self._forget)] = None
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all members."""
         self._refs.clear()
 
     def __iter__(self) -> Iterator[K]:
-        """The members at this moment, even if another thread adds some at the same time."""
+        """Iterate over a snapshot of the members, even if another thread adds some meanwhile."""
         return iter({id(v): v for ref in _settled(self._refs) if (v := ref()) is not None}.values())
 
     def __len__(self) -> int:
@@ -55,10 +55,10 @@ class LiveSet(Generic[K]):
 
 
 class WeakTable(Generic[K, V]):
-    """A dictionary whose keys, told apart by identity, are let go when nobody else refers to them.
+    """A dictionary whose keys, compared by identity, are not kept alive; an entry disappears with its key.
 
     Attributes:
-        entries: (reference to the key, value) by the key's ``id``, for readers in a hurry.
+        entries: ``id`` of the key → (reference to the key, value), for fast paths that read it directly.
 
     >>> class Thing: ...
     >>> table, thing = WeakTable(), Thing()
@@ -79,7 +79,7 @@ class WeakTable(Generic[K, V]):
         return self.entries[id(key)][1]
 
     def get(self, key: K, default: V) -> V:
-        """The value of ``key``, or ``default`` where it has none."""
+        """Return the value of ``key``, or ``default`` if it has none."""
         entry = self.entries.get(id(key))
         return default if entry is None else entry[1]
 
@@ -87,27 +87,28 @@ class WeakTable(Generic[K, V]):
         return id(key) in self.entries
 
     def pop(self, key: K) -> V:
-        """Take an entry out."""
+        """Remove an entry and return its value."""
         return self.entries.pop(id(key))[1]
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all entries."""
         self.entries.clear()
 
     def items(self) -> list[tuple[K, V]]:
-        """Keys that are alive, and their values."""
+        """Return the live keys and their values."""
         entries = _settled(self.entries.values())
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
 class WhileAlive(Generic[V]):
-    """A value that is let go as soon as one of some objects dies. Objects that cannot die early are simply held.
+    """A value that is dropped as soon as one of several objects dies. Objects without weak references are kept alive
+    instead.
 
     Attributes:
-        left: holds the value as its only item; empty from the first death on.
+        left: dictionary with the value as its only item; empty after the first death.
 
     >>> class Thing: ...
     >>> a, b = Thing(), Thing()
@@ -120,7 +121,7 @@ class WhileAlive(Generic[V]):
 
     def __init__(self, value: V, objects: Iterable[Any]) -> None:
         self.left: dict[str, V] = {"value": value}
-        gone = functools.partial(self.left.pop, "value")  # called with the dead reference as the default
+        gone = functools.partial(self.left.pop, "value")  # weak-reference callback: the dead reference is the default
         self._held: list[Any] = []
         for thing in objects:
             try:
@@ -129,12 +130,12 @@ class WhileAlive(Generic[V]):
                 self._held.append(thing)
 
     def get(self) -> V | None:
-        """The value, or None after a death."""
+        """Return the value, or None after a death."""
         return self.left.get("value")
 
 
 def _settled(values: Iterable[Any]) -> list[Any]:
-    """The items as a list, even if an entry comes or goes while it is read."""
+    """Return the items as a list, retrying if another thread changes the container meanwhile."""
     while True:
         try:
             return list(values)

@@ -2,7 +2,7 @@
 
     python -m tinsmith.examples.resnet                              ResNet-18 on handwritten digits
     python -m tinsmith.examples.resnet --cifar --depth 50           ResNet-50 on CIFAR-10
-    python -m tinsmith.examples.resnet --weights resnet18.pth IMAGE.jpg …  the likeliest classes of each image (needs Pillow)
+    python -m tinsmith.examples.resnet --weights resnet18.pth IMAGE.jpg …  the likeliest classes (Pillow)
 
 Parameters have torchvision's names, so that its files (.pth or .safetensors) load.
 """

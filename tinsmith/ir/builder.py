@@ -1,8 +1,8 @@
-"""Programs written by hand, node by node: what the linearizer makes of a kernel, a person can write too.
+"""Builder for hand-written linear programs: the node list that the linearizer otherwise generates from a kernel.
 
-``ProgramBuilder.add`` takes an op, its dtype, the values it works on and its argument, and gives back the new value.
-The builder then does what a person should not have to care about: loops and places get the index dtype, buffer
-arguments come first, an accumulator learns its loops, and the whole is checked against the rules of linear programs.
+``ProgramBuilder.add`` takes an op, its dtype, its operands and its argument, and returns the new value. The builder
+fills in the rest: loop counters and indices get the index dtype, buffer arguments come first, each accumulator is
+attached to its loops, and the finished program is checked by ``verify_program``.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinsmith.ir.printer import uop_table
 from tinsmith.ir.uop import UOp
 from tinsmith.ir.verify_program import verify_program
 
-# Spellings of older programs. ALU and CONST-like names are handled by what they say, not by a row of their own.
+# Op names of older programs → current names. ALU has no row in the op table: `_row` resolves it through its argument.
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}
 _ENDS = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
 _LARGEST = (1 << 31) - 1
@@ -25,7 +25,7 @@ _LARGEST = (1 << 31) - 1
 
 @dataclass(eq=False)
 class Value:
-    """A line of a program in the making; ``number`` is its place."""
+    """A line of a program under construction; ``number`` is its position in the program."""
 
     number: int
     op: Op
@@ -38,7 +38,7 @@ class Value:
 
 
 class ProgramBuilder:
-    """A linear program, built one line after the other.
+    """A linear program, built one line at a time.
 
     >>> g = ProgramBuilder()
     >>> out, x = (g.add("DEFINE_GLOBAL", dtypes.int32, arg=(n, f"data{n}", n == 0)) for n in (0, 1))
@@ -58,17 +58,17 @@ class ProgramBuilder:
         self.values: list[Value] = []
 
     def add(self, op: Op | str, dtype: DType | None = None, vin: Iterable[Value] = (), arg: Any = None) -> Value:
-        """Write one line.
+        """Append one line and return its value.
 
         Args:
             op: a row of the op table, or its name; ``LOOP``, ``ENDLOOP`` and ``ALU`` (with the op as ``arg``) as well.
-            dtype: of the value; arithmetic needs none.
-            vin: the values it works on.
-            arg: the op's argument: a constant's value; (number, name, written) of a buffer argument, or its number;
-                (name, elements) of local memory; the start value of an accumulator.
+            dtype: the dtype of the result; ops whose dtype follows from their operands ignore it.
+            vin: the operands.
+            arg: the op's argument. CONST: the value. DEFINE_GLOBAL: (number, name, written), or the number.
+                DEFINE_LOCAL: (name, elements). DEFINE_ACC: the start value.
 
         Raises:
-            ArgumentError: for an op that has no place in a linear program, or values that are not of this program.
+            ArgumentError: for an unknown op, too few operands, or operands that do not belong to this program.
         """
         row = _row(op, arg)
         src = tuple(vin)
@@ -84,17 +84,17 @@ class ProgramBuilder:
         return value
 
     def program(self) -> list[UOp]:
-        """The finished list of UOps.
+        """Return the finished program as a list of UOps.
 
         Raises:
-            ArgumentError: for values that do not fit together.
+            ArgumentError: for operands of incompatible ops or dtypes, or a loop that is never closed.
             VerifyError: if the program breaks a rule of linear programs, with the line marked.
         """
         return _Writer(self.values).run()
 
     @property
     def uops(self) -> list[UOp]:
-        """The same as ``program()``."""
+        """The same list as ``program()``."""
         return self.program()
 
     def print(self) -> None:
@@ -103,7 +103,7 @@ class ProgramBuilder:
 
 
 def _row(op: Op | str, arg: Any) -> Op:
-    """The op that a line names; of ALU, its argument's."""
+    """Return the op-table row that a line names; for ALU, the row of its argument."""
     named = op.name if isinstance(op, Op) else str(op)
     if named == "ALU":
         if arg is None:
@@ -116,7 +116,8 @@ def _row(op: Op | str, arg: Any) -> Op:
 
 
 class _Writer:
-    """Values → UOps: every value as data, as a place (index), or both, each written where its line stands."""
+    """Converts Values to UOps. A value becomes data (its own dtype), an index (address arithmetic), or both, emitted at
+    the position of its line."""
 
     def __init__(self, values: Sequence[Value]) -> None:
         self.values = values
@@ -150,7 +151,7 @@ class _Writer:
 
     @staticmethod
     def once(program: list[UOp]) -> Iterable[UOp]:
-        """Without the lines that repeat a value which is still known there."""
+        """Yield the program without lines that repeat a value still in scope."""
         scopes: list[set[UOp]] = [set()]
         for u in program:
             if u.op in _ENDS:
@@ -163,7 +164,7 @@ class _Writer:
             yield u
 
     def scopes(self) -> None:
-        """What each ENDRANGE and ENDIF closes, and which loops an accumulator belongs to."""
+        """Match each ENDRANGE and ENDIF with its opening line, and attach each accumulator to its enclosing loops."""
         opened: list[Value] = []
         since: dict[Value, int] = {}
         for v in self.values:
@@ -196,17 +197,17 @@ class _Writer:
     # *** lines ***
 
     def write(self, v: Value) -> None:
-        """All UOps of a line that nothing else asks for."""
+        """Emit the UOps of line ``v`` that are not emitted on demand by a reader."""
         if v.op is Ops.STORE:
             self.stores[v.src[0]] = self.stores.get(v.src[0], 0) + 1
         if v.op in (Ops.CONST, Ops.DEFINE_GLOBAL) and v not in self.memories:
-            return  # written for their readers
+            return  # emitted when a reader asks for them
         if v.op.alu and self.is_integer(v) and self.readers[v] and not self.is_data(v):
             return
         self.as_data(v)
 
     def is_data(self, v: Value) -> bool:
-        """Whether something computes with a value, instead of using it as a place or a bound only."""
+        """Return True if ``v`` is used as data by some reader, and not only as an index or a loop bound."""
         return any(self.takes_data(reader, v) for reader in self.readers[v])
 
     def takes_data(self, reader: Value, v: Value) -> bool:
@@ -223,7 +224,7 @@ class _Writer:
         return u
 
     def as_place(self, v: Value) -> UOp:
-        """An integer that addresses memory or bounds a loop."""
+        """Return ``v`` as an index-typed UOp, for addressing memory or bounding a loop."""
         if v not in self.places:
             self.places[v] = self.place(v)
         return self.places[v]
@@ -253,7 +254,8 @@ class _Writer:
         return self.emit(v, UOp(Ops.CAST, dtypes.index.vec(found.dtype.count), (found,)))
 
     def is_integer(self, v: Value) -> bool:
-        """Whether a value is made of loop counters and constants alone, so that a place can be computed from it."""
+        """Return True if ``v`` is computed from loop counters, integer arguments and constants alone, so that it can be
+        an index."""
         if v.op in (Ops.CONST, Ops.RANGE, Ops.SPECIAL):
             return v.dtype is None or v.dtype.is_int or v.dtype is dtypes.index
         if v.op is Ops.DEFINE_GLOBAL:
@@ -261,7 +263,7 @@ class _Writer:
         return v.op in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD) and all(self.is_integer(s) for s in v.src)
 
     def as_data(self, v: Value) -> UOp:
-        """A value of the line's dtype."""
+        """Return ``v`` as a UOp of the line's own dtype."""
         if v not in self.data:
             self.data[v] = self.line(v)
         return self.data[v]
@@ -301,12 +303,12 @@ class _Writer:
         return self.emit(v, UOp(Ops.DEFINE_ACC, dtype, (*start, *map(self.as_place, self.loops[v])), self.counts[v]))
 
     def access(self, v: Value) -> UOp:
-        """A LOAD (memory, place[, condition]) or STORE (memory, place, value[, condition])."""
+        """Emit a LOAD (memory, index[, condition]) or STORE (memory, index, value[, condition])."""
         memory, place = self.as_data(v.src[0]), self.as_place(v.src[1])
         if v.op is Ops.STORE:
             return self.emit(v, UOp(Ops.STORE, None, (memory, place, *map(self.as_data, v.src[2:]))))
         dtype = v.dtype or memory.dtype.scalar
-        again = self.stores.get(v.src[0])  # what is read after a store is another value
+        again = self.stores.get(v.src[0])  # stores so far: a LOAD after a STORE must not be merged with an earlier LOAD
         return self.emit(v, UOp(Ops.LOAD, dtype, (memory, place, *map(self.as_data, v.src[2:])), again))
 
     def arithmetic(self, v: Value) -> UOp:
@@ -328,7 +330,7 @@ class _Writer:
 
 
 def _number(v: Value) -> int:
-    """The number of a buffer argument."""
+    """Return the number of a buffer argument."""
     number = v.arg[0] if isinstance(v.arg, tuple) else v.arg
     if not isinstance(number, int):
         raise ArgumentError("ProgramBuilder", f"{v}: {v.arg!r} is no buffer argument", "arg=(0, 'data0', True)")

@@ -1,6 +1,7 @@
-"""Checks: what the tables of rules of the three dialects are made of.
+"""Building blocks for the rule tables of the three dialect verifiers (tensor graph, kernel graph, linear program).
 
-A check looks at one node (of a linear program: one line and what came before it) and says what is wrong, or None.
+A check examines one node (in a linear program: one line and the state after the lines before it) and returns an error
+message, or None.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True)
 class Check(Generic[Subject]):
-    """A named check of nodes with certain ops (none: of all)."""
+    """A named check of the nodes whose op is in ``ops`` (empty: all nodes)."""
 
     name: str
     doc: str
@@ -30,7 +31,7 @@ class Check(Generic[Subject]):
             return None
         try:
             return self.fault(node, subject)
-        except (TypeError, ValueError, AttributeError, IndexError) as error:  # too broken to be looked at
+        except (TypeError, ValueError, AttributeError, IndexError) as error:  # a node too malformed to be checked
             return str(error) or type(error).__name__
 
 

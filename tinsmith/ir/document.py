@@ -1,4 +1,4 @@
-"""docs/ir.md, made from the op table and the rules of the dialects: ``python -m tinsmith ir > docs/ir.md``."""
+"""Generator of docs/ir.md from the op table and the verifier rules: ``python -m tinsmith ir > docs/ir.md``."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -127,7 +127,7 @@ _TITLES = {
 
 
 def document() -> str:
-    """The whole page, the same in every process.
+    """Return the full page as Markdown; the text is the same in every process.
 
     >>> document().splitlines()[0], "| `MULADD` |" in document()
     ('# The intermediate representation', True)
@@ -167,7 +167,7 @@ def _arity(arity: int | tuple[int, int]) -> str:
 
 
 def _rules() -> str:
-    """What the verifiers check, dialect by dialect."""
+    """Return the Markdown list of verifier rules, one section per dialect."""
     named: Iterable[tuple[str, tuple[Check[object], ...]]] = (
         ("tensor graphs", TENSOR_CHECKS), ("kernel graphs", KERNEL_CHECKS),  # type: ignore[assignment]
         ("linear programs", PROGRAM_CHECKS))

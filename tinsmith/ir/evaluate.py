@@ -1,7 +1,7 @@
-"""The interpreter that defines meaning: a tensor graph computed op by op with NumPy.
+"""Reference interpreter for tensor graphs: evaluates them op by op with NumPy and so defines their meaning.
 
-Each op's value is its row's ``meaning`` and nothing else. Slow and plain on purpose: everything that schedules, fuses,
-optimizes or renders is compared with this. ``evaluate_kernel`` is its counterpart for kernel graphs.
+The value of each op is its row's ``meaning`` and nothing else. It is slow and simple on purpose: the scheduler, fusion,
+the optimizer and the renderers are tested against it. ``evaluate_kernel`` is the counterpart for kernel graphs.
 """
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _GIVEN = (Ops.BUFFER, Ops.PARAM, Ops.VARIABLE)
 
 
 def evaluate(roots: Sequence[UOp], inputs: Mapping[UOp, Any] | None = None) -> list[Array]:
-    """The values of ``roots``, scalars as arrays without axes; ``inputs`` holds those of BUFFERs, PARAMs and VARIABLEs.
+    """Return the values of ``roots`` as arrays (scalars as 0-d arrays); ``inputs`` holds the values of BUFFERs, PARAMs
+    and VARIABLEs.
 
-    A variable that a BIND names needs no input.
+    A variable that has a BIND needs no input.
 
     >>> x = UOp(Ops.PARAM, dtypes.int32, (), (0, (3,)))
     >>> evaluate([x * 2, x.reduce("ADD", (0,))], {x: np.array([1, 2, 3], np.int32)})
@@ -30,8 +31,8 @@ def evaluate(roots: Sequence[UOp], inputs: Mapping[UOp, Any] | None = None) -> l
 
     Raises:
         KeyError: if an input is missing.
-        ValueError: if an input has another dtype or size than its node.
-        TypeError: if a node has no meaning as a tensor.
+        ValueError: if the dtype or size of an input differs from its node's.
+        TypeError: if a node's op has no meaning in a tensor graph.
     """
     given = dict(inputs or {})
     nodes = toposort(roots)
@@ -69,7 +70,7 @@ def _given(node: UOp, given: Mapping[UOp, Any], sizes: Mapping[UOp, int]) -> Arr
 
 
 def _concrete(node: UOp, sizes: Mapping[UOp, int]) -> UOp:
-    """The node with the symbolic sizes in its argument replaced by this run's."""
+    """Return ``node`` with the symbolic sizes in its argument replaced by this run's values."""
     if node.op.kind != "movement" and node.op is not Ops.IOTA:
         return node
     arg = _plain(node.arg, sizes)
@@ -82,11 +83,11 @@ def _plain(value: Any, sizes: Mapping[UOp, int]) -> Any:
     return tuple(_plain(v, sizes) for v in value) if isinstance(value, tuple) else value
 
 
-# *** scalars, in integers that never overflow ***
+# *** scalars, in Python integers, which never overflow ***
 
 
 def _shift(f: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """A shift by 64 bits or more, or by less than none, leaves nothing but the sign."""
+    """Wrap a shift: amounts that are negative or ≥ 64 give -1 for a right shift of a negative number, else 0."""
     return lambda x, y: f(x, y) if 0 <= y < 64 else (-1 if x < 0 and f is operator.rshift else 0)
 
 
@@ -100,9 +101,10 @@ _EXACT: dict[Op, Callable[..., int]] = {
 
 
 def evaluate_scalar(node: UOp, known: Mapping[UOp, int]) -> int:
-    """An integer or bool expression as a Python int; ``known`` gives its ranges, variables and parameters.
+    """Return the value of an integer or bool expression as a Python int; ``known`` holds the values of its ranges,
+    variables and parameters.
 
-    Index arithmetic is exact; that of other dtypes wraps.
+    Index arithmetic is exact; arithmetic of other dtypes wraps.
 
     >>> i = UOp.variable("i", 0, 9)
     >>> evaluate_scalar((i * 5 + 3) // 4, {i: 7})
@@ -125,7 +127,8 @@ _LEAVES = (Ops.RANGE, *_GIVEN)
 
 
 def evaluator(nodes: Sequence[UOp], inputs: Sequence[UOp]) -> Callable[[Sequence[int]], list[int]]:
-    """A function from the values of ``inputs`` to those of ``nodes``, which are index arithmetic on them.
+    """Return a compiled function from values of ``inputs`` to values of ``nodes``, which must be index arithmetic on
+    them.
 
     >>> i, j = UOp.variable("i", 0, 9), UOp.variable("j", 0, 9)
     >>> evaluator([i * j + 1, i // 2], [i, j])([5, 3])

@@ -1,7 +1,7 @@
-"""The interpreter of kernel graphs: what a kernel does to its buffers, without linearizer, renderer or device.
+"""Reference interpreter for kernel graphs: applies a kernel to NumPy buffers without linearizer, renderer or device.
 
-Every RANGE of the kernel owns one axis, the same in every array, and a value has size 1 along the axes that it does not
-depend on. So NumPy's broadcasting is the loop nest. A store whose arrays would be large runs in pieces of its ranges.
+Each RANGE of the kernel owns one array axis, and a value has size 1 along the axes it does not depend on, so NumPy
+broadcasting is the loop nest. A store whose arrays would exceed ``_PIECE`` elements runs in pieces of its ranges.
 """
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tinsmith.ir.properties import bound_ranges, start_of
 from tinsmith.ir.symbolic import digits
 from tinsmith.ir.uop import UOp, toposort
 
-_PIECE = 1 << 22  # elements of the largest array that is made at once, where ranges can be cut
+_PIECE = 1 << 22  # limit on the elements of one temporary array, where ranges can be split
 
 
 def evaluate_kernel(sink: UOp, buffers: Sequence[Array], variables: Mapping[UOp, int] | None = None) -> None:
-    """Run a kernel graph: PARAM ``n`` is ``buffers[n]``, contiguous and written in place.
+    """Run a kernel graph on ``buffers``: PARAM ``n`` is ``buffers[n]``, which must be contiguous and is written in
+    place.
 
     >>> from tinsmith.core.dtypes import dtypes
     >>> out, x = np.zeros(3, np.int32), np.array([1, 2, 3], np.int32)
@@ -36,8 +37,8 @@ def evaluate_kernel(sink: UOp, buffers: Sequence[Array], variables: Mapping[UOp,
     array([2, 4, 6], dtype=int32)
 
     Raises:
-        IndexError: if a load or store that is valid is out of bounds.
-        ValueError: if a buffer does not fit its PARAM, or a store writes different values to one place.
+        IndexError: if an unmasked load or store is out of bounds.
+        ValueError: if a buffer does not fit its PARAM, or a store writes different values to one element.
     """
     run = _Run(sink, buffers, variables or {})
     with np.errstate(all="ignore"):
@@ -46,7 +47,7 @@ def evaluate_kernel(sink: UOp, buffers: Sequence[Array], variables: Mapping[UOp,
 
 
 def _statements(sink: UOp) -> Iterator[UOp]:
-    """Stores in the order in which they run."""
+    """Yield the statements (STORE, SCATTER_STORE) in execution order."""
     stack = list(reversed(sink.src))
     while stack:
         node = stack.pop()
@@ -57,12 +58,14 @@ def _statements(sink: UOp) -> Iterator[UOp]:
 
 
 def _ordered_loop(node: UOp) -> UOp:
-    """Neighbours that step over one ordered range do so together."""
+    """Return the group key of a statement: adjacent SCATTER_STOREs over one ordered range run together, step by
+    step."""
     return node.src[4] if node.op is Ops.SCATTER_STORE else node
 
 
 class _Run:
-    """One kernel at work. ``span`` holds the part of each range that is being computed, ``memo`` the values in it."""
+    """The execution of one kernel. ``span`` holds the part of each range being computed, ``memo`` the values for that
+    part."""
 
     def __init__(self, sink: UOp, buffers: Sequence[Array], variables: Mapping[UOp, int]) -> None:
         nodes = toposort(sink)
@@ -99,8 +102,8 @@ class _Run:
         return None
 
     def scatter(self, nodes: list[UOp]) -> None:
-        """One value of the ordered range at a time; what depends on neither it nor the memory stays. All read memory
-        as it was before the step."""
+        """Run SCATTER_STOREs one value of their ordered range at a time; each step reads memory as it was before the
+        step. Values that depend on neither the range nor the written memory are computed once."""
         loop, memories = nodes[0].src[4], {n.src[0] for n in nodes}
         stale: set[UOp] = set()
         for n in toposort(nodes):
@@ -119,7 +122,7 @@ class _Run:
         self.memo.clear()
 
     def pieces(self, node: UOp) -> Iterator[None]:
-        """Walk over the store's own ranges so that no array grows beyond the limit."""
+        """Iterate over blocks of the store's own ranges so that no array exceeds ``_PIECE`` elements."""
         needed = max(math.prod(self.size(r) for r in n.ranges) for n in toposort(node))
         cuts: list[tuple[UOp, list[tuple[int, int]]]] = []
         ordered = {r for n in toposort(node) if n.op is Ops.PREFIX for r in n.src[1].ranges}
@@ -196,7 +199,7 @@ class _Run:
         return tuple(self.size(r) if a == self.axis[r] else 1 for a in range(len(self.axis)))
 
     def spread(self, x: Array, ranges: Sequence[UOp]) -> Array:
-        """``x`` with its full size along the axes of ``ranges``."""
+        """Return ``x`` broadcast to full size along the axes of ``ranges``."""
         shape = list(x.shape)
         for r in ranges:
             shape[self.axis[r]] = self.size(r)
@@ -212,7 +215,8 @@ class _Run:
         return y if begin is None else np.asarray(n.arg.meaning(n, begin, y))
 
     def running(self, n: UOp, *sources: Array) -> Array:
-        """A running value over the ranges that are the digits of its place, as over one."""
+        """Compute a PREFIX (scan). The ranges that are the digits of its index are flattened and scanned as one
+        axis."""
         steps = digits(n.src[1])
         axes, last = [self.axis[r] for r in steps], tuple(range(-len(steps), 0))
         moved = [np.moveaxis(self.spread(s, steps), axes, last) for s in sources]
@@ -222,13 +226,14 @@ class _Run:
         return np.moveaxis(y.reshape(shape), last, axes)
 
     def multiply(self, n: UOp, a: Array, b: Array) -> Array:
-        """One step of a matrix unit: products and their sum in the accumulator's type."""
+        """Compute one matrix-unit step: products and their sum in the accumulator's dtype."""
         product = np.asarray(a.astype(n.dtype.numpy) * b.astype(n.dtype.numpy))
         k = n.src[4:] if n.src[4].op is Ops.RANGE else ()
         return reduce_values(Ops.ADD, self.spread(product, k), tuple(self.axis[r] for r in k), n.dtype)
 
     def stage(self, n: UOp, x: Array) -> Array:
-        """Local memory with one more axis, its addresses; ``filled`` says which of them hold a value."""
+        """Fill a local-memory stage: an array whose last axis is the address. ``filled`` marks the addresses that hold
+        a value."""
         ranges, sizes = n.src[1:], n.arg
         if len(ranges) != len(sizes):
             raise ValueError(f"a stage over {len(ranges)} ranges has {len(sizes)} sizes: {n!r}")
@@ -247,7 +252,7 @@ class _Run:
         return memory
 
     def load(self, n: UOp, memory: Array, index: Array, valid: Array | None = None) -> Array:
-        """The elements; 0 and no access where invalid."""
+        """Return the loaded elements; masked-off elements are 0 and are not accessed."""
         size = memory.shape[-1]
         ok = np.asarray(True) if valid is None else valid
         at, ok = np.broadcast_arrays(index, ok)

@@ -1,4 +1,4 @@
-"""Rewrites that are wrong for NaN, infinities or signed zeros. Only ``FASTMATH=1`` applies them."""
+"""Rewrites that are wrong for NaN, infinities or signed zeros; applied only under ``FASTMATH=1``."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import dtypes

@@ -1,4 +1,4 @@
-"""The table of all nodes alive, in which equal nodes are one."""
+"""The intern table (hash consing) of UOps: equal nodes are one object while alive."""
 from __future__ import annotations
 
 import weakref
@@ -7,21 +7,21 @@ from typing import Any
 
 
 class Ref(weakref.ref[Any]):
-    """A weak reference that knows its node's place in the intern table."""
+    """A weak reference to a node that keeps the node's key in the intern table."""
 
     __slots__ = ("key",)
     key: Any
 
 
 interned: dict[Any, Ref] = {}
-dead: deque[Any] = deque()  # references to nodes that died and still have an entry (see core.weak)
+dead: deque[Any] = deque()  # references to collected nodes whose table entries are not yet removed (see core.weak)
 bury = dead.append
 
 
 def forget_dead() -> None:
-    """Take dead nodes out of the intern table; with them go the sources and buffers that only they held.
+    """Remove the entries of dead nodes from the intern table, which frees the sources and buffers that only they held.
 
-    Whoever asks for a node does this, and so does every allocation: only who looks at memory itself needs to call it.
+    Node creation and every allocation call this; other code needs it only before inspecting memory use.
     """
     while dead:
         try:
@@ -29,10 +29,10 @@ def forget_dead() -> None:
         except IndexError:  # another thread took it
             return
         key = ref.key
-        # Test and deletion without a call in between, so that no other thread comes between them.
+        # No call between test and deletion, so that no other thread can run between them.
         try:
             if interned[key] is ref:
                 del interned[key]
         except KeyError:
             pass
-        del key, ref  # now the sources die, and are noted as dead before the next look
+        del key, ref  # frees the sources, whose references join `dead` before the next iteration

@@ -1,4 +1,4 @@
-"""Values end to end: the graph of a concatenation."""
+"""The tensor graph of a concatenation."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ _PARTS_PER_KERNEL = 16  # more parts than this are joined in several steps: each
 
 
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
-    """Each part padded to the whole, and chosen where it lies: exact for every value, NaN and -0 included."""
+    """Return the concatenation of ``parts`` along ``axis``: each part is padded to the full size and selected by
+    position, so every value, NaN and -0 included, is kept exactly."""
     parts = list(parts)
     while len(parts) > _PARTS_PER_KERNEL:
         groups = [parts[i : i + _PARTS_PER_KERNEL] for i in range(0, len(parts), _PARTS_PER_KERNEL)]

@@ -1,13 +1,13 @@
-"""Where staged tiles lie: rows of 128 bytes that are swizzled, slots of a ring, and the boxes that fill them.
+"""Layouts of staged tiles in local (shared) memory: swizzled rows of up to 128 bytes, ring slots, and bulk-copy boxes.
 
-A tile of local memory that a matrix unit reads itself is a stack of *chunks* of 64 elements of 16 bits: first all rows
-of the first 64 columns, then all rows of the next ones. An index counts (chunk, row, column in its chunk), and so does
-the graph: that the 16-byte pieces of a row change places is the hardware's doing on both sides:
+A tile of local memory that a matrix unit reads directly is a stack of *chunks* of 64 elements of 16 bits: first all
+rows of the first 64 columns, then all rows of the next 64. Indices, in the graph too, count (chunk, row, column in the
+chunk); the swizzle of the 16-byte pieces of a row is applied by the hardware on both sides, copy and matrix unit:
 
     piece c of row r lies at byte  r·128 + ((c xor (r mod 8)) · 16)
 
-so that eight rows of one piece, which a unit reads at once, lie in different banks. Where a tile has no whole chunks of
-that width, rows of 64 or 32 bytes lie so side by side, and fewer pieces change places.
+so that the same piece of eight consecutive rows, which a unit reads together, falls into different banks. A tile whose
+width is no multiple of a 128-byte chunk uses rows of 64 or 32 bytes, and the swizzle permutes fewer pieces.
 """
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-ROW_BYTES = 128  # of a chunk, at most; the swizzle repeats every 8 of them
-LEAST_ROW_BYTES = 32  # of a chunk
-PIECE_BYTES = 16  # which change places
-MOST_DIMENSIONS = 5  # of a view
-MOST_STEP = 8  # of a box along a dimension
+ROW_BYTES = 128  # bytes of the longest row of a chunk; the swizzle repeats every 8 rows
+LEAST_ROW_BYTES = 32  # bytes of the shortest row of a chunk
+PIECE_BYTES = 16  # bytes of the unit that the swizzle permutes
+MOST_DIMENSIONS = 5  # dimensions of a View, at most
+MOST_STEP = 8  # element stride of a box along a dimension, at most
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a staged operand lies in a slot.
+    """The layout of a staged operand in a ring slot.
 
     Attributes:
-        rows: of a chunk.
-        columns: elements of a row of a chunk.
-        chunks: side by side.
-        deep: rows run along the reduction; else the elements of a row do.
-        row: bytes of a row of a chunk.
+        rows: rows of a chunk.
+        columns: elements per row of a chunk.
+        chunks: chunks of the tile, which split its columns.
+        deep: True if the row index runs along the reduction; False if the column index does.
+        row: bytes per row of a chunk.
 
     >>> tile = Layout(64, 64, 4, deep=True)
     >>> tile.place(3, 70), tile.elements
@@ -49,11 +49,11 @@ class Layout:
         return self.rows * self.columns * self.chunks
 
     def place(self, row: Any, column: Any) -> Any:
-        """The index of an element in its slot."""
+        """Return the (unswizzled) index of an element in its slot."""
         return column // self.columns * (self.rows * self.columns) + row * self.columns + column % self.columns
 
     def byte(self, row: int, column: int) -> int:
-        """Where the hardware puts an element in its slot.
+        """Return the byte offset of an element in its slot after the hardware swizzle.
 
         >>> tile = Layout(64, 64, 1, deep=True)
         >>> tile.byte(0, 8), tile.byte(1, 8), tile.byte(1, 0)
@@ -66,8 +66,7 @@ class Layout:
 
 
 class Placed(tuple[int, ...]):
-    """The argument of a STAGE: its sizes, how they lie (as the sizes say, if there is no layout), and how many slots
-    there are.
+    """The argument of a STAGE: its sizes, its layout (None: dense, row-major), and the number of ring slots.
 
     >>> a, b = (Placed((8, 64), Layout(8, 64, 1, False), depth) for depth in (2, 3))
     >>> a == (8, 64), a == b, list(a)
@@ -101,12 +100,12 @@ class Placed(tuple[int, ...]):
 
 @dataclass(frozen=True)
 class View:
-    """Memory as a bulk copy sees it, the fastest dimension first: element ``x`` is at ``offset + Σ x·stride``, and
-    is nothing outside of the sizes.
+    """Memory as a bulk copy (TMA) sees it, fastest dimension first: element ``x`` is at ``offset + Σ x·stride``;
+    elements outside ``sizes`` read as zero.
 
     Attributes:
-        box: how many elements of each dimension one copy brings.
-        steps: how far apart these are in their dimension; none: side by side.
+        box: elements per dimension that one copy transfers.
+        steps: distance between those elements per dimension; empty: adjacent (1).
 
     >>> View((100, 7), (1, 112), (64, 8)).bytes(2)
     1024
@@ -119,7 +118,7 @@ class View:
     steps: tuple[int, ...] = ()
 
     def reach(self) -> tuple[int, ...]:
-        """How many places of each dimension a box spans.
+        """Return the extent of a box along each dimension, gaps included.
 
         >>> View((64, 9, 9), (1, 64, 576), (64, 2, 4), 0, (1, 2, 2)).reach()
         (64, 3, 7)
@@ -127,7 +126,7 @@ class View:
         return tuple((n - 1) * step + 1 for n, step in zip(self.box, self.steps or itertools.repeat(1)))
 
     def bytes(self, itemsize: int) -> int:
-        """What one copy counts: zeros outside included."""
+        """Return the bytes that one copy transfers, zero-filled elements outside the bounds included."""
         total = itemsize
         for size in self.box:
             total *= size

@@ -1,4 +1,4 @@
-"""Integer expressions as sums of terms: an index as {term: coefficient} and a constant, and back."""
+"""Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def is_index(node: UOp) -> bool:
 
 
 def linear_form(node: UOp) -> tuple[Linear, int]:
-    """An integer expression as {term: coefficient} and a constant.
+    """Return an integer expression as ({term: coefficient}, constant).
 
     >>> i = UOp.variable("i", 0, 9)
     >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2), linear_form(i + UOp.range(1, 0, None)) == ({i: 1}, 0)
@@ -25,12 +25,12 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
     """
     if node.op not in _SUMS:
         if node.op is Ops.RANGE and node.vmax == 0:
-            return {}, 0  # a range of one step is its only value
+            return {}, 0  # a range of size 1 is always 0
         return ({}, node.arg) if node.op is Ops.CONST else ({node: 1}, 0)
     found = node._linear
     if found is None:
         found = _sum_of_terms(node)
-        if node in found[0]:  # a product of two terms is one itself
+        if node in found[0]:  # a product of two terms is its own term; caching it would make a reference cycle
             return found
         node._linear = found
     return dict(found[0]), found[1]
@@ -45,7 +45,7 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
         if n.op is Ops.CONST:
             constant += factor * n.arg
         elif n.op is Ops.RANGE and n.vmax == 0:
-            continue  # a range of one step is its only value
+            continue  # a range of size 1 is always 0
         elif n.op is Ops.ADD:
             stack += [(s, factor) for s in n.src]
         elif n.op is Ops.SUB:
@@ -62,7 +62,7 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
 
 
 def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
-    """Σ place * factor, simplified, without a node for every step on the way.
+    """Return Σ index · factor, simplified, without building a node for every intermediate sum.
 
     >>> i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
     >>> weighted_sum([(i, 4), (j + 1, 1)]) is (i * 4 + j + 1).simplify()
@@ -79,7 +79,7 @@ def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
 
 
 def order(node: UOp) -> tuple[Any, ...]:
-    """A sort key from structure alone, so that equal programs sort alike in every process."""
+    """Return a sort key that depends on structure alone, so that equal programs sort alike in every process."""
     if node._order is None:
         for n in toposort(node, lambda m: m._order is None):
             number = n.arg[0] if n.op is Ops.RANGE else -1
@@ -89,7 +89,7 @@ def order(node: UOp) -> tuple[Any, ...]:
 
 
 def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
-    """The canonical sum: big strides first."""
+    """Return the canonical sum of a linear form: largest strides first, the constant last."""
     result: UOp | None = None
     for term, c in sorted(terms.items(), key=lambda item: (-abs(item[1]), order(item[0]))):
         part = term if c == 1 else term * UOp.const(like.dtype, c)
@@ -99,7 +99,8 @@ def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
 
 
 def shifted(total: UOp, constant: int) -> UOp:
-    """``(total + constant).simplify()`` of a simple ``total``, mostly without a search for rules that apply.
+    """Return ``(total + constant).simplify()`` for an already simplified ``total``, mostly without running the rewrite
+    rules.
 
     >>> i = UOp.variable("i", 0, 9)
     >>> shifted(i * 3, 2) is (i * 3 + 2).simplify(), shifted(i + 1, -1) is i

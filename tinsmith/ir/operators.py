@@ -1,4 +1,4 @@
-"""Python's operators as ops of the table."""
+"""Python's arithmetic and comparison operators, mapped to ops of the op table."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -7,7 +7,7 @@ from tinsmith.ir.ops import Op, Ops
 
 
 class Operators:
-    """Arithmetic and comparisons of two operands, of which the other may be a Python scalar."""
+    """Operator methods for two operands; the other operand may be a Python scalar."""
 
     __slots__ = ()
 

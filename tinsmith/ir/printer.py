@@ -1,6 +1,6 @@
-"""Printed forms of every level: one line for a node, the tutorials' tree and table, and an indented kernel graph.
+"""Text forms of every level: the tutorials' tree and table, indented kernel graphs, and node listings.
 
-Printed text is stable: it depends on the graph alone, never on ids or addresses, and is what tests compare.
+The text is deterministic: it depends on the graph alone, never on ids or addresses, and tests compare it.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ALU_GROUP = {"unary": "UnaryOps", "binary": "BinaryOps", "ternary": "TernaryOps
 
 
 def uop_table(linear: Sequence[UOp]) -> str:
-    """The tutorials' numbered table: number, op, dtype, sources (constants quoted, else line numbers), argument.
+    """Return the tutorials' numbered table: number, op, dtype, sources (constants quoted, else row numbers), argument.
 
-    Constants that print alike are one row.
+    Constants with the same text share one row.
 
     >>> print(uop_table([UOp.const(dtypes.int32, 2)]))
        0 UOps.CONST          : dtypes.int                []                               2
@@ -33,7 +33,7 @@ def uop_table(linear: Sequence[UOp]) -> str:
 
 
 def table_rows(linear: Sequence[UOp]) -> list[tuple[UOp, str]]:
-    """The rows of ``uop_table`` with the node that each one shows (its first place in the program)."""
+    """Return the rows of ``uop_table``, each with the node it shows (for merged constants, the first one)."""
     kept = list(_unlike(linear))
     last = {_identity(n): i for i, n in enumerate(kept)}
     seen: dict[Any, int] = {}
@@ -76,7 +76,7 @@ def _table_arg(n: UOp) -> str:
 # *** the tree of a kernel's tensor graph ***
 
 _REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
-# f(0, ...) = 0: padding with zeros may as well happen below
+# Ops with f(0, ...) = 0: zero padding commutes with them and may be pushed down to the leaves
 _KEEPS_ZERO = (
     Ops.NEG, Ops.SQRT, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV,
     Ops.MOD, Ops.MAX, Ops.MIN, Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD,
@@ -87,14 +87,15 @@ Writer = Callable[[UOp, Moves], tuple[str, list[State]]]
 
 
 def kernel_tree(sink: UOp, notes: Mapping[UOp, str] | None = None, folded: Mapping[UOp, str] | None = None) -> str:
-    """The tutorials' tree of a kernel: a STORE per output, movement ops in the ShapeTrackers of the leaves.
+    """Return the tutorials' tree of a kernel: one STORE per output; movement ops appear in the ShapeTrackers of the
+    leaves.
 
-    PARAMs 0, 1, ... are the outputs. A movement op that stands above a reduction stays a node. What was printed before
-    is a reference to its line.
+    PARAMs 0, 1, ... are the outputs. A movement op above a reduction stays a node. A subtree printed before is shown as
+    a reference to its line.
 
     Args:
-        notes: what stands behind a node's text.
-        folded: nodes whose text stands for all that is below them.
+        notes: text appended to a node's line.
+        folded: replacement text of a node; its sources are not printed.
 
     >>> x = UOp(Ops.PARAM, dtypes.int32, (), (1, (2,)))
     >>> for line in kernel_tree(UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),))).splitlines():
@@ -108,12 +109,12 @@ def kernel_tree(sink: UOp, notes: Mapping[UOp, str] | None = None, folded: Mappi
 
 def tree_rows(sink: UOp, notes: Mapping[UOp, str] | None = None,
               folded: Mapping[UOp, str] | None = None) -> list[tuple[UOp, str]]:
-    """The lines of ``kernel_tree`` with the node that each one shows."""
+    """Return the lines of ``kernel_tree``, each with the node it shows."""
     lines: list[tuple[UOp, str]] = []
     seen: dict[State, int] = {}
     write = functools.partial(_tree_node, notes=notes or {}, folded=folded or {})
     for number, value in enumerate(sink.src):
-        while value.op is Ops.RESHAPE:  # the output's memory has no shape of its own
+        while value.op is Ops.RESHAPE:  # output memory is flat: a final RESHAPE changes nothing
             value = value.src[0]
         text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
         lines.append((value, f"{len(lines):3d} ━┳ {text}"))
@@ -122,7 +123,7 @@ def tree_rows(sink: UOp, notes: Mapping[UOp, str] | None = None,
 
 
 def _branches(lines: list[tuple[UOp, str]], seen: dict[State, int], root: State, write: Writer) -> None:
-    """Write the tree below a line, depth first."""
+    """Append the lines of the tree below ``root``, depth first."""
     stack: list[tuple[State, str, bool]] = [(root, "", True)]
     while stack:
         state, prefix, is_last = stack.pop()
@@ -146,7 +147,7 @@ def _collected(node: UOp, moves: Moves) -> State:
 
 def _tree_node(node: UOp, moves: Moves, notes: Mapping[UOp, str],
                folded: Mapping[UOp, str]) -> tuple[str, list[State]]:
-    """A line's text and what stands below it."""
+    """Return a line's text and the (node, movement ops) pairs printed below it."""
     if node in folded:
         return folded[node], []
     if not node.src or node.op is Ops.BIND:
@@ -184,7 +185,7 @@ def _mem_buffer(number: int, value: UOp, tracker: ShapeTracker) -> str:
 # *** the lowered kernel graph ***
 
 def kernel_graph_text(sink: UOp) -> str:
-    """A lowered kernel, indented: its ranges, then each store with its index, condition and value below it.
+    """Return a lowered kernel as indented text: its ranges, then each store with its index, condition and value.
 
     >>> i = UOp.range(16, 0, None)
     >>> to, of = (UOp(Ops.PARAM, dtypes.float32.ptr(), (), (n, (16,))) for n in (0, 1))
@@ -198,7 +199,7 @@ def kernel_graph_text(sink: UOp) -> str:
 
 
 def graph_rows(sink: UOp) -> list[tuple[UOp, str]]:
-    """The lines of ``kernel_graph_text`` with the node that each one shows."""
+    """Return the lines of ``kernel_graph_text``, each with the node it shows."""
     rows: list[tuple[UOp, str]] = []
     line: dict[UOp, int] = {}
     stack: list[tuple[UOp, int]] = [(sink, 0)]
@@ -216,7 +217,7 @@ def graph_rows(sink: UOp) -> list[tuple[UOp, str]]:
 
 
 def _graph_node(n: UOp) -> tuple[str, tuple[UOp, ...]]:
-    """A line's text and the nodes that get lines of their own below it."""
+    """Return a line's text and the nodes that get their own lines below it."""
     if n.op is Ops.SINK:
         ranges = sorted((r for r in toposort(n) if r.op is Ops.RANGE), key=lambda r: r.arg[0])
         over = f" over {_ranges(ranges)}" if ranges else ""
@@ -267,7 +268,7 @@ def _is_index(n: UOp) -> bool:
 
 
 def _values(index: UOp) -> tuple[UOp, ...]:
-    """Loads and reductions that an index or condition is computed from."""
+    """Return the loads and reductions that an index or condition is computed from."""
     found = []
     for n in toposort(index, lambda n: n.op not in (Ops.FOLD, Ops.LOAD) and not _is_leaf_value(n)):
         found += [s for s in n.src if s.op in (Ops.FOLD, Ops.LOAD) or _is_leaf_value(s)]
@@ -282,7 +283,7 @@ def _is_leaf_value(n: UOp) -> bool:
 
 
 def listing_rows(root: UOp) -> list[tuple[UOp, str]]:
-    """Every node of a graph in a line of its own, sources first, by number."""
+    """Return one line per node of the graph, sources first, with sources given as line numbers."""
     number = {n: i for i, n in enumerate(toposort(root))}
     rows = []
     for n, i in number.items():

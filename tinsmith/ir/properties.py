@@ -1,4 +1,4 @@
-"""What follows from a node's sources: the interval of its values, and the ranges that it depends on."""
+"""Node properties derived from the sources: value bounds (interval arithmetic) and free ranges."""
 from __future__ import annotations
 
 from typing import Any, Protocol, Self, TypeVar
@@ -9,7 +9,7 @@ from tinsmith.ir.ops.op import Node
 
 
 class Known(Node, Protocol):
-    """A node whose sources know theirs."""
+    """The node protocol of this module: a node whose sources already have their properties."""
 
     @property
     def bounds(self) -> tuple[int, int]: ...
@@ -22,13 +22,13 @@ class Known(Node, Protocol):
 
 
 _FAR = 1 << 62
-ANY = -_FAR, _FAR  # bounds of what is no integer
+ANY = -_FAR, _FAR  # bounds of values that are not integers
 K = TypeVar("K", bound=Known)
 _NO_RANGES: frozenset[Any] = frozenset()
 
 
 def free_ranges(node: K) -> frozenset[K]:
-    if node.op is Ops.RANGE:  # steps beyond its limits add nothing, so that no value depends on these
+    if node.op is Ops.RANGE:  # not its bounds' ranges: iterations outside the bounds contribute nothing to any value
         return frozenset((node,))
     if not node.src:
         return _NO_RANGES
@@ -39,7 +39,7 @@ def free_ranges(node: K) -> frozenset[K]:
 
 
 def bound_ranges(node: K) -> tuple[K, ...]:
-    """The ranges that a reduction, a stage, a unit's step or an ordered statement runs over by itself."""
+    """Return the ranges that a FOLD, STAGE, MMA or SCATTER_STORE itself iterates over."""
     if node.op is Ops.FOLD:
         return node.src[1:] if start_of(node) is None else node.src[1:-1]
     if node.op is Ops.STAGE:
@@ -50,7 +50,7 @@ def bound_ranges(node: K) -> tuple[K, ...]:
 
 
 def start_of(node: K) -> K | None:
-    """What a FOLD goes on from."""
+    """Return the initial value of a FOLD, or None if it starts from the identity."""
     if node.op is not Ops.FOLD:
         return None
     last = node.src[-1]
@@ -66,7 +66,8 @@ def _union(src: tuple[K, ...]) -> frozenset[K]:
 
 
 def bounds_of(node: Known) -> tuple[int, int]:
-    """Interval arithmetic; anything that could leave the dtype gives the dtype's whole interval."""
+    """Return (least, greatest) by interval arithmetic; an interval that could exceed the dtype becomes the dtype's full
+    range."""
     dtype = node.dtype.scalar
     if dtype.is_bool:
         return _bool_bounds(node)
@@ -117,7 +118,7 @@ def _alu_bounds(node: Known) -> tuple[int, int]:
     if op is Ops.IDIV and b[0] > 0:
         corners = [x // y for x in a for y in b]
         return min(corners), max(corners)
-    if op is Ops.IDIV and node.dtype is dtypes.index:  # by 0 it is 0
+    if op is Ops.IDIV and node.dtype is dtypes.index:  # division by 0 gives 0
         far = max(abs(a[0]), abs(a[1]))
         return (0 if a[0] >= 0 <= b[0] else -far), far
     if op is Ops.MOD and b[0] > 0:

@@ -1,9 +1,10 @@
-"""Graphs that put integers in order, for programs and for the scheduler.
+"""Radix-sort graphs that rank integers, for tensor programs and for the scheduler.
 
-A radix sort from the least significant digit: a histogram, where each digit's elements begin, and a HISTOGRAM that
-hands out places in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). Where cores work side by side, each
-piece of a row has a histogram of its own, a scan over all digits' pieces says where its elements begin, and in a piece
-each is compared with those before it (Satish, Harris and Garland, 2009). Both are stable.
+A least-significant-digit radix sort: a histogram, the exclusive prefix sum of it (where each digit's elements begin),
+and a HISTOGRAM op that assigns positions in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). For parallel
+cores, each piece of a row has its own histogram, a scan over all (digit, piece) counters gives each piece's offset, and
+within a piece each element is ranked by comparing it with those before it (Satish, Harris and Garland, 2009). Both
+sorts are stable.
 """
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from tinsmith.ir.uop import UOp
 
 
 def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> int:
-    """How wide digits are chosen: by passes over the keys, and over counters of which each ``piece`` has its own unless
-    steps are taken in order (0); then each pass has launches of its own, too."""
+    """Return the cheapest digit width of ``options``. The cost counts passes over the keys and over the counters, of
+    which each piece has its own set; ``piece`` = 0 means the serial sort, without per-pass launch cost."""
     def cost(b: int) -> int:
         apart = 8 * (size << b) // piece + (1 << 24) if piece else 0
         return -(-bits // b) * (10 * size + (3 << b) + apart)
@@ -25,7 +26,8 @@ def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> 
 
 
 def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
-    """Positions of the elements of each row in order, by one digit after another; elements are taken one by one."""
+    """Return the stable sorting permutation of each row, one digit per pass; elements are placed one by one
+    (serial)."""
     rows, size = keys.shape
     count = 1 << digit_bits
     keys = keys.contiguous()
@@ -43,11 +45,12 @@ def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
 
 
 def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, UOp]:
-    """The unsigned keys of each row in order, and where each was; pieces of a row go on side by side.
+    """Return the sorted unsigned keys of each row and their original positions; the pieces of a row are processed in
+    parallel.
 
     Args:
-        piece: elements that are compared with each other. Where there are more of them than digits, keys of up to 32
-            bits and their positions are one word of 64 bits, which goes to its place at once.
+        piece: elements per piece. If a piece has more elements than there are digit values, keys of up to 32 bits are
+            packed with their positions into one 64-bit word, so that each pass scatters once.
     """
     rows, size = keys.shape
     digits = 1 << digit_bits
@@ -55,7 +58,7 @@ def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, U
     together = ranked and keys.dtype.itemsize <= 4
     piece = min(piece, -(-size // digits) * digits) if ranked else min(piece, size)
     whole = -(-size // piece) * piece
-    if whole > size:  # the greatest keys, behind those of the row
+    if whole > size:  # pad with the greatest key, which sorts behind the row's own keys
         ones = (1 << keys.dtype.bits) - 1
         keys = (keys ^ ones).pad(((0, 0), (0, whole - size))) ^ ones
     order, keys = keys.iota_like(1), keys.contiguous()
@@ -74,7 +77,8 @@ def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, U
 
 
 def _places(digit: UOp, count: int) -> UOp:
-    """Where the elements of each row go by one digit: behind those of lower digits, and of the same one before them."""
+    """Return each element's destination for one digit: after all elements of lower digits and all earlier ones of the
+    same digit."""
     rows, pieces, piece = digit.shape
     space, cube = (rows, count, pieces, piece), (*digit.shape, piece)
     at = digit.reshape((rows, 1, pieces, piece)).expand(space)
@@ -87,7 +91,7 @@ def _places(digit: UOp, count: int) -> UOp:
 
 
 def count_below(ordered: UOp, limits: UOp) -> UOp:
-    """How many elements of a vector in order are less than each limit: a binary search."""
+    """Return, for each limit, the number of elements of a sorted vector that are less than it (binary search)."""
     size = ordered.size
     found = limits.const_like(0).cast(dtypes.int32)
     step = 1 << (size.bit_length() - 1)

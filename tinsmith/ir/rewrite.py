@@ -1,8 +1,9 @@
-"""The rewrite engine: named rules over patterns, grouped in rule sets that are values.
+"""The rewrite engine: named pattern rules, grouped in immutable rule sets.
 
-A rule's pattern is written with operators, ``x * c0 + x * c1``; its result is a function of what the pattern's names
-matched. Every rule carries an example, which the test suite rewrites and evaluates. One engine runs them: bottom-up,
-without recursion, indexed by op. A rule set that does not come to rest is stopped and its cycling rules are named.
+A rule's pattern is written with operators (``x * c0 + x * c1``); its result is a function of the nodes that the
+pattern's names matched. Every rule carries an example, which the test suite rewrites and evaluates. One engine runs all
+rule sets: bottom-up, without recursion, rules indexed by op. A rule set that does not terminate is stopped, and the
+cycling rules are named.
 """
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from tinsmith.core.terminal import show
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.uop import UOp
 
-_LIMIT = 1000
+_LIMIT = 1000  # rewrites of one node before the rule set counts as cycling
 
 
 @dataclass(frozen=True, eq=False)
 class Pat:
-    """A pattern: ``Pat("x")`` matches anything, ``Pat("c", const=True)`` a constant; operators build larger ones."""
+    """A pattern: ``Pat("x")`` matches any node, ``Pat("c", const=True)`` a constant; operators build larger
+    patterns."""
 
     name: str = ""
     ops: tuple[Op, ...] = ()
@@ -50,7 +52,7 @@ class Pat:
         return Pat(name, self.ops, self.src, self.const, self.when)
 
     def fits(self, node: UOp) -> bool:
-        """Whether ``node`` itself is as wanted, whatever its sources are."""
+        """Return True if ``node`` itself matches (op, constness, condition), regardless of its sources."""
         if self.ops and node.op not in self.ops:
             return False
         if self.const and node.op is not Ops.CONST:
@@ -58,7 +60,8 @@ class Pat:
         return self.when is None or self.when(node)
 
     def match(self, node: UOp, found: dict[str, UOp]) -> bool:
-        """Whether ``node`` fits; names are added to ``found`` (a name seen twice must match the same node)."""
+        """Return True if ``node`` and its sources match; names are bound in ``found`` (a repeated name must bind the
+        same node)."""
         if not self.fits(node) or (self.name and found.setdefault(self.name, node) is not node):
             return False
         wanted = self.src
@@ -77,20 +80,20 @@ class Pat:
 
 
 def _all_match(wanted: tuple[Pat, ...], src: tuple[UOp, ...], found: dict[str, UOp]) -> bool:
-    for pattern, s in zip(wanted, src):  # noqa: SIM110  a generator would take twice as long, and this runs most
+    for pattern, s in zip(wanted, src):  # noqa: SIM110  a generator would take twice as long in this hottest loop
         if not pattern.match(s, found):
             return False
     return True
 
 
 def literal(value: int | float | bool) -> Pat:
-    """Matches the constant ``value`` of any dtype (not the other sign of zero)."""
+    """Return a pattern for the constant ``value`` of any dtype (0 does not match -0)."""
     return Pat(const=True, when=lambda n: n.arg == value and (value != 0 or str(n.arg)[0] != "-"))
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A named rewrite. ``law`` states it as an equation; ``example`` builds a node that it must change."""
+    """A named rewrite. ``law`` states it as an equation; ``example`` builds a node that the rule must change."""
 
     name: str
     law: str
@@ -113,7 +116,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class RuleSet:
-    """Rules tried in order; sets add up with ``+``."""
+    """An ordered list of rules; ``+`` concatenates rule sets."""
 
     name: str
     rules: tuple[Rule, ...]
@@ -130,7 +133,7 @@ class RuleSet:
         return found
 
     def apply(self, node: UOp) -> UOp | None:
-        """The first rule that changes ``node`` at its root, applied once; None if none does."""
+        """Apply the first rule that changes ``node`` at its root, once; return None if no rule does."""
         for rule in self.rules_for(node.op):
             new = rule.apply(node)
             if new is not None:
@@ -143,10 +146,10 @@ class RuleSet:
 
 
 def rewrite(roots: Sequence[UOp], rules: RuleSet, memo: dict[UOp, UOp] | None = None) -> list[UOp]:
-    """``roots`` rewritten until no rule applies anywhere below them.
+    """Return ``roots`` rewritten bottom-up until no rule applies to any node.
 
     Raises:
-        RuntimeError: if one node is rewritten more than a thousand times; the rules that took part are named.
+        RuntimeError: if one node is rewritten more than 1000 times; the message names the cycling rules.
     """
     done: dict[UOp, UOp] = {} if memo is None else memo
     for root in roots:
@@ -155,7 +158,8 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet, memo: dict[UOp, UOp] | None = 
 
 
 def _rewrite_below(root: UOp, rules: RuleSet, done: dict[UOp, UOp]) -> None:
-    """Fill ``done`` for ``root``. A frame is (node, what it has become so far, count of rewrites)."""
+    """Fill ``done`` for ``root`` and all nodes below it. A stack frame is (node, its current form, number of
+    rewrites)."""
     stack: list[tuple[UOp, UOp, int]] = [(root, root, 0)]
     while stack:
         node, current, count = stack.pop()
@@ -203,7 +207,7 @@ def _cycle(node: UOp, rules: RuleSet) -> str:
 
 
 def readers_of(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:
-    """Which of the nodes read each of their sources, once for every time that they do."""
+    """Return {source: the nodes that read it}; a node that reads a source twice is listed twice."""
     readers: dict[UOp, list[UOp]] = {}
     for n in nodes:
         for s in n.src:

@@ -1,10 +1,10 @@
-"""Symbolic sizes: one normal form, so that sizes which are provably equal are the same node, and conditions on them.
+"""Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
 
-A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables of
-their own): ``(n + 1) * 4`` and ``4 * n + 4`` are both ``n * 4 + 4``.
+A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``.
 
-A condition that the algebra cannot prove is decided by the values that the variables are bound to. What was decided
-that way holds for these values only, so whoever replays a program with others looks at the conditions again.
+A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tinsmith.ir.ops import Ops
 from tinsmith.ir.text import expression
 from tinsmith.ir.uop import Algebra, UOp, toposort
 
-Polynomial = dict[tuple[UOp, ...], int]  # product of terms, in order → coefficient
+Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
 
 
 def polynomial(node: UOp) -> Polynomial:
-    """An integer expression multiplied out.
+    """Return an integer expression, multiplied out.
 
     >>> n = UOp.variable("n", 1, 9)
     >>> sorted((len(term), k) for term, k in polynomial((n + 1) * (n + 2)).items())
@@ -63,7 +63,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def normal_size(size: Any) -> Any:
-    """A size in its normal form; an int where it does not depend on any variable.
+    """Return a size in its normal form; an int if it does not depend on any variable.
 
     >>> n = UOp.variable("n", 1, 9)
     >>> normal_size((n + 1) * 4) is normal_size(4 * n + 4), normal_size(n + 3 - n)
@@ -91,17 +91,17 @@ def _normal_form(size: UOp) -> UOp | int:
 
 
 def unbound(size: UOp) -> Iterator[UOp]:
-    """The variables in a size that have no value."""
+    """Return the variables of a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
 
 
 Watcher = Callable[[UOp, int], None]
-# Told of every size and condition whose value a program went by, and of the value.
+# Called with every size or condition whose bound value influenced a program, and with that value.
 watchers: OfThread[Watcher] = OfThread()
 
 
 def value_of_size(size: Any) -> int:
-    """What a size or condition is in this run, by the values that its variables are bound to.
+    """Return the value of a size or condition under the values that its variables are bound to; tell the watchers.
 
     >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
     9
@@ -116,9 +116,10 @@ def value_of_size(size: Any) -> int:
 
 
 def holds(condition: UOp) -> bool:
-    """Whether a condition on sizes holds: for every value of its variables, or by those that they are bound to.
+    """Return True if a condition on sizes holds: for every value of its variables or, if unprovable, for their bound
+    values.
 
-    What is no condition on bound variables alone, such as one of a kernel, is a node like any other, and true.
+    A node that is not a condition on variables alone, such as one of a kernel, is an ordinary node and counts as true.
 
     >>> n = UOp.variable("n", 1, 9).bind(4)
     >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)
@@ -138,7 +139,7 @@ def holds(condition: UOp) -> bool:
 
 
 def check_bound(op: str, size: UOp) -> None:
-    """Raise an ArgumentError if a variable in a size has no value, or the size is divided by 0."""
+    """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
     free = next(unbound(size), None)
     if free is not None:
         raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
@@ -148,7 +149,7 @@ def check_bound(op: str, size: UOp) -> None:
 
 
 def size_text(size: Any) -> str:
-    """A size as people write it, with the values of the variables in it, or their bounds where they have none.
+    """Return a size as readable text, with the values of its variables, or their bounds if they have no value.
 
     >>> n = UOp.variable("n", 1, 9)
     >>> size_text(n.bind(3) * 4 + 4), size_text(n.bind(3)), size_text(n)

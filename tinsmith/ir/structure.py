@@ -1,6 +1,6 @@
-"""What a computation is, recognized in one place: for the scheduler in tensor graphs, for the optimizer over ranges.
+"""Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
 
-``structure`` names what a whole kernel is: a contraction, rows that are reduced, a scan, a scatter, or a map.
+``structure`` classifies a full kernel as a contraction, row reductions, a scan, a scatter, or a map.
 """
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from tinsmith.ir.uop import UOp, toposort
 
 
 class Contraction(NamedTuple):
-    """A sum of products of two factors that are both read many times over: Σ_k a[batch, m, k] · b[batch, n, k].
+    """A sum of products of two factors, each reused along an axis of the other: Σ_k a[batch, m, k] · b[batch, n, k].
 
-    Each group is a box of ranges, outermost first: the m of a convolution may be image, line and column, its k channel
-    and place in a window. In a tensor graph the groups are empty: there, factors are read many times over because they
-    are expanded views.
+    Each group is a tuple of ranges, outermost first: the m of a convolution may be image, row and column, its k channel
+    and window position. In a tensor graph the groups are empty; there, reuse is recognized by expanded views.
 
     Attributes:
-        valid: where the products count, if a range is padded; None: everywhere.
-        chain: of a whole kernel, the other contractions in it: an operand is made of them, or they share its tile.
+        valid: the mask of the products, if a range is padded; None: all count.
+        chain: in a kernel, its other contractions (back-to-back GEMM), which compute an operand or share the tile.
     """
 
     a: UOp
@@ -33,27 +32,27 @@ class Contraction(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Reductions of ``columns`` for each of ``rows``, and what is computed of their results."""
+    """Reductions over ``columns`` for each of ``rows``, with a pointwise epilogue."""
 
     rows: tuple[UOp, ...]
     columns: tuple[UOp, ...]
 
 
 class Scan(NamedTuple):
-    """Running values over ``steps``, for each of ``rows``."""
+    """A scan (prefix reduction) over ``steps``, for each of ``rows``."""
 
     rows: tuple[UOp, ...]
     steps: tuple[UOp, ...]
 
 
 class Scatter(NamedTuple):
-    """Statements whose places come from memory, in the order of ``steps``."""
+    """Stores whose indices come from memory, executed in the order of ``steps``."""
 
     steps: tuple[UOp, ...]
 
 
 class Map(NamedTuple):
-    """Every element by itself: elementwise work, movement, gathers."""
+    """Independent elements: pointwise work, movement, gathers."""
 
     ranges: tuple[UOp, ...]
 
@@ -62,7 +61,7 @@ Structure = Contraction | Rows | Scan | Scatter | Map
 
 
 def structure(sink: UOp) -> Structure:
-    """What a kernel is, a SINK of statements over ranges.
+    """Classify a kernel, given as a SINK of statements over ranges.
 
     >>> from tinsmith.ir import Ops
     >>> from tinsmith.core.dtypes import dtypes
@@ -91,10 +90,10 @@ def structure(sink: UOp) -> Structure:
 
 
 def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
-    """The contraction that a FOLD over ranges or a REDUCE over axes is; None for any other node.
+    """Return the contraction that a FOLD over ranges or a REDUCE over axes computes; None for any other node.
 
     Args:
-        guarded: of a FOLD, products that count under a condition only are seen as well.
+        guarded: for a FOLD, also accept masked products, ``where(condition, a * b, 0)``.
 
     >>> from tinsmith.ir import Ops, UOp
     >>> from tinsmith.core.dtypes import dtypes
@@ -113,7 +112,8 @@ def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
 
 
 def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
-    """A FOLD that adds up products, of factors that nothing need read again: a matrix times a vector has no n."""
+    """Return a FOLD that sums products as a Contraction, even without reuse (a matrix-vector product has no n); else
+    None."""
     if fold.op.name != "FOLD" or fold.arg.name != "ADD":
         return None
     body: UOp = fold.src[0]
@@ -128,12 +128,12 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
 
 
 def guard_of(value: UOp) -> UOp | None:
-    """The condition of a value that is 0 elsewhere: c of where(c, x, 0)."""
+    """Return the mask of a value that is 0 elsewhere: c of where(c, x, 0); else None."""
     return value.src[0] if value.op.name == "WHERE" and value.src[2].is_const and value.src[2].arg == 0 else None
 
 
 def _of_axes(node: UOp) -> Contraction | None:
-    """The same in a tensor graph, seen through sums of sums, movement and casts."""
+    """Return the contraction of a tensor-graph REDUCE, looking through nested sums, movement ops and casts."""
     body = node
     while body.op.kind == "movement" or body.op.name == "CAST" or (
             body.op.name == "REDUCE" and body.arg[0].name == "ADD"):
@@ -142,7 +142,7 @@ def _of_axes(node: UOp) -> Contraction | None:
 
 
 def unrepeated_size(factor: UOp) -> int:
-    """Elements that an expanded factor has before it is repeated."""
+    """Return the number of elements of an expanded factor before its expansion."""
     while factor.op.name != "EXPAND":
         factor = factor.src[0]
     size = factor.src[0].size

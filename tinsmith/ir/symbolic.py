@@ -1,8 +1,8 @@
-"""Integer algebra and the rewrites that hold for every value of every dtype.
+"""Integer algebra, and rewrites that hold for every value of every dtype.
 
 Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
 unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong
-for NaN, infinities or signed zeros are not here.
+for NaN, infinities or signed zeros are in ``ir.fastmath``.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinsmith.ir.uop import Algebra, UOp, toposort
 
 
 def digits(place: UOp) -> list[UOp]:
-    """The ranges that are the digits of a number, the fastest last; none if the place is no such number.
+    """Return the ranges that are the mixed-radix digits of an index, the fastest last; [] if it is not such a number.
 
     >>> i, j = UOp.range(4, 0, None), UOp.range(8, 1, None)
     >>> digits(i * 8 + j) == [i, j], digits(i) == [i], digits(i * 9 + j), digits(i + 1)
@@ -57,9 +57,9 @@ def _collect(n: UOp) -> UOp | None:
 
 
 def _is_collected(n: UOp) -> bool:
-    """Whether ``n`` is what ``from_linear`` would make of it, seen without making it; False where that is not plain.
+    """Return True if ``n`` already equals ``from_linear`` of its terms, checked without building it; False if unsure.
 
-    A sum is canonical if it is a chain to the left of different terms, big strides first, and then a constant.
+    A sum is canonical if it is a left-leaning chain of distinct terms, largest strides first, and then a constant.
     """
     seen: set[UOp] = set()
     after: tuple[Any, ...] | None = None
@@ -89,7 +89,7 @@ def _is_collected(n: UOp) -> bool:
 
 
 def _recombined(terms: Linear) -> Linear:
-    """(x // c)*c + x % c = x, so that an index flattened and unflattened again is itself."""
+    """Apply (x // c)*c + x % c = x, so that flattening and unflattening an index gives the index itself."""
     for t, k in terms.items():
         if t.op is not Ops.MOD or not t.src[1].is_const:
             continue
@@ -103,14 +103,16 @@ def _recombined(terms: Linear) -> Linear:
 
 
 def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, int]:
-    """terms = c*quotient + rest, each coefficient of rest smaller than c."""
+    """Return (quotient, constant // c, rest, constant % c) with terms = c*quotient + rest, |coefficients of rest| <
+    c."""
     quotient = {t: math.trunc(k / c) for t, k in terms.items()}
     rest = {t: k - quotient[t] * c for t, k in terms.items()}
     return ({t: k for t, k in quotient.items() if k}, constant // c, {t: k for t, k in rest.items() if k}, constant % c)
 
 
 def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
-    """The greatest divisor g of d with rest + left = g*coarse + fine and 0 ≤ fine < g: g, and the terms of fine."""
+    """Return the greatest divisor g of d with rest + left = g*coarse + fine, 0 ≤ fine < g, and the terms of fine; or
+    None."""
     for g in sorted({math.gcd(d, k) for k in rest.values()}, reverse=True):
         fine = {t: k for t, k in rest.items() if k % g}
         low, high = _bounds(fine, left % g)
@@ -120,7 +122,7 @@ def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
 
 
 def _divide(x: UOp, c: UOp) -> UOp | None:
-    """(c*q + r) // c = q + r//c, 0 ≤ r < c makes r//c vanish, and (g*a + f) // (g*b) = a//b for 0 ≤ f < g."""
+    """Simplify x // c: (c*q + r) // c = q + r//c; r//c = 0 for 0 ≤ r < c; (g*a + f) // (g*b) = a//b for 0 ≤ f < g."""
     d: int = c.arg
     if d <= 0:
         return None
@@ -148,7 +150,7 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
 
 
 def _remainder(x: UOp, c: UOp) -> UOp | None:
-    """(c*q + r) % c = r % c, 0 ≤ r < c makes the remainder r, and (g*a + f) % (g*b) = a%b*g + f for 0 ≤ f < g."""
+    """Simplify x % c: (c*q + r) % c = r % c; r % c = r for 0 ≤ r < c; (g*a + f) % (g*b) = a%b*g + f for 0 ≤ f < g."""
     d: int = c.arg
     if d <= 0:
         return None
@@ -175,7 +177,7 @@ def _remainder(x: UOp, c: UOp) -> UOp | None:
 
 
 def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
-    """Compare as (terms) < constant with the coefficients' common divisor taken out."""
+    """Rewrite x < y as (terms) < constant, divided by the greatest common divisor of the coefficients."""
     low, high = n.bounds
     if low == high:
         return UOp.const(dtypes.bool, low)
@@ -198,7 +200,7 @@ def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
 
 
 def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
-    """``a*size + lane < b*size`` as ``a < b``, which is the same for all values of ``lane``; None where it is not.
+    """Return ``a*size + lane < b*size`` as ``a < b``, which does not depend on ``lane``; None if the condition does.
 
     >>> a, lane = UOp.range(9, 0, None), UOp.range(4, 1, None)
     >>> for_all_lanes((a * 4 + lane).lt(20), lane) is a.lt(5), for_all_lanes((a * 4 + lane).lt(21), lane)
@@ -231,7 +233,7 @@ _CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.
 
 
 def is_made_of(node: UOp, r: UOp) -> bool:
-    """Whether an index or condition is made of the range ``r`` and constants alone.
+    """Return True if an index or condition depends on the range ``r`` and constants alone.
 
     >>> r, n = UOp.range(4, 0, None), UOp.variable("n", 1, 9)
     >>> is_made_of(r // 2, r), is_made_of(r % n, r), is_made_of(UOp.index(3), r)
@@ -242,8 +244,8 @@ def is_made_of(node: UOp, r: UOp) -> bool:
 
 
 def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]:
-    """The values of an index or condition for every value of ``r``, of which alone it is made (``is_made_of``), or for
-    the first ``count`` of them.
+    """Return the values of an index or condition that depends on ``r`` alone (``is_made_of``), for every value of ``r``
+    or for the first ``count``.
 
     >>> r = UOp.range(4, 0, None)
     >>> values_over(r * 2 + 1, r), values_over((r // 2).lt(1), r)
@@ -279,7 +281,7 @@ def _fold(n: UOp) -> UOp | None:
 
 
 def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
-    """A widening cast in between loses nothing."""
+    """Drop the inner cast of a double cast if it is lossless."""
     middle, end = n.src[0].dtype.scalar, n.dtype.scalar
     start = x.dtype.scalar
     if middle.is_float and start.is_float and end.is_float and middle.itemsize > start.itemsize:
@@ -363,7 +365,8 @@ symbolic = RuleSet("symbolic", (
 
 
 class _Memo(dict[UOp, UOp]):
-    """Results kept on the nodes themselves, so that an expression is simplified once in its life."""
+    """The rewriter's memo, stored on the nodes themselves (``_simple``), so that an expression is simplified only
+    once."""
 
     def __contains__(self, node: object) -> bool:
         return node._simple is not None  # type: ignore[attr-defined]
@@ -378,12 +381,12 @@ class _Memo(dict[UOp, UOp]):
         return node if found is True else found
 
     def __setitem__(self, node: UOp, value: UOp) -> None:
-        node._simple = True if value is node else value  # no reference circle
+        node._simple = True if value is node else value  # True instead of the node itself avoids a reference cycle
 
 
 class _Again(_Memo):
-    """For who watches: nodes at rest are known, and what others became in this pass; what they became before is found
-    again, so that its rules are seen."""
+    """The memo while an observer records rewrites: only nodes known to be simplified, or rewritten in this pass, count
+    as done, so that earlier rewrites run again and are recorded."""
 
     def __init__(self, seen: dict[UOp, UOp]) -> None:
         self.seen = seen
@@ -407,7 +410,8 @@ _memo = _Memo()
 
 
 def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
-    """``root`` with ranges replaced by others of the same number and size: what was simple stays so.
+    """Return ``root`` with ranges replaced by others of the same number and size; simplified nodes stay marked as
+    simplified.
 
     >>> i, j = UOp.range(3, 0, "r"), UOp.range(3, 0, "other")
     >>> rename((i * 2 + 1).simplify(), {i: j}) is j * 2 + 1
@@ -424,7 +428,7 @@ def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
 
 
 def simplify(node: UOp) -> UOp:
-    """``node`` with the ``symbolic`` rules applied everywhere.
+    """Return ``node`` with the ``symbolic`` rules applied to every node.
 
     >>> i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
     >>> simplify((i * 4 + j) // 4) is i, simplify((i * 4 + j) % 4) is j

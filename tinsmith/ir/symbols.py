@@ -1,4 +1,4 @@
-"""Symbolic integers inside the arguments of movement ops, and the values that variables are bound to."""
+"""Symbolic integers inside the arguments of movement ops, and their variable bindings."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from tinsmith.ir.uop import UOp, Window, toposort
 
 
 def symbols(arg: Any) -> Iterator[UOp]:
-    """The symbolic integers inside an argument: in shapes, pads and boxes."""
+    """Yield the symbolic integers inside an argument: a shape, padding, box or Window."""
     if isinstance(arg, UOp):
         yield arg
     elif type(arg) is tuple:
@@ -21,7 +21,7 @@ def symbols(arg: Any) -> Iterator[UOp]:
 
 
 def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
-    """An argument with nodes of its symbolic integers replaced."""
+    """Return an argument with ``table`` substituted in its symbolic integers."""
     if isinstance(arg, UOp):
         return arg.substitute(table)
     if isinstance(arg, Window):
@@ -31,7 +31,7 @@ def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
 
 
 def bindings(order: Iterable[UOp]) -> list[UOp]:
-    """The BIND nodes among ``order`` and in the arguments of its movement ops, by first visit."""
+    """Return the BIND nodes among ``order`` and in the arguments of its movement ops, in first-visit order."""
     found: dict[UOp, None] = {}
     for n in order:
         if n.op is Ops.BIND:

@@ -1,4 +1,4 @@
-"""A node in one line: integers and conditions infix, as Python would write them, all others as constructors."""
+"""One-line text of a node: integers and conditions infix, in Python syntax; other nodes as constructor calls."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,22 +7,22 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.ops.op import Node
 
-_CUT = 240  # characters of an expression, beyond which it is cut off
-# Python's operators by how tightly they bind. Comparisons chain in Python, so that no operand may be one.
+_CUT = 240  # characters of an expression beyond which it is truncated
+# Precedence levels of Python's operators. Comparisons chain in Python, so a comparison operand needs brackets.
 _COMPARE, _OR, _XOR, _AND, _SHIFT, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)
 _INFIX: dict[Op, tuple[str, int]] = {
     Ops.CMPLT: ("<", _COMPARE), Ops.CMPEQ: ("==", _COMPARE), Ops.CMPNE: ("!=", _COMPARE), Ops.OR: ("|", _OR),
     Ops.XOR: ("^", _XOR), Ops.AND: ("&", _AND), Ops.SHL: ("<<", _SHIFT), Ops.SHR: (">>", _SHIFT), Ops.ADD: ("+", _SUM),
     Ops.SUB: ("-", _SUM), Ops.MUL: ("*", _PRODUCT), Ops.IDIV: ("//", _PRODUCT), Ops.MOD: ("%", _PRODUCT),
     Ops.FDIV: ("/", _PRODUCT)}
-_REGROUPS = (Ops.ADD, Ops.AND, Ops.OR, Ops.XOR)  # x + (y + z) is x + y + z; x * (y * z) may hold quotients
+_REGROUPS = (Ops.ADD, Ops.AND, Ops.OR, Ops.XOR)  # associative: no brackets on the right; not MUL, which may hold //
 _LEAVES = (Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.RANGE, Ops.SPECIAL)
-_VALUES = (Ops.FOLD, Ops.LOAD)  # what an index may be computed from, shown in lines of its own
-Text = tuple[str, int]  # and how tightly its outermost operator binds
+_VALUES = (Ops.FOLD, Ops.LOAD)  # value sources of an index, which printers show on lines of their own
+Text = tuple[str, int]  # text and the precedence of its outermost operator
 
 
 def short(node: Node, depth: int = 3) -> str:
-    """A node in one line; where it is no integer expression, its sources down to ``depth``.
+    """Return one line of text: an integer expression, or else a constructor call with sources down to ``depth``.
 
     >>> from tinsmith.ir import UOp
     >>> n = UOp.variable("n", 1, 9)
@@ -44,7 +44,7 @@ def short(node: Node, depth: int = 3) -> str:
 
 
 def argument_text(value: Any, depth: int = 1) -> str:
-    """A node's argument: ops by name, nodes inside it in short, tuples as Python writes them."""
+    """Return the text of a node's argument: ops by name, nodes in short form, tuples in Python syntax."""
     if hasattr(value, "src"):
         return short(value, max(depth, 0))
     if isinstance(value, Op):
@@ -56,7 +56,7 @@ def argument_text(value: Any, depth: int = 1) -> str:
 
 
 def is_integer(node: Node) -> bool:
-    """Whether a node is arithmetic on scalar integers, such as an index, a size, or a condition on them.
+    """Return True if ``node`` is scalar integer arithmetic, such as an index, a size, or a condition on them.
 
     >>> from tinsmith.ir import UOp
     >>> x = UOp(Ops.PARAM, dtypes.int32, (), (1, (2,)))
@@ -77,9 +77,9 @@ def is_integer(node: Node) -> bool:
 
 
 def expression(node: Node, longest: int = _CUT) -> str:
-    """An integer expression as Python would write it, cut off where it grows longer than ``longest``.
+    """Return an integer expression in Python syntax, truncated if it is longer than ``longest``.
 
-    Loads and reductions inside it are named, not shown.
+    Loads and reductions inside it appear by name only.
 
     >>> from tinsmith.ir import UOp
     >>> i, j, n = UOp.range(4, 0, None), UOp.range(3, 1, None), UOp.variable("n", 1, 9)
@@ -141,6 +141,6 @@ def _prefix(n: Node, inner: list[Text]) -> Text:
 
 
 def _inside(part: Text, least: int) -> str:
-    """An operand, in brackets where it binds less than ``least``."""
+    """Return an operand, in brackets if its precedence is below ``least``."""
     text, level = part
     return text if level >= least else f"({text})"

@@ -1,4 +1,4 @@
-"""The words that random tensors are made of, and how to tell a graph that has them.
+"""Threefry2x32 random words as graphs, and recognition of graphs that contain them.
 
 Threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 """
@@ -16,19 +16,20 @@ _STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR, Ops.VECTORIZE)
 
 
 def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
-    """Two 32-bit words from a key of two and a counter of two, as graphs."""
+    """Return two 32-bit random words, as graphs, for a two-word key and a two-word counter."""
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x = x + y
             y = ((y << r) | (y >> (32 - r))) ^ x
-        x, y = x + keys[(block + 1) % 3], y + (keys[(block + 2) % 3] + (block + 1))  # that sum all counters share
+        x, y = x + keys[(block + 1) % 3], y + (keys[(block + 2) % 3] + (block + 1))  # bracketed: shared by all counters
     return x, y
 
 
 def draws(nodes: Iterable[UOp]) -> bool:
-    """Whether random words are made among ``nodes``, at any level of the compiler: their key has the cipher's constant.
+    """Return True if ``nodes``, of any compiler level, contain the Threefry key-schedule constant: they draw random
+    words.
 
     >>> zero = UOp.const(dtypes.uint32, 0)
     >>> x, y = threefry2x32((zero, zero), (zero, zero))
@@ -39,7 +40,7 @@ def draws(nodes: Iterable[UOp]) -> bool:
 
 
 def cipher_nodes(order: Sequence[UOp]) -> set[UOp]:
-    """The nodes of all rounds, in a graph with sources first: from counter and key up to the words.
+    """Return the nodes of all Threefry rounds in a graph listed sources first: from counter and key up to the words.
 
     >>> words = UOp.iota(4, dtypes.uint32)
     >>> x, y = threefry2x32((words, words), (words, words))

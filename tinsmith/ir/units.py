@@ -1,24 +1,24 @@
-"""Matrix units as data: what one step multiplies, where each operand's elements lie, and what the machine must have.
+"""Matrix units as data rows: the shape of one step, the register layout of each operand, and the required features.
 
-A unit adds ``a[m, k] · b[k, n]`` to ``c[m, n]`` in one step. A ``Fragment`` says where the elements of one of the three
-lie among the lanes (threads) that work together and the registers of each. Positions count in *digits*: ``(size, row
-step, column step)``, the fastest first. Register number ``r`` of lane ``l`` holds row ``Σ digit·row step`` and column
-``Σ digit·column step``, over the digits of ``r`` and of ``l``.
+A unit adds ``a[m, k] · b[k, n]`` to ``c[m, n]`` in one step. A ``Fragment`` is the register layout of one of the three:
+the mapping from (lane, register) to (row, column), where lanes are the cooperating threads. A position is written in
+mixed-radix *digits* ``(size, row step, column step)``, the fastest first: register number ``r`` of lane ``l`` holds row
+``Σ digit·row step`` and column ``Σ digit·column step``, summed over the digits of ``r`` and of ``l``.
 
-To add a unit, write a row and name it in a device's ``Target.units``. Nothing else asks for it by name:
+To add a unit, write a row and list it in a device's ``Target.units``. No other code refers to a unit by name:
 
-* the opt ``TC`` splits the three ranges, pads them, and writes ``MMA`` nodes for any row;
-* a unit of one thread that moves its tiles itself (``whole`` fragments: AMX, or an accelerator's own unit) gets
-  ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer writes them down (``emit`` names the instruction) and
-  numbers the tiles, of which ``accumulators`` may be live at once; dot products of pairs or fours of lanes
-  (AVX512-BF16, VNNI) are such units whose tiles are vector registers;
-* a unit of many threads (``mma.sync``: 32) gets its operands element by element, each lane what its digits say, and the
-  rest of the kernel works on the elements that a lane holds. Its lane number is the ``SPECIAL`` ``lidx0``;
-* both interpreters run every row from its digits alone, so a row is tested before a renderer knows it.
+* the opt ``TC`` splits and pads the three ranges and emits ``MMA`` nodes for any row;
+* a single-thread unit that loads and stores its own tiles (``whole`` fragments: AMX, or an accelerator's own unit) is
+  lowered to ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer prints them (``emit`` names the instruction)
+  and assigns tile numbers, of which ``accumulators`` may be live at once. Dot-product instructions on pairs or fours of
+  elements (AVX512-BF16, VNNI) are such units whose tiles are vector registers;
+* a warp-level unit (``mma.sync``: 32 threads) gets its operands element by element, each lane those that its digits
+  give, and the rest of the kernel works on the elements that a lane holds. The lane number is ``SPECIAL`` ``lidx0``;
+* both interpreters run every row from its digits alone, so a row can be tested before any renderer supports it.
 
 The row of an ``mma.sync`` of 16×8×16 halves, for example, has ``threads=32`` and the accumulator fragment
-``Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))``: four registers, the lane's low two bits choose a pair of
-columns, the others the row.
+``Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))``: four registers; the low two bits of the lane select a pair
+of columns, the other bits the row.
 """
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ Digit = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Fragment:
-    """Where the elements of an operand lie: digits of the register number and of the lane, the fastest first.
+    """The register layout of an operand: digits of the register number and of the lane number, the fastest first.
 
     Attributes:
         registers, lanes: digits (size, row step, column step).
-        whole: the unit moves it between memory and its tiles itself: the slowest register digit counts rows, which lie
-            a pitch apart, and the elements of a row lie side by side in the order of the other digits.
+        whole: the unit itself moves this operand between memory and its tiles. Then the slowest register digit counts
+            rows, which are one pitch apart in memory, and the elements of a row are adjacent, in the order of the other
+            digits.
     """
 
     registers: tuple[Digit, ...]
@@ -50,16 +51,16 @@ class Fragment:
 
     @property
     def size(self) -> int:
-        """Elements per lane."""
+        """Number of elements per lane."""
         return _size(self.registers)
 
     @property
     def rows(self) -> int:
-        """Rows of a tile in memory, each of ``size // rows`` elements."""
+        """Number of rows of a tile in memory; each has ``size // rows`` elements."""
         return self.registers[-1][0]
 
     def places(self) -> Array:
-        """Row and column of every element: an array of (lanes, registers, 2).
+        """Return the row and column of every element, as an array of shape (lanes, registers, 2).
 
         >>> Fragment(((2, 0, 1),), ((2, 1, 0),)).places().tolist()
         [[[0, 0], [0, 1]], [[1, 0], [1, 1]]]
@@ -85,16 +86,17 @@ def _steps(digits: tuple[Digit, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes with a staged unit.
+    """A thread-block tile for a staged unit (operands read from local memory).
 
     Attributes:
-        below: fragments of c below each other.
-        slots: of the operands' ring.
-        speed: the share of the unit's rate that it reaches, where all of its steps are made at once.
-        roles: warps of their own fill the slots, for one tile of a block after the other.
-        between: of a chain, columns of the tile between its contractions; each ring has ``slots`` then.
-        ahead: of a chain, that tile is made one block before the last contraction reads it.
-        turns: so many groups of warps take turns at the unit, with a tile each; those of a chain, block by block.
+        below: fragments of c stacked along m.
+        slots: stages of the operands' ring buffer.
+        speed: fraction of the unit's rate that the main loop reaches with this tile (measured).
+        roles: warp specialization: producer warps fill the slots, across all tiles of a persistent block.
+        between: for a chain (back-to-back GEMM): columns of the intermediate tile; each ring then has ``slots`` slots.
+        ahead: for a chain: the intermediate tile is computed one block before the last contraction reads it.
+        turns: ping-pong: number of warp groups that alternate on the unit, each with its own tile (0: none); in a chain
+            they alternate block by block.
     """
 
     below: int
@@ -107,7 +109,8 @@ class Tile:
 
 
 def in_memory(operand: DType) -> DType:
-    """What a unit's operands are in memory: what it multiplies, but float32 where it rounds that.
+    """Return the dtype in memory of a unit's operand dtype: float32 for tf32, which the unit rounds to; else the dtype
+    itself.
 
     >>> in_memory(dtypes.tf32), in_memory(dtypes.float16)
     (dtypes.float, dtypes.half)
@@ -120,31 +123,30 @@ class MatrixUnit:
     """One row of the table of matrix units.
 
     Attributes:
-        name: what an opt calls it; unique among the units of a device.
-        arch: the family of machines: ``x86_64``, ``cuda``, … or ``any``.
+        name: name used by opts; unique among the units of a device.
+        arch: machine family: ``x86_64``, ``cuda``, … or ``any``.
         m, n, k: rows, columns and depth of one step.
-        a, b, acc: element types of the operands and of the sum. A unit of ``tf32`` multiplies float32 rounded to that,
-            so it is taken only where an opt names it.
-        threads: lanes that work together.
-        fragment_a, fragment_b, fragment_c: where the elements of a[m, k], b[k, n] and c[m, n] lie.
-        emit: the instruction or intrinsic; ``muladd`` stands for ordinary vector arithmetic.
-        requires: features that the machine must have, as its compiler spells them.
+        a, b, acc: dtypes of the operands and of the accumulator. A ``tf32`` unit multiplies float32 rounded to tf32, so
+            it is used only if an opt names it.
+        threads: cooperating lanes (1, a warp, or a warpgroup).
+        fragment_a, fragment_b, fragment_c: register layouts of a[m, k], b[k, n] and c[m, n].
+        emit: the instruction or intrinsic; ``muladd`` means ordinary vector arithmetic.
+        requires: required machine features, as the compiler spells them.
         accumulators: fragments of c that may be live at once.
         registers: fragments of a, b and c that may be live at once.
-        rate: multiplications and additions per cycle of one core (or warp), for the analytic model.
-        load: cycles to bring the unit one fragment.
-        efficiency: the share of ``rate`` that is reached with operands from the second cache.
-        in_turn: the products of a step are added to the sum one after the other, the last first, each rounded once.
-            Otherwise they are added up among themselves before.
-        flushes: subnormal operands count as 0, and sums that would be subnormal become 0.
-        flipped: the row that takes b with its top bits flipped, as integers of the other sign: these are half their
-            range more or less, and so many times the sum of a's rows comes off again, or is added.
-        staged: it reads its operands from local memory, which is laid out as ``ir.layout`` says, and works on its own
-            meanwhile.
-        turned: of a staged unit, whether elements of a tile's rows may run along either axis; else along the reduction.
-        held: of a staged unit, where the elements of a lie if they are in registers instead.
-        tiles: of a staged unit, the tiles of a block that it is good for.
-        chains: the tiles that it is good for as the last unit of a chain.
+        rate: multiplications and additions per cycle of one core (or warp), for the cost model.
+        load: cycles to load one fragment.
+        efficiency: fraction of ``rate`` reached with operands from the L2 cache.
+        in_turn: the products of a step are added to the accumulator one by one, the last first, each addition rounded.
+            Otherwise the products are summed first.
+        flushes: subnormal operands count as 0, and subnormal sums become 0 (flush to zero).
+        flipped: the unit row for b of the opposite signedness. Flipping the top bits of b converts it, which changes
+            each value by half its range; that constant times the row sums of a is subtracted or added afterwards.
+        staged: an asynchronous unit that reads its operands from local memory in the layouts of ``ir.layout``.
+        turned: for a staged unit: True if operands may be contiguous along either axis; False: only along k.
+        held: for a staged unit: register layout of a, if a can come from registers instead of local memory.
+        tiles: for a staged unit: candidate thread-block tiles.
+        chains: candidate tiles as the last unit of a chain (back-to-back GEMM).
     """
 
     name: str
@@ -176,10 +178,10 @@ class MatrixUnit:
     chains: tuple[Tile, ...] = ()
 
     def __post_init__(self) -> None:
-        """Each operand's digits name all of its elements, and the unit's own tile of sums has rows or columns.
+        """Check that each operand's digits cover all its elements, and that a ``whole`` c has adjacent rows or columns.
 
         Raises:
-            ArgumentError: says which fragment does not.
+            ArgumentError: names the faulty fragment.
         """
         for name, shape in (("a", (self.m, self.k)), ("b", (self.k, self.n)), ("c", (self.m, self.n))):
             fragment: Fragment = getattr(self, f"fragment_{name}")
@@ -200,16 +202,16 @@ class MatrixUnit:
 
     @property
     def rounds(self) -> bool:
-        """Whether operands lose bits on their way to the unit."""
+        """True if operands lose bits on their way to the unit (tf32)."""
         return in_memory(self.a) is not self.a
 
     @property
     def operand_a(self) -> Fragment:
-        """Where the elements of a lie in registers."""
+        """The register layout of a."""
         return self.held or self.fragment_a
 
     def multiply(self, acc: Array, a: Array, b: Array) -> Array:
-        """One step on fragments, arrays of (threads, elements): the meaning of an MMA line.
+        """Compute one step on fragments, arrays of shape (threads, elements): the meaning of an MMA line.
 
         >>> unit = fma(dtypes.float32, 8)
         >>> unit.multiply(np.ones((1, 2), np.float32), np.full((1, 1), 2, np.float32), np.ones((1, 2), np.float32))
@@ -239,7 +241,7 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
 
 
 def _flushed(x: Array) -> Array:
-    """float32 without subnormal numbers."""
+    """Return ``x`` with float32 subnormals flushed to zero (the sign is kept)."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
@@ -252,9 +254,9 @@ def _cached_places(fragment: Fragment) -> Array:
 
 
 def fma(dtype: DType, vector_bytes: int, rate: float = 0.0) -> MatrixUnit:
-    """The outer product that every vector machine has: one element of a times a vector of b.
+    """Return the unit of every vector machine: the outer product of one element of a and a vector of b.
 
-    It needs no MMA nodes: lanes along n and copies along m are what the optimizer makes of it (VECTOR, UPCAST).
+    It needs no MMA nodes: the optimizer vectorizes along n (VECTOR) and unrolls along m (UPCAST) instead.
 
     >>> fma(dtypes.float32, 64).n
     16
@@ -266,7 +268,8 @@ def fma(dtype: DType, vector_bytes: int, rate: float = 0.0) -> MatrixUnit:
 
 
 def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
-    """Tiles of 16 rows of 64 bytes; b has the elements that meet in one 32-bit lane of c side by side."""
+    """Return an AMX row: tiles of 16 rows of 64 bytes; in b, elements that meet in one 32-bit lane of c are adjacent
+    (VNNI packing)."""
     packed = 4 // a.itemsize
     k = 16 * packed
     row_major = Fragment(((k, 0, 1), (16, 1, 0)), whole=True)
@@ -286,8 +289,9 @@ AMX = (
 
 
 def _dot(name: str, a: DType, b: DType, acc: DType, feature: str, flipped: MatrixUnit | None = None) -> MatrixUnit:
-    """One instruction on vectors of 64 bytes: each 32-bit lane of c gets the sum of the products of the two or four
-    elements that a, spread over all lanes, and b have there. As many begin per cycle as multiply-adds."""
+    """Return the row of a dot-product instruction on 64-byte vectors: each 32-bit lane of c accumulates the products
+    of the two or four elements that a (broadcast to all lanes) and b hold there. Throughput equals that of
+    multiply-adds."""
     packed = 4 // a.itemsize
     row, column = Fragment(((packed, 0, 1), (1, 1, 0)), whole=True), Fragment(((16, 0, 1), (1, 1, 0)), whole=True)
     interleaved = Fragment(((packed, 1, 0), (16, 0, 1), (1, packed, 0)), whole=True)
@@ -307,8 +311,8 @@ DOT = (
 
 
 def _mma_sync(name: str, emit: str, k: int, dtype: DType) -> MatrixUnit:
-    """A warp's step of 16 × 8 × k. The maps are those of the PTX manual: four neighbouring lanes share a row of a and
-    of c and a column of b, and a 32-bit register holds neighbours along k."""
+    """Return the row of a warp-level ``mma.sync`` of 16 × 8 × k. Layouts from the PTX manual: four adjacent lanes share
+    a row of a and of c and a column of b, and a 32-bit register holds elements adjacent along k."""
     packed = 4 // dtype.itemsize
     a = Fragment(((packed, 0, 1), (2, 8, 0), (2, 0, 4 * packed)), ((4, 0, packed), (8, 1, 0)))
     b = Fragment(((packed, 1, 0), (2, 4 * packed, 0)), ((4, packed, 0), (8, 0, 1)))
@@ -327,8 +331,8 @@ CUDA = (
 
 def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
            chains: tuple[Tile, ...]) -> MatrixUnit:
-    """Four warps' step of 64 × n × 32 bytes in n / 2 cycles: each has 16 rows of the sum, placed like those of
-    ``mma.sync``. The speeds are those of bf16 4096³ on an H200."""
+    """Return the row of a warpgroup ``wgmma`` of 64 × n × 32 bytes, n / 2 cycles per step: each of the four warps holds
+    16 rows of the accumulator in the layout of ``mma.sync``. Speeds measured for bf16 4096³ on an H200."""
     k, short = 32 // dtype.itemsize, dtype.itemsize == 2
     emit = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{name}.{name}"
     c = Fragment(((2, 0, 1), (2, 8, 0), (n // 8, 0, 8)), ((4, 0, 2), (8, 1, 0), (4, 16, 0)))
@@ -339,7 +343,7 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[Tile, ...],
                       held=held if short else None, tiles=tiles, chains=chains if short else ())
 
 
-_ATTENTION = (Tile(2, 2, 0.9, between=64), Tile(1, 2, 0.6, between=64))  # of wide results, which leave few registers
+_ATTENTION = (Tile(2, 2, 0.9, between=64), Tile(1, 2, 0.6, between=64))  # n ≥ 192: few registers are left
 _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes.tf32))
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
@@ -355,8 +359,8 @@ HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
 
 
 def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:
-    """A warp's step of 16 × 16 × 16 on RDNA 3, whose two halves hold the same elements of a and b: a lane has a row of
-    a and a column of b; and of a column of c the even rows (lower half) or the odd ones."""
+    """Return the row of an RDNA 3 wave-level WMMA of 16 × 16 × 16. Both half-waves hold the same elements of a and b: a
+    lane holds a row of a and a column of b; of c, the even rows (lower half) or odd rows (upper half) of a column."""
     a = Fragment(((16, 0, 1),), ((16, 1, 0), (2, 0, 0)))
     b = Fragment(((16, 1, 0),), ((16, 0, 1), (2, 0, 0)))
     c = Fragment(((8, 2, 0),), ((16, 0, 1), (2, 1, 0)))
@@ -371,8 +375,8 @@ RDNA3 = (
 
 
 def _simdgroup(name: str, dtype: DType) -> MatrixUnit:
-    """A SIMD group's step of 8 × 8 × 8 on Apple's GPUs. Each of 32 lanes holds two neighbours of a row: bits 0 and 3 of
-    its number say which pair of columns, bits 1, 2 and 4 which row."""
+    """Return the row of an Apple SIMD-group product of 8 × 8 × 8. Each of 32 lanes holds two adjacent elements of a
+    row: bits 0 and 3 of the lane number select the column pair, bits 1, 2 and 4 the row."""
     part = Fragment(((2, 0, 1),), ((2, 0, 2), (2, 1, 0), (2, 2, 0), (2, 0, 4), (2, 4, 0)))
     return MatrixUnit(name, "metal", 8, 8, 8, dtype, dtype, dtypes.float32, 32, part, part, part,
                       "simdgroup_multiply_accumulate", (), 16, 32, 2.0 * 8 * 8 * 8 / 8)
@@ -382,5 +386,5 @@ APPLE = (_simdgroup("simdgroup_f16", dtypes.float16), _simdgroup("simdgroup_f32"
 
 
 def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:
-    """The rows that a machine with these features has."""
+    """Return the rows that a machine of ``arch`` with ``features`` supports."""
     return tuple(u for u in table if u.arch in ("any", arch) and features.issuperset(u.requires))

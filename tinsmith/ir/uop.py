@@ -1,7 +1,7 @@
-"""UOp: the one node class of every level, immutable and interned.
+"""UOp: the single node class of all levels, immutable and interned (hash-consed).
 
-Equal nodes are the same object, so memo tables are dictionaries by identity and an unchanged rewrite costs nothing.
-A node's origin (the user's lines and the method called) is no part of its identity.
+Equal nodes are the same object, so memo tables are dictionaries by identity, and a rewrite that changes nothing
+allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Window:
-    """The argument of WINDOW and UNWINDOW: `inputs` positions of `axis` seen through `outputs` windows."""
+    """The argument of WINDOW and UNWINDOW: `inputs` positions of `axis`, read through `outputs` sliding windows."""
 
     axis: int
     window_axis: int
@@ -49,14 +49,15 @@ class UOp(Operators):
 
     __slots__ = ("__weakref__", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple",
                  "arg", "device", "dtype", "op", "origin", "src")
-    _below: tuple[UOp, ...] | None  # of a kernel: its nodes in order
-    _bounds: tuple[int, int] | None
-    _linear: tuple[dict[UOp, int], int] | None
-    _normal: UOp | int | Literal[True] | None  # True: itself
-    _order: tuple[Any, ...] | None
-    _ranges: frozenset[UOp] | None
+    # Caches, None until computed:
+    _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
+    _bounds: tuple[int, int] | None  # (least, greatest) value
+    _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.linear)
+    _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.sizes); True: the node itself
+    _order: tuple[Any, ...] | None  # structural sort key (ir.linear)
+    _ranges: frozenset[UOp] | None  # free RANGE nodes
     _shape: tuple[Any, ...] | None
-    _simple: UOp | Literal[True] | None  # True: itself
+    _simple: UOp | Literal[True] | None  # simplified form (ir.symbolic); True: the node itself
     device: str | None
     op: Op
     dtype: DType
@@ -96,7 +97,7 @@ class UOp(Operators):
         ref = Ref(self, bury)
         ref.key = key
         first = interned.setdefault(key, ref)
-        if first is not ref:  # another thread made the node at the same time, or it is about to die
+        if first is not ref:  # another thread created the node first, or the entry's node is being collected
             other: UOp | None = first()
             if other is not None:
                 return other
@@ -104,7 +105,7 @@ class UOp(Operators):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the graph as a list, so that deep graphs need no recursion."""
+        """Pickle the graph as a flat list, so that deep graphs need no recursion."""
         order = toposort(self)
         number = {n: i for i, n in enumerate(order)}
         return _rebuilt, ([(n.op, n.dtype, tuple(number[s] for s in n.src), n.arg) for n in order],)
@@ -113,7 +114,7 @@ class UOp(Operators):
         return short(self)
 
     def replace(self, **changes: Any) -> UOp:
-        """The same node with other fields; origins are kept."""
+        """Return the node with some fields changed; the origin is kept."""
         new = UOp(changes.get("op", self.op), changes.get("dtype", self.dtype), changes.get("src", self.src),
                   changes.get("arg", self.arg))
         if self.origin and not new.origin:
@@ -124,7 +125,7 @@ class UOp(Operators):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Shape of a tensor-graph node: ints or symbolic integers, in their normal form: equal sizes are one node."""
+        """Shape of a tensor-graph node: ints, or symbolic integers in normal form (equal sizes are the same node)."""
         return self._shape if self._shape is not None else _filled(self, "_shape", _shape_of)
 
     @property
@@ -149,7 +150,7 @@ class UOp(Operators):
 
     @property
     def st(self) -> ShapeTracker:
-        """How this value is seen: the movement ops on top of it as one ShapeTracker, of what is below them.
+        """The movement ops on top of this value, as one ShapeTracker over the value below them.
 
         >>> x = UOp(Ops.PARAM, dtypes.float32, (), (0, (2, 3)))
         >>> x.permute((1, 0)).st
@@ -161,7 +162,7 @@ class UOp(Operators):
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The RANGE nodes that this kernel-graph node still depends on."""
+        """The free RANGE nodes of this kernel-graph node: those it depends on and does not itself iterate over."""
         return self._ranges if self._ranges is not None else _filled(self, "_ranges", free_ranges)
 
     @property
@@ -172,11 +173,11 @@ class UOp(Operators):
     def vmax(self) -> int:
         return self.bounds[1]
 
-    min, max = vmin, vmax  # the names of the tutorials
+    min, max = vmin, vmax  # the tutorials' names
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Least and greatest value of an integer or bool expression (those of the dtype where nothing is known)."""
+        """(least, greatest) value of an integer or bool expression; the dtype's limits if nothing more is known."""
         return self._bounds if self._bounds is not None else _filled(self, "_bounds", bounds_of)
 
     @property
@@ -187,12 +188,12 @@ class UOp(Operators):
 
     @staticmethod
     def const(dtype: DType, value: Any) -> UOp:
-        """A constant of ``dtype`` (a vector dtype gives a vector of equal lanes)."""
+        """Return a constant of ``dtype`` (for a vector dtype, a vector of equal lanes)."""
         return UOp(Ops.CONST, dtype, (), dtype.as_const(value))
 
     @staticmethod
     def index(value: SInt | UOp) -> UOp:
-        """An index constant, or the symbolic integer itself."""
+        """Return an index constant, or ``value`` itself if it is symbolic."""
         return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[arg-type]
 
     @staticmethod
@@ -200,7 +201,7 @@ class UOp(Operators):
         return UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
 
     def bind(self, value: int) -> UOp:
-        """This variable with its value for one run.
+        """Return this variable bound to a value for one run.
 
         >>> UOp.variable("n", 1, 9).bind(4).val
         4
@@ -219,46 +220,46 @@ class UOp(Operators):
         return UOp(Ops.BIND, None, (self, UOp.index(number)))
 
     def unbind(self) -> tuple[UOp, int]:
-        """A bound variable's two parts: the variable and the value."""
+        """Return the (variable, value) of a bound variable."""
         return self.src[0], self.val
 
     @property
     def val(self) -> int:
-        """The value that a bound variable has."""
+        """The value of a bound variable."""
         if self.op is not Ops.BIND:
             raise UnknownNameError("val", f"{short(self)} is not bound to a value", "Variable(...).bind(value).val")
         return Algebra.value_of_size(self)
 
     @staticmethod
     def range(size: SInt | UOp, number: int, role: Any, partial: bool = False) -> UOp:
-        """A kernel-graph index in [0, size); ``partial``: only in the last iteration guards decide anything."""
+        """Return a kernel-graph index in [0, size). ``partial``: bounds checks can only fail in the last iteration."""
         return UOp(Ops.RANGE, dtypes.index, (UOp.index(size),), (number, role, *(("partial",) if partial else ())))
 
     @staticmethod
     def iota(length: Any, dtype: DType = dtypes.int32) -> UOp:
-        """0, 1, 2, …; of a symbolic length, the beginning of the longest line."""
+        """Return 0, 1, 2, …; for a symbolic length, a slice of the longest iota."""
         whole = UOp(Ops.IOTA, dtype, (), length.vmax if isinstance(length, UOp) else length)
         return whole.shrink(((0, length),)) if isinstance(length, UOp) else whole
 
     def const_like(self, value: Any) -> UOp:
-        """``value`` with this node's dtype and shape."""
+        """Return ``value`` broadcast to this node's dtype and shape."""
         if self.op.shape is None or not self.shape:
             return UOp.const(self.dtype, value)
-        kept = self.dtype.as_const(value)  # a float by its digits: 0.0 and -0.0 are equal keys
+        kept = self.dtype.as_const(value)  # the cache key of a float is its hex digits: 0.0 == -0.0 as keys
         return _spread(self.dtype, kept.hex() if type(kept) is float else kept, self.shape)
 
     def zeros(self, dtype: DType) -> UOp:
-        """Zeros of ``dtype`` with this node's shape."""
+        """Return zeros of ``dtype`` with this node's shape."""
         return _spread(dtype, 0, self.shape)
 
     def iota_like(self, axis: int) -> UOp:
-        """Each element's coordinate along ``axis``, in this node's shape."""
+        """Return each element's coordinate along ``axis``, in this node's shape."""
         ones = (1,) * self.ndim
         line = UOp.iota(self.shape[axis]).reshape((*ones[:axis], self.shape[axis], *ones[axis + 1 :]))
         return line.expand(self.shape)
 
     def expand_to(self, shape: tuple[Any, ...]) -> UOp:
-        """A scalar repeated to ``shape``."""
+        """Return a scalar broadcast to ``shape``."""
         if not shape:
             return self
         ones = (1,) * len(shape)
@@ -273,7 +274,7 @@ class UOp(Operators):
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
         if not isinstance(other, UOp):
             other = self._lift(other)
-        elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size beside values
+        elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size combined with a tensor
             other = other.cast(self.dtype).expand_to(self.shape)
         return UOp(op, None, (other, self) if reverse else (self, other))
 
@@ -339,7 +340,7 @@ class UOp(Operators):
         return UOp(Ops.UNWINDOW, None, (self,), window)
 
     def reduce(self, op: str | Op, axes: tuple[int, ...]) -> UOp:
-        """Combine along ``axes``, which stay with size 1; no axes leave the node as it is."""
+        """Reduce with ``op`` along ``axes``, which stay with size 1; empty ``axes`` return the node unchanged."""
         row = op if isinstance(op, Op) else getattr(Ops, op)
         return UOp(Ops.REDUCE, None, (self,), (row, tuple(sorted(axes)))) if axes else self
 
@@ -351,11 +352,11 @@ class UOp(Operators):
         return UOp(Ops.SCATTER, None, (self, index, x), (axis, row))
 
     def scan(self, op: str | Op, axis: int, *start_and_weight: UOp) -> UOp:
-        """Running values along ``axis``; see SCAN."""
+        """Return running values (prefix reductions) along ``axis``; see SCAN."""
         return UOp(Ops.SCAN, None, (self, *start_and_weight), (op if isinstance(op, Op) else getattr(Ops, op), axis))
 
     def histogram(self, index: UOp, x: UOp, axis: int, op: str | Op = "ADD") -> UOp:
-        """Counters by key; see HISTOGRAM."""
+        """Return counters by key; see HISTOGRAM."""
         return UOp(Ops.HISTOGRAM, None, (self, index, x), (op if isinstance(op, Op) else getattr(Ops, op), axis))
 
     def contiguous(self) -> UOp:
@@ -372,10 +373,10 @@ class UOp(Operators):
     def store(self, index: UOp, value: UOp, valid: UOp | None = None) -> UOp:
         return UOp(Ops.STORE, None, (self, index, value) if valid is None else (self, index, value, valid))
 
-    # *** whole graphs ***
+    # *** graphs ***
 
     def __bool__(self) -> bool:
-        """A condition on sizes holds or not by the values of their variables; any other node is true.
+        """Decide a condition on sizes by the values of its variables (see ``ir.sizes.holds``); any other node is true.
 
         >>> n = UOp.variable("n", 1, 9).bind(4)
         >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n
@@ -386,11 +387,11 @@ class UOp(Operators):
         return Algebra.holds(self)
 
     def toposort(self) -> list[UOp]:
-        """All nodes below and this one, sources first."""
+        """Return this node and all nodes below it, sources first."""
         return toposort(self)
 
     def render(self) -> str:
-        """An integer expression as Python would write it, however long; ``repr`` cuts it off.
+        """Return an integer expression in Python syntax, of any length; ``repr`` truncates it.
 
         >>> i, j = UOp.variable("i", 0, 1), UOp.variable("j", 0, 3)
         >>> (i * 4 + j).render(), (i * 4 + j).min, (i * 4 + j).max
@@ -399,16 +400,17 @@ class UOp(Operators):
         return expression(self, sys.maxsize)
 
     def simplify(self) -> UOp:
-        """Simplified by the rules of integer algebra (and those of all types that hold for every value)."""
+        """Return the node simplified by integer algebra and by the rules that hold for every value of every dtype."""
         return Algebra.simplify(self)
 
     def substitute(self, table: dict[UOp, UOp]) -> UOp:
-        """The graph with nodes replaced; replacements are not searched again."""
+        """Return the graph with nodes replaced by ``table``; replacements are not searched again."""
         return substitute((self,), table)[0]
 
 
 class Algebra:
-    """What integer algebra tells nodes. Its rules are built from nodes: ``ir.symbolic`` and ``ir.sizes`` lend them."""
+    """Late-bound integer algebra called by UOp methods; ``ir.symbolic`` and ``ir.sizes``, which import UOp, fill it
+    in."""
 
     simplify: ClassVar[Callable[[UOp], UOp]]
     holds: ClassVar[Callable[[UOp], bool]]
@@ -420,7 +422,7 @@ Symbols.variable = UOp.variable
 
 
 def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
-    """The last node of a pickled list."""
+    """Return the last node of a pickled node list (see ``UOp.__reduce__``)."""
     nodes: list[UOp] = []
     for op, dtype, src, arg in rows:
         nodes.append(UOp(op, dtype, tuple(nodes[i] for i in src), arg))
@@ -429,19 +431,20 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
 
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
-    """A number (a float as its hexadecimal digits) as a value of ``shape``; kept, as programs ask for it again."""
+    """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
-    """Nodes below ``root`` (one or several), sources first; only those for which ``enter`` holds are visited."""
-    if isinstance(root, UOp) and root.op is Ops.SINK and enter is None:  # many passes ask for all nodes of a kernel
+    """Return the nodes below ``root`` (one or several), sources first; only nodes for which ``enter`` is true are
+    visited."""
+    if isinstance(root, UOp) and root.op is Ops.SINK and enter is None:  # cached: many passes walk the same kernel
         if root._below is None:
             root._below = tuple(toposort(root.src))
         return [*root._below, root]
     order: list[UOp] = []
     seen: set[UOp] = set()
-    stack: list[tuple[UOp, Iterator[UOp]]] = []  # of those around the node whose sources are being visited
+    stack: list[tuple[UOp, Iterator[UOp]]] = []  # ancestors of the current node, each with its unvisited sources
     for r in (root,) if isinstance(root, UOp) else root:
         if r in seen or (enter is not None and not enter(r)):
             continue
@@ -466,7 +469,8 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
 
 
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
-    """``rule`` of a node, kept as its ``attribute``; nodes below that lack it get theirs first, without recursion."""
+    """Return ``rule(node)``, cached in ``attribute``; nodes below that lack it are computed first, without
+    recursion."""
     stack = [node]
     while stack:
         n = stack[-1]
@@ -492,7 +496,7 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:
-    """Several graphs with nodes replaced by ``table``."""
+    """Return several graphs with nodes replaced by ``table``."""
     new: dict[UOp, UOp] = dict(table)
     for node in toposort(roots, lambda n: n not in table):
         if node.src and (src := tuple([new.get(s, s) for s in node.src])) != node.src:

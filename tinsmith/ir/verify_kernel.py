@@ -1,4 +1,4 @@
-"""The rules of kernel graphs, as a table of named checks."""
+"""Verifier of kernel graphs: a table of named checks."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from tinsmith.ir.uop import UOp, toposort
 
 @dataclass
 class KernelFacts:
-    """What the checks of a kernel graph need to know about all of it."""
+    """Facts about a full kernel graph that the checks need."""
 
     sink: UOp
-    numbers: dict[int, set[UOp]] = field(default_factory=dict)
-    binders: dict[UOp, set[UOp]] = field(default_factory=dict)
+    numbers: dict[int, set[UOp]] = field(default_factory=dict)  # range number → RANGE nodes that have it
+    binders: dict[UOp, set[UOp]] = field(default_factory=dict)  # RANGE → nodes that iterate over it
 
     @staticmethod
     def of(sink: UOp) -> KernelFacts:
@@ -34,7 +34,7 @@ class KernelFacts:
 
 
 def _bound(n: UOp) -> tuple[UOp, ...]:
-    """The ranges that a node runs over by itself."""
+    """Return the ranges that a node itself iterates over."""
     if n.op is Ops.PREFIX:
         return tuple(sorted(n.src[1].ranges, key=lambda r: r.arg[0]))
     return bound_ranges(n)
@@ -85,8 +85,9 @@ def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
 
 
 def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
-    """Reductions may share their ranges, and so may ordered statements, and stages that threads fill together. What is
-    copied instead of looped over may be summed up here and stand for itself there."""
+    """Check that a range has binders of one kind and does not escape. Reductions may share ranges, and so may ordered
+    statements and stages that threads fill together. An unrolled (``expanded``) range may be reduced and also be used
+    outside the reduction."""
     binders = facts.binders.get(n, set())
     if len({b.op for b in binders}) > 1:
         return f"bound by {sorted(b.op.name for b in binders)}"
@@ -140,7 +141,8 @@ def _statement(n: UOp, facts: KernelFacts) -> str | None:
 
 
 def _covered(n: UOp, _: KernelFacts) -> str | None:
-    """Otherwise iterations would write different values to one place."""
+    """Check that a store's index depends on every range of its value: otherwise iterations would write different values
+    to one element."""
     loose = frozenset().union(*(s.ranges for s in n.src[2:])) - n.src[1].ranges
     return unless(not loose, f"the value depends on {sorted(map(short, loose))}, its place does not")
 
@@ -170,7 +172,7 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
 
 
 def verify_kernel(sink: UOp) -> None:
-    """Check a kernel graph.
+    """Verify a kernel graph.
 
     Raises:
         VerifyError: at the first fault.

@@ -1,4 +1,4 @@
-"""The rules of linear programs, as a table of named checks: a line, and what came before it."""
+"""Verifier of linear programs: a table of named checks of a line, given the lines before it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from tinsmith.ir.verify_kernel import index, memory, position_of_valid, valid
 
 @dataclass
 class ProgramState:
-    """The scopes open at a line: each its opening node and what was written in it; the groups of steps so far, and the
-    number of each step's own."""
+    """The verifier's state before a line."""
 
+    # Open scopes, outermost first: (opening RANGE or IF, values defined in the scope).
     scopes: list[tuple[UOp | None, set[UOp]]] = field(default_factory=lambda: [(None, set())])
-    begun: bool = False
-    started: set[UOp] = field(default_factory=set)
-    groups: int = 0
-    group_of: dict[UOp, int] = field(default_factory=dict)
+    begun: bool = False  # a line other than DEFINE_GLOBAL has been seen
+    started: set[UOp] = field(default_factory=set)  # RANGEs and IFs opened so far
+    groups: int = 0  # COMMITs so far
+    group_of: dict[UOp, int] = field(default_factory=dict)  # MMA → number of COMMITs before it
 
     def sees(self, node: UOp) -> bool:
         return any(node in values for _, values in self.scopes)
@@ -42,7 +42,7 @@ class ProgramState:
         return next((values for _, values in self.scopes if node in values), self.scopes[-1][1])
 
     def advance(self, node: UOp) -> None:
-        """Take a line in. An accumulator's next value is known wherever the accumulator is."""
+        """Update the state with a line. A PHI is visible in every scope where its accumulator is."""
         self.begun = self.begun or node.op is not Ops.DEFINE_GLOBAL
         self.groups += node.op is Ops.COMMIT
         if node.op is Ops.MMA:
@@ -74,7 +74,7 @@ def _nesting(n: UOp, state: ProgramState) -> str | None:
 
 
 def _defined(n: UOp, state: ProgramState) -> str | None:
-    sources = n.src[:1] if n.op is Ops.DEFINE_ACC else n.src  # an accumulator stands before its loops
+    sources = n.src[:1] if n.op is Ops.DEFINE_ACC else n.src  # an accumulator is defined before its loops
     missing = [s for s in sources if s.op is not Ops.CONST and not state.sees(s)]
     return unless(not missing, f"not written before, or in a scope that is closed: {', '.join(map(short, missing))}")
 
@@ -248,7 +248,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
 
 
 def verify_program(linear: Sequence[UOp]) -> None:
-    """Check a linear program, line by line.
+    """Verify a linear program, line by line.
 
     Raises:
         VerifyError: at the first fault.
@@ -267,7 +267,8 @@ def verify_program(linear: Sequence[UOp]) -> None:
 
 
 def _program_text(linear: Sequence[UOp], at: int, name: str, fault: str) -> str:
-    """The table with the line marked; equal constants share a row, so rows are fewer than lines."""
+    """Return the program's table with the faulty line marked. Equal constants share a row, so rows are fewer than
+    lines."""
     rows = table_rows(linear)
     before = len(table_rows(linear[: at + 1])) - 1
     return marked(rows, before, name, fault)

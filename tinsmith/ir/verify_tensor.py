@@ -1,4 +1,4 @@
-"""The rules of tensor graphs, as a table of named checks. A violation raises VerifyError with the fault marked."""
+"""Verifier of tensor graphs: a table of named checks. A violation raises VerifyError with the faulty node marked."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -171,7 +171,7 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
 
 
 def verify_tensor(sink: UOp) -> None:
-    """Check a tensor graph: a SINK of values, or any value.
+    """Verify a tensor graph: a SINK of values, or any value.
 
     >>> verify_tensor(UOp.const(dtypes.int32, 1).reshape((1,)))
 

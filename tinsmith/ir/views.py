@@ -1,15 +1,15 @@
-"""Movement ops above a value as one ShapeTracker."""
+"""Conversion of a chain of movement ops to one ShapeTracker."""
 from __future__ import annotations
 
 from tinsmith.ir.ops import FOR_GRADIENTS, Ops
 from tinsmith.ir.ops.op import Node
 from tinsmith.shape import ShapeTracker
 
-Moves = tuple[Node, ...]  # movement nodes that stand above a node, outermost first
+Moves = tuple[Node, ...]  # the movement nodes above a node, outermost first
 
 
 def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
-    """The movement ops above a leaf as one index map; None if they cannot be said as views."""
+    """Return the movement ops above a leaf as one index map; None if views cannot express them."""
     found: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
     for m in reversed(moves):
         if found is None or m.op is Ops.UNWINDOW:
@@ -19,7 +19,8 @@ def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
 
 
 def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
-    """WINDOW reads every position of the window from one element each: possible where that axis is only repeated."""
+    """Apply WINDOW to a tracker. Every window position reads one element, so it is a view only if the window axis is a
+    pure repetition (stride 0, unmasked); else return None."""
     w, shape = node.arg, tracker.shape
     last = tracker.views[-1]
     if last.strides[w.window_axis] != 0 or tracker.axis_is_masked(w.window_axis):
@@ -35,9 +36,9 @@ def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
 
 
 def tracker_of(node: Node) -> ShapeTracker:
-    """How a value is seen through the movement ops on top of it, down to what has memory or is computed.
+    """Return the movement ops on top of ``node`` as a ShapeTracker over the first buffer or computed value below them.
 
-    An op that no view can say, such as the gradient of overlapping windows, counts as computed.
+    An op that no view can express, such as the gradient of overlapping windows, counts as a computed value.
     """
     moves: Moves = ()
     found = ShapeTracker.from_shape(node.shape)

@@ -1,9 +1,9 @@
-"""Movement ops as index maps: where in memory does element ``i`` of a reshaped, padded, flipped tensor live?
+"""Movement ops as index maps: from the indices of a reshaped, padded or flipped tensor to memory addresses.
 
-``Tensor.uop.st`` is such a map, and the trees of kernels show one for each buffer; a write to a view goes to where its
-``View`` says (``tensor/storage.py``). Kernels have indices of their own (``codegen/indexing.py``).
+``Tensor.uop.st`` is such a map, and kernel trees print one per buffer; writes to tensor views use ``View`` to find
+their memory (``tensor/storage.py``). Kernels compute their indices separately (``codegen/indexing.py``).
 
-Everything works on Python ints and on ``core.sint.SymbolicInt`` alike. Nothing here knows what a graph node is.
+Sizes are Python ints or ``core.sint.SymbolicInt``. This package does not depend on graph nodes.
 """
 from tinsmith.shape.reshape import merge_dims
 from tinsmith.shape.tracker import ShapeTracker

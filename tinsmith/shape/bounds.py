@@ -1,8 +1,8 @@
-"""Arithmetic, questions and conditions about integers that may be symbolic.
+"""Arithmetic, comparisons and conditions on integers that may be symbolic.
 
-``plus``, ``minus``, ``times`` and ``product`` build no node where none is needed. ``lowest``, ``highest`` and
-``surely_at_most`` decide now, from bounds alone, and answer "not surely" when they cannot know. ``less``, ``at_least``,
-``both`` and ``inside`` build the condition for later; on plain ints they are the comparison itself.
+``plus``, ``minus``, ``times`` and ``product`` create no nodes for neutral elements. ``lowest``, ``highest`` and
+``surely_at_most`` decide at once, from bounds alone, and are conservative. ``less``, ``at_least``, ``both`` and
+``inside`` build a condition to evaluate later; on plain ints they compare directly.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mask: TypeAlias = tuple[Bounds, ...]
 
 
 def plus(a: SInt, b: SInt) -> SInt:
-    """``a + b``. A zero leaves no trace: sizes are compared by identity, and ``n + 0`` need not be the node ``n``.
+    """Return ``a + b`` without adding 0: sizes are compared by identity, and ``n + 0`` need not be the node ``n``.
 
     >>> plus(2, 3)
     5
@@ -29,7 +29,7 @@ def plus(a: SInt, b: SInt) -> SInt:
 
 
 def minus(a: SInt, b: SInt) -> SInt:
-    """``a - b``, without a trace of a zero, and 0 for equal symbols.
+    """Return ``a - b`` without subtracting 0; 0 for equal symbols.
 
     >>> minus(3, 2)
     1
@@ -41,7 +41,7 @@ def minus(a: SInt, b: SInt) -> SInt:
 
 
 def times(a: SInt, b: SInt) -> SInt:
-    """``a * b``, without a trace of zeros and ones.
+    """Return ``a * b`` without multiplying by 0 or 1.
 
     >>> times(2, 3)
     6
@@ -55,7 +55,7 @@ def times(a: SInt, b: SInt) -> SInt:
 
 
 def product(values: Iterable[SInt]) -> SInt:
-    """The product, its ints gathered in one factor, so that ``2 * n * 2`` and ``n * 4`` are the same node.
+    """Return the product with all ints combined into one factor, so that ``2 * n * 2`` and ``n * 4`` are the same node.
 
     >>> product((2, 1, 3)), product(())
     (6, 1)
@@ -73,7 +73,7 @@ def product(values: Iterable[SInt]) -> SInt:
 
 
 def lowest(value: SInt) -> int:
-    """The smallest value that ``value`` can have.
+    """Return the least possible value.
 
     >>> lowest(3)
     3
@@ -82,7 +82,7 @@ def lowest(value: SInt) -> int:
 
 
 def highest(value: SInt) -> int:
-    """The largest value that ``value`` can have.
+    """Return the greatest possible value.
 
     >>> highest(3)
     3
@@ -91,7 +91,8 @@ def highest(value: SInt) -> int:
 
 
 def surely_at_most(a: SInt, b: SInt) -> bool:
-    """Is ``a <= b`` whatever the symbols stand for? The difference is asked too, so that ``n <= n + 1`` is seen.
+    """Return True if ``a <= b`` holds for all values of the symbols. The bounds of ``a - b`` are checked too, for ``n
+    <= n + 1``.
 
     >>> surely_at_most(2, 3), surely_at_most(3, 2)
     (True, False)
@@ -102,7 +103,7 @@ def surely_at_most(a: SInt, b: SInt) -> bool:
 
 
 def all_ints(values: Iterable[SInt]) -> TypeGuard[Iterable[int]]:
-    """Are all of these plain ints, so that they can be compared and divided freely?
+    """Return True if all values are plain ints.
 
     >>> all_ints((1, 2)), all_ints(())
     (True, True)
@@ -111,7 +112,7 @@ def all_ints(values: Iterable[SInt]) -> TypeGuard[Iterable[int]]:
 
 
 def less(a: SInt, b: SInt) -> Any:
-    """The condition ``a < b``. An int left of a symbol would need a reflected ``>``, which the protocol lacks.
+    """Return the condition ``a < b``. An int left of a symbol is moved to the right, since the protocol has no ``>``.
 
     >>> less(1, 2)
     True
@@ -121,7 +122,7 @@ def less(a: SInt, b: SInt) -> Any:
 
 
 def at_least(a: SInt, b: SInt) -> Any:
-    """The condition ``a >= b``, written ``-a < 1 - b`` because ``<`` is all that the protocol has.
+    """Return the condition ``a >= b``, written as ``-a < 1 - b`` because the protocol has only ``<``.
 
     >>> at_least(2, 2)
     True
@@ -130,7 +131,8 @@ def at_least(a: SInt, b: SInt) -> Any:
 
 
 def both(a: Any, b: Any) -> Any:
-    """The condition ``a and b``; a side that is known disappears, so a symbolic result never holds a Python bool.
+    """Return the condition ``a and b``; a constant side is eliminated, so that a symbolic result contains no Python
+    bool.
 
     >>> both(True, False), both(1, True)
     (False, True)
@@ -143,7 +145,7 @@ def both(a: Any, b: Any) -> Any:
 
 
 def inside(index: SInt, bounds: Bounds) -> Any:
-    """The condition ``begin <= index < end``, without the halves that the bounds of ``index`` already promise.
+    """Return the condition ``begin <= index < end``, without comparisons that the bounds of ``index`` already imply.
 
     >>> inside(2, (1, 3)), inside(3, (1, 3))
     (True, False)

@@ -1,7 +1,7 @@
-"""Folding two stacked views into one.
+"""Composition of two stacked views into one.
 
-The upper view yields a flat position, the lower view reads that position's digits. If every digit is an affine
-function of the upper indices, and no digit ever carries into the next, then two maps are one.
+The upper view yields a flat position; the lower view takes that position's mixed-radix digits. If every digit is an
+affine function of the upper indices, and no digit carries into the next, the composition is a single view.
 """
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tinsmith.shape.view import View
 
 
 class Digit(NamedTuple):
-    """``start + sum(steps * t)``: which position of ``run`` is read, ``t`` counting from the corner of a box."""
+    """``start + sum(steps * t)``: the position of ``run`` that is read, as a function of ``t``, counted from the corner
+    of a box."""
 
     run: Run
     start: int
     steps: tuple[int, ...]
 
     def extremes(self, box: list[range]) -> tuple[int, int]:
-        """Smallest and largest value over a box.
+        """Return the least and greatest value over a box.
 
         >>> Digit(Run(9, 1, 0, 9), 5, (1, -2)).extremes([range(3), range(2)])
         (3, 7)
@@ -29,7 +30,7 @@ class Digit(NamedTuple):
         return self.start + sum(map(min, ends)), self.start + sum(map(max, ends))
 
     def tighten(self, box: list[range]) -> list[range]:
-        """``box`` without slices in which this digit cannot be inside the bounds of its run.
+        """Return ``box`` without outer slices in which this digit is always outside the bounds of its run.
 
         >>> Digit(Run(8, 1, 5, 7), 0, (4, 1)).tighten([range(2), range(4)])
         [range(1, 2), range(1, 3)]
@@ -52,7 +53,7 @@ def _plain(value: object) -> int:
 
 
 def flat_digits(flat: int, sizes: tuple[int, ...]) -> list[int]:
-    """The digits of ``flat`` in the mixed radix ``sizes``; the first one is not wrapped.
+    """Return the digits of ``flat`` in the mixed radix ``sizes``; the first digit is not wrapped.
 
     >>> flat_digits(7, (2, 4))
     [1, 3]
@@ -65,7 +66,8 @@ def flat_digits(flat: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 def digits_of(upper: View, found: list[Run]) -> list[Digit]:
-    """The only affine digits that ``upper`` can have over ``found``: those of its first element and of one step.
+    """Return the only candidate affine digits of ``upper`` over ``found``: those of its first element and of a unit
+    step per axis.
 
     >>> [(d.start, d.steps) for d in digits_of(View.create((4,), (5,)), [Run(4, 4, 0, 4), Run(4, 1, 0, 4)])]
     [(0, (1,)), (0, (1,))]
@@ -78,7 +80,8 @@ def digits_of(upper: View, found: list[Run]) -> list[Digit]:
 
 
 def carried(digits: list[Digit], box: list[range]) -> list[bool]:
-    """For each digit: can it be wrong, because it or what stands to its right leaves its range somewhere in the box?
+    """Return, for each digit, True if it may be wrong: it, or the digits to its right combined, leave their range in
+    the box.
 
     >>> digits = digits_of(View.create((4,)), [Run(3, 2, 0, 3), Run(2, 1, 0, 2)])
     >>> carried(digits, [range(4)])
@@ -96,7 +99,7 @@ def carried(digits: list[Digit], box: list[range]) -> list[bool]:
 
 
 def visible_box(digits: list[Digit], box: list[range]) -> list[range] | None:
-    """The part of ``box`` in which every digit is inside the bounds of its run, or None if that part is no box.
+    """Return the part of ``box`` in which every digit is inside the bounds of its run; None if that part is not a box.
 
     >>> visible_box([Digit(Run(8, 1, 5, 7), 0, (4, 1))], [range(2), range(4)])
     [range(1, 2), range(1, 3)]
@@ -115,13 +118,13 @@ def visible_box(digits: list[Digit], box: list[range]) -> list[range] | None:
     for digit in digits:
         low, high = digit.extremes(box)
         if high < _plain(digit.run.begin) or low >= _plain(digit.run.end):
-            return [range(0)] * len(box) or None  # without axes there is no way to write "nothing"
+            return [range(0)] * len(box) or None  # a 0-d box cannot be empty
         inside = inside and _plain(digit.run.begin) <= low and high < _plain(digit.run.end)
     return box if inside else None
 
 
 def compose(upper: View, lower: View) -> View | None:
-    """One view that reads through ``upper`` what ``lower`` shows, or None if there is none.
+    """Return one view equal to ``upper`` applied to ``lower``, or None if there is none.
 
     >>> compose(View.create((2, 2), (6, 1), 1), View.create((4, 3)).flip((1,)))
     View(shape=(2, 2), strides=(6, -1), offset=1, mask=None, contiguous=False)
@@ -157,7 +160,7 @@ def compose(upper: View, lower: View) -> View | None:
 
 
 def _still(digit: Digit, box: list[range]) -> Digit:
-    """``digit`` without steps along axes that have one position: such a step may carry, but is never taken."""
+    """Return ``digit`` with step 0 along axes of size 1: such a step is never taken but might carry."""
     return Digit(digit.run, digit.start, tuple(0 if len(t) == 1 else s for s, t in zip(digit.steps, box)))
 
 

@@ -1,4 +1,4 @@
-"""Dimension merging, and reshape as "merge all that merges, then cut at the new sizes"."""
+"""Dimension merging, and reshape: merge dimensions as far as possible, then split them at the new sizes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from tinsmith.shape.bounds import Mask, Shape, highest, lowest, minus, plus, pro
 
 
 def widths(shape: Shape) -> Shape:
-    """How many elements one step along each axis skips in row-major order.
+    """Return the row-major strides: the number of elements that one step along each axis skips.
 
     >>> widths((2, 3, 4))
     (12, 4, 1)
@@ -18,7 +18,7 @@ def widths(shape: Shape) -> Shape:
 
 
 def full_mask(shape: Shape) -> Mask:
-    """The mask that hides nothing.
+    """Return the mask that hides nothing.
 
     >>> full_mask((2, 3))
     ((0, 2), (0, 3))
@@ -27,12 +27,12 @@ def full_mask(shape: Shape) -> Mask:
 
 
 def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[tuple[SInt, SInt, SInt], ...]:
-    """The fewest dimensions that walk memory in the same order, as triples ``(merged size, stride, real size)``.
+    """Return the fewest dimensions with the same memory order, as triples ``(merged size, stride, real size)``.
 
-    Neighbours merge when a step of the outer one is as long as a walk through the inner one. *Real size* is the
-    product of the merged sizes that have a stride, so it is 0 for a pure broadcast. An axis whose mask leaves a single
-    position is padding around what stands to its right: it merges and makes the merged size larger than the real one.
-    Other masks are not looked at, because they change no address. Axes of size 1 vanish.
+    Adjacent axes merge if the outer stride equals the inner size times the inner stride. *Real size* is the product of
+    the merged sizes that have a stride, so it is 0 for a pure broadcast. A stride-0 axis whose mask leaves one position
+    is padding around the axes to its right: it merges, and the merged size exceeds the real size. Other masks are
+    ignored, because they change no address. Axes of size 1 vanish.
 
     >>> merge_dims((2, 3, 4), (12, 4, 1))
     ((24, 1, 24),)
@@ -43,7 +43,7 @@ def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[
     """
     axes = [a for a in range(len(shape)) if not (isinstance(shape[a], int) and shape[a] == 1)]
     padding = {a for a in axes if mask is not None and strides[a] == 0 and minus(mask[a][1], mask[a][0]) == 1}
-    groups: list[list[int]] = []  # neighbouring axes that one step length walks through, outermost first
+    groups: list[list[int]] = []  # adjacent axes merged into one dimension, outermost first
     for a in axes:
         groups.append([a])
         while len(groups) > 1 and _one_walk(groups[-2], groups[-1], shape, strides, padding):
@@ -53,7 +53,8 @@ def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[
 
 
 def _one_walk(outer: list[int], inner: list[int], shape: Shape, strides: Shape, padding: set[int]) -> bool:
-    """Whether a step of ``outer``'s innermost axis is a whole walk through ``inner``, or only stands in padding."""
+    """Return True if one step of ``outer``'s innermost axis equals a full pass through ``inner``, or that axis is
+    padding."""
     size, stride, _ = _triple(inner, shape, strides, padding)
     return outer[-1] in padding or strides[outer[-1]] == times(size, stride)
 
@@ -69,7 +70,7 @@ def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -
 
 
 class Run(NamedTuple):
-    """A stretch of index space walked with one stride, of which only ``begin <= i < end`` is not padding.
+    """An interval of index space with a single stride; positions outside ``begin <= i < end`` are padding.
 
     >>> Run(4, 1, 0, 4).full, Run(4, 1, 2, 3).single
     (True, True)
@@ -82,20 +83,20 @@ class Run(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Nothing is padding."""
+        """True if no position is padding."""
         return bool(self.begin == 0 and self.end == self.size)
 
     @property
     def single(self) -> bool:
-        """All but one position is padding, so the stride has no meaning."""
+        """True if all but one position is padding, so that the stride is meaningless."""
         return bool(minus(self.end, self.begin) == 1)
 
 
 def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[Run], SInt]:
-    """The longest runs of a view that is not all padding, and what to add to its offset.
+    """Return the longest runs of a view that is not all padding, and a correction to its offset.
 
-    Stricter than ``merge_dims``: the merged positions that count must be neighbours too. That holds if the outer axis
-    has one of them, or the inner axis has no padding.
+    Stricter than ``merge_dims``: the positions of a run that are not padding must be consecutive, too. That holds if
+    the outer axis has a single one, or the inner axis has no padding.
 
     >>> runs((3, 4), (0, 1), ((1, 2), (0, 4)))
     ([Run(size=12, stride=1, begin=4, end=8)], -4)
@@ -120,7 +121,8 @@ def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[Run], SI
 
 
 def split(run: Run, sizes: Shape) -> tuple[Shape, Mask] | None:
-    """Strides and mask of one run cut into axes of ``sizes``; None if what is not padding forms no box there.
+    """Return strides and mask of one run split into axes of ``sizes``; None if the positions that are not padding form
+    no box.
 
     >>> split(Run(12, 1, 4, 8), (3, 4))
     ((4, 1), ((1, 2), (0, 4)))
@@ -153,7 +155,7 @@ def split(run: Run, sizes: Shape) -> tuple[Shape, Mask] | None:
 
 
 def cut(found: Sequence[Run], shape: Shape) -> tuple[Shape, Mask] | None:
-    """Strides and mask of ``shape`` laid over consecutive runs; None if a new axis would span two of them.
+    """Return strides and mask of ``shape`` over consecutive runs; None if a new axis would span two runs.
 
     >>> cut([Run(6, 4, 0, 6), Run(2, 1, 0, 2)], (3, 2, 2))
     ((8, 4, 1), ((0, 3), (0, 2), (0, 2)))

@@ -1,4 +1,4 @@
-"""A stack of views: what any chain of movement ops amounts to."""
+"""ShapeTracker: a stack of views that represents any chain of movement ops."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from tinsmith.shape.view import View
 
 @dataclass(frozen=True, slots=True)
 class ShapeTracker:
-    """Movement ops from a buffer to a value, as index maps. The first view reads memory, each other one the view below.
+    """Movement ops from a buffer to a value, as index maps. The first view reads memory; each further view reads the
+    view before it.
 
-    A second view is added only where a reshape cannot be said in strides, as in flattening a transpose.
+    A view is added only if a reshape cannot be expressed by strides, as in flattening a transpose.
 
     >>> ShapeTracker.from_shape((2,))
     ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0, mask=None, contiguous=True),))
@@ -32,7 +33,7 @@ class ShapeTracker:
 
     @staticmethod
     def from_shape(shape: Sequence[SInt]) -> ShapeTracker:
-        """The map of a dense tensor.
+        """Return the index map of a dense tensor.
 
         >>> ShapeTracker.from_shape((2, 3)).contiguous
         True
@@ -59,7 +60,7 @@ class ShapeTracker:
 
     @property
     def contiguous(self) -> bool:
-        """Is this the map of a dense tensor? Asked of one view only: ``simplify`` first for the last word.
+        """True if this is the index map of a dense tensor. Conservative for several views: call ``simplify`` first.
 
         >>> ShapeTracker.from_shape((2, 3)).flip((0,)).flip((0,)).contiguous
         True
@@ -110,7 +111,7 @@ class ShapeTracker:
         return self._with_last(self.views[-1].flip(axes))
 
     def reshape(self, shape: Sequence[SInt]) -> ShapeTracker:
-        """Another shape for the same elements; one more view if the last one cannot say it.
+        """Return the same elements under another shape; adds a view if the last one cannot express it.
 
         >>> ShapeTracker.from_shape((2, 3)).reshape((3, 2)).contiguous
         True
@@ -119,7 +120,7 @@ class ShapeTracker:
         return ShapeTracker((*self.views, View.create(shape))) if view is None else self._with_last(view)
 
     def window(self, axis: int, size: SInt, stride: int, dilation: int, length: SInt) -> ShapeTracker:
-        """Sliding windows along ``axis``, their positions as a new last axis; see ``View.window``.
+        """Return sliding windows along ``axis``, with the window position as a new last axis; see ``View.window``.
 
         >>> ShapeTracker.from_shape((5,)).window(0, size=3, stride=2, dilation=1, length=2).shape
         (2, 3)
@@ -132,7 +133,7 @@ class ShapeTracker:
         return ShapeTracker((*self.views, fresh))
 
     def simplify(self) -> ShapeTracker:
-        """The same map with as few views as can be found.
+        """Return the same map with adjacent views composed where possible.
 
         >>> t = ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).reshape((3, 2)).permute((1, 0))
         >>> len(t.views), t.simplify().contiguous
@@ -146,9 +147,10 @@ class ShapeTracker:
         return self if len(stack) == len(self.views) else ShapeTracker(tuple(stack))
 
     def expr_idxs(self, idxs: Sequence[SInt] | None = None) -> tuple[SInt, Any]:
-        """Address of the element at ``idxs``, and the condition that it is no padding. The address of padding is junk.
+        """Return the address of the element at ``idxs`` and its validity condition (False: padding, whose address is
+        meaningless).
 
-        Without indices these are variables ``idx0, idx1, …``, one per axis longer than 1.
+        Without ``idxs``, the indices are variables ``idx0, idx1, …``, one per axis longer than 1.
 
         >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).reshape((6,)).expr_idxs((1,))
         (3, True)
@@ -170,9 +172,9 @@ class ShapeTracker:
         return _simple(address), bool(valid) if isinstance(valid, int) else valid
 
     def axis_is_masked(self, axis: int) -> bool:
-        """Can it depend on the index along ``axis`` whether an element is padding?
+        """Return True if the index along ``axis`` can decide whether an element is padding.
 
-        Exact if the views fold into one; else also true for an axis that moves through a padded view further down.
+        Exact if the views compose into one; else also True for an axis with a stride above a masked lower view.
 
         >>> padded = ShapeTracker.from_shape((2, 3)).pad(((0, 0), (1, 0)))
         >>> padded.axis_is_masked(0), padded.axis_is_masked(1)
@@ -190,7 +192,7 @@ class ShapeTracker:
 
 
 def _simple(value: Any) -> Any:
-    """An address or condition simplified where it is symbolic; the number itself where it has one value only."""
+    """Simplify a symbolic address or condition; return a number if only one value is possible."""
     if isinstance(value, int):
         return value
     found = value.simplify()

@@ -1,4 +1,4 @@
-"""One strided, offset and possibly padded look at a flat stretch of memory."""
+"""View: one strided, offset and optionally padded index map of a flat memory region."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tinsmith.shape.reshape import cut, full_mask, runs, widths
 
 
 def row_major(shape: Shape) -> Shape:
-    """The strides of a dense tensor; 0 where an axis has one position, because then no step is ever taken.
+    """Return the strides of a dense tensor; 0 for axes of size 1.
 
     >>> row_major((2, 1, 3))
     (3, 0, 1)
@@ -37,9 +37,10 @@ def row_major(shape: Shape) -> Shape:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class View:
-    """Element ``i`` lives at ``offset + sum(i * strides)`` if every ``i`` is inside ``mask``, else it is zero.
+    """An index map: element ``i`` is at ``offset + sum(i * strides)`` if every index is inside ``mask``, else it is
+    zero.
 
-    Build views with ``View.create``: equal maps then get equal views wherever that is cheap to see.
+    Build views with ``View.create``, which canonicalizes: equal maps then usually give equal views.
 
     >>> View.create((2, 3)).permute((1, 0))
     View(shape=(3, 2), strides=(1, 3), offset=0, mask=None, contiguous=False)
@@ -53,13 +54,13 @@ class View:
     @staticmethod
     def create(shape: Sequence[SInt], strides: Sequence[SInt] | None = None, offset: SInt = 0,
                mask: Sequence[Bounds] | None = None) -> View:
-        """A view in canonical form: a stride that is never stepped along is 0, a mask that hides nothing is None.
+        """Return a view in canonical form: unused strides are 0, a mask that hides nothing is None.
 
         >>> View.create((2, 1), strides=(1, 7), mask=((0, 2), (0, 1)))
         View(shape=(2, 1), strides=(1, 0), offset=0, mask=None, contiguous=True)
 
         Raises:
-            ShapeError: for a negative size, or strides or mask of another length than the shape.
+            ShapeError: for a negative size, or if the lengths of strides or mask and shape differ.
         """
         shape = tuple(shape)
         _check_new(shape, strides, mask)
@@ -85,7 +86,7 @@ class View:
 
     @property
     def contiguous(self) -> bool:
-        """Does element ``n`` in row-major order live at address ``n``?
+        """True if element ``n`` in row-major order is at address ``n``.
 
         >>> View.create((2, 3)).contiguous, View.create((2, 3)).flip((0,)).contiguous
         (True, False)
@@ -94,7 +95,7 @@ class View:
 
     @property
     def size(self) -> SInt:
-        """The number of elements, zeros of the padding included.
+        """The number of elements, padding included.
 
         >>> View.create((2, 3)).size
         6
@@ -103,7 +104,7 @@ class View:
 
     @property
     def plain(self) -> bool:
-        """Is nothing symbolic here?
+        """True if nothing is symbolic.
 
         >>> View.create((2, 3)).plain
         True
@@ -113,7 +114,7 @@ class View:
 
     @property
     def blank(self) -> bool:
-        """Is every element padding?
+        """True if every element is padding.
 
         >>> View.create((2,)).pad(((0, 2),)).shrink(((2, 4),)).blank
         True
@@ -122,7 +123,7 @@ class View:
 
     @property
     def bounds(self) -> Mask:
-        """The mask, spelled out where it is None.
+        """The mask, written out if it is None.
 
         >>> View.create((2, 3)).bounds
         ((0, 2), (0, 3))
@@ -130,7 +131,7 @@ class View:
         return full_mask(self.shape) if self.mask is None else self.mask
 
     def index(self, idxs: Sequence[SInt], valid: Any = True) -> tuple[SInt, Any]:
-        """Address of the element at ``idxs``, and the condition (``valid`` included) that it is no padding.
+        """Return the address of the element at ``idxs``, and the condition (``valid`` included) that it is not padding.
 
         >>> View.create((2, 3)).pad(((0, 0), (1, 0))).index((1, 2))
         (4, True)
@@ -147,7 +148,7 @@ class View:
         return address, valid
 
     def unflatten(self, flat: SInt) -> Shape:
-        """The indices of the ``flat``-th element in row-major order.
+        """Return the indices of the ``flat``-th element in row-major order.
 
         >>> View.create((2, 3)).unflatten(4)
         (1, 1)
@@ -165,7 +166,7 @@ class View:
         return tuple(result)
 
     def permute(self, order: Sequence[int]) -> View:
-        """Axis ``i`` of the result is axis ``order[i]``.
+        """Reorder the axes: axis ``i`` of the result is axis ``order[i]``.
 
         >>> View.create((2, 3, 4)).permute((2, 0, 1)).shape
         (4, 2, 3)
@@ -180,13 +181,13 @@ class View:
         return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset, mask)
 
     def expand(self, shape: Sequence[SInt]) -> View:
-        """Repeat axes of size 1, at no cost: their stride is 0.
+        """Repeat axes of size 1 (stride 0).
 
         >>> View.create((1, 3)).expand((2, 3)).strides
         (0, 1)
 
         Raises:
-            ShapeError: if an axis of another size than 1 would change.
+            ShapeError: if an axis of size other than 1 would change.
         """
         self._check_length("expand", shape)
         if any(old != new and old != 1 for old, new in zip(self.shape, shape)):
@@ -199,7 +200,7 @@ class View:
         return View.create(shape, self.strides, self.offset, mask)
 
     def pad(self, padding: Sequence[Bounds]) -> View:
-        """Put ``(before, after)`` zeros around each axis.
+        """Add ``(before, after)`` zeros around each axis.
 
         >>> View.create((3,)).pad(((1, 2),))
         View(shape=(6,), strides=(1,), offset=-1, mask=((1, 4),), contiguous=False)
@@ -262,7 +263,7 @@ class View:
         return View.create(self.shape, strides, offset, None if self.mask is None else mask)
 
     def reshape(self, shape: Sequence[SInt]) -> View | None:
-        """The same elements in row-major order under another shape, or None if one view cannot say it.
+        """Return the same elements in row-major order under another shape; None if one view cannot express it.
 
         >>> View.create((4, 3)).permute((1, 0)).reshape((3, 2, 2))
         View(shape=(3, 2, 2), strides=(1, 6, 3), offset=0, mask=None, contiguous=False)
@@ -287,10 +288,11 @@ class View:
         return View.create(shape, pieces[0], self.offset + shift, pieces[1])
 
     def window(self, axis: int, size: SInt, stride: int, dilation: int, length: SInt) -> View | None:
-        """Sliding windows: ``out[..., o, ..., k] = in[..., o*stride + k*dilation, ...]`` with ``k`` a new last axis.
+        """Return sliding windows: ``out[..., o, ..., k] = in[..., o*stride + k*dilation, ...]`` with ``k`` a new last
+        axis.
 
-        Windows overlap, so this costs no memory, and a convolution becomes a plain sum of products. None if the
-        padding of the axis forms no box in ``(o, k)``.
+        Windows share memory, and a convolution becomes a plain sum of products. None if the padding of the axis does
+        not form a box in ``(o, k)``.
 
         >>> View.create((5,)).window(0, size=3, stride=1, dilation=1, length=3)
         View(shape=(3, 3), strides=(1, 1), offset=0, mask=None, contiguous=False)
@@ -298,7 +300,7 @@ class View:
         Raises:
             AxisError: if there is no such axis.
             ArgumentError: if stride or dilation is not positive.
-            ShapeError: if the last window leaves the axis.
+            ShapeError: if the last window exceeds the axis.
         """
         self._check_window(axis, size, stride, dilation, length)
         step = self.strides[axis]
@@ -347,20 +349,22 @@ def _check_reshape(old: Shape, new: Shape) -> None:
 
 
 def _clip(mask: Bounds, kept: Bounds) -> Bounds:
-    """``mask`` seen from inside ``kept``. A bound that may or may not stick out stays: it hides nothing wrong."""
+    """Return ``mask`` relative to the range ``kept``. A bound that cannot be proved to lie outside it is kept, which is
+    always valid."""
     begin, end, size = minus(mask[0], kept[0]), minus(mask[1], kept[0]), minus(kept[1], kept[0])
     return (0 if surely_at_most(begin, 0) else begin), (size if surely_at_most(size, end) else end)
 
 
 def _reach(length: SInt, stride: int, size: SInt, dilation: int) -> SInt:
-    """How many positions ``length`` windows cover."""
+    """Return the number of positions that ``length`` windows cover."""
     return plus(plus(times(minus(length, 1), stride), times(minus(size, 1), dilation)), 1)
 
 
 def _window_box(bounds: Bounds, length: SInt, stride: int, size: SInt, dilation: int) -> tuple[Bounds, Bounds] | None:
-    """The ranges of ``(o, k)`` for which ``o*stride + k*dilation`` is inside ``bounds``, if they form a box.
+    """Return the ranges of ``(o, k)`` for which ``o*stride + k*dilation`` is inside ``bounds``, if they form a box;
+    else None.
 
-    The range of ``k`` only ever moves down as ``o`` grows, so it is constant if it is equal at both ends.
+    The range of ``k`` moves down monotonically as ``o`` grows, so it is constant if it is equal at both ends.
     """
     begin, end = bounds
     if surely_at_most(begin, 0) and surely_at_most(_reach(length, stride, size, dilation), end):
@@ -377,5 +381,5 @@ def _window_box(bounds: Bounds, length: SInt, stride: int, size: SInt, dilation:
 
 
 def _steps_inside(begin: int, end: int, step: int, count: int) -> range:
-    """The ``i`` below ``count`` for which ``begin <= i*step < end``."""
+    """Return the range of ``i < count`` with ``begin <= i*step < end``."""
     return range(max(0, -(-begin // step)), min(count, -(-end // step)))

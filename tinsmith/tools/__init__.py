@@ -1,1 +1,1 @@
-"""Command-line tools: pages that are generated from the code, explanations of error codes."""
+"""Command-line tools: generators of documentation pages, explanations of error codes."""

@@ -1,4 +1,4 @@
-"""Explanations of error codes: ``tinsmith explain-error E040``, and the page docs/errors.md that is made of them."""
+"""Explanations of error codes: ``tinsmith explain-error E040``, and docs/errors.md, which is generated from them."""
 from __future__ import annotations
 
 import inspect
@@ -106,7 +106,7 @@ def classes() -> dict[str, type[TinsmithError]]:
 
 
 def explain_error(code: str) -> str:
-    """Return the section of docs/errors.md on a code, in any case and with or without its brackets.
+    """Return the section of docs/errors.md for an error code, given in any case and with or without brackets.
 
     Raises:
         ArgumentError: if there is no such code.

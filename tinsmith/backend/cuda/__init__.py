@@ -1,1 +1,1 @@
-"""CUDA: kernels compiled with NVRTC, launched through the driver; realized schedules become graphs of it."""
+"""CUDA: kernels compiled with NVRTC and launched through the driver API; realized schedules become CUDA graphs."""

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
 RENDERER = CUDARenderer
-LEAST_NODES: Final = 3  # launches from which on one graph costs less than each by itself
-WIDE: Final = 1 << 20  # bytes that a launch moves, from which on it runs beside neighbours that it does not wait for
+LEAST_NODES: Final = 3  # from this many launches on, one CUDA graph costs less than separate launches
+WIDE: Final = 1 << 20  # from this many bytes moved per launch on, adjacent independent launches may run concurrently
 
 
 class CUDAProgram(Program):
-    """A kernel in a GPU's memory, with the block of arguments that its launches are made from."""
+    """A kernel loaded on a GPU, with a reusable argument block for its launches."""
 
     def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
@@ -48,7 +48,7 @@ class CUDAProgram(Program):
         self.pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
         self.arguments = ctypes.addressof(self.pointers)
         self._pack = struct.Struct(f"={count}q").pack_into
-        self.shared = kernel.local_bytes if kernel.maps else 0  # a kernel with a ring sizes its local memory at launch
+        self.shared = kernel.local_bytes if kernel.maps else 0  # a kernel with a TMA ring uses dynamic shared memory
         if self.shared:
             gpu.call(gpu.driver.cuFuncSetAttribute, self.function,
                      gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared)
@@ -59,17 +59,17 @@ class CUDAProgram(Program):
 
     @staticmethod
     def row(buffers: Sequence[Any], variables: Sequence[int]) -> list[int]:
-        """The arguments of a launch."""
+        """Return the argument values of a launch: buffer addresses, then variables."""
         return [*(b.opaque.address + b.offset for b in buffers), *variables]
 
     def write(self, values: Sequence[int]) -> None:
-        """Put arguments into the block; the caller holds the GPU's lock."""
+        """Write the values into the argument block; the caller holds the GPU's lock."""
         self._pack(self.values, 0, *values)
         for m in self.maps:
             m.point_to(values[m.argument])
 
     def launch(self, values: Sequence[int]) -> None:
-        """Put the kernel into the stream."""
+        """Enqueue the kernel on the stream."""
         gpu = self.gpu
         gpu.use()
         with gpu.lock:
@@ -82,7 +82,8 @@ class CUDAProgram(Program):
             gpu.settle()
 
     def node(self) -> Any:
-        """What a graph needs to know of a launch; the arguments are those in the block when it is used."""
+        """Return the graph node parameters of a launch; a graph reads the argument block when the node is added or
+        updated."""
         params = self.gpu.driver.CUDA_KERNEL_NODE_PARAMS()
         (params.gridDimX, params.gridDimY, params.gridDimZ,
          params.blockDimX, params.blockDimY, params.blockDimZ) = self.sizes
@@ -103,7 +104,7 @@ class CUDAProgram(Program):
 
 
 class CUDACopy(Program):
-    """A copy of so many bytes, from its second buffer to its first, which may be on different GPUs."""
+    """A copy of ``nbytes`` bytes from its second buffer to its first, within a GPU or between GPUs."""
 
     def __init__(self, gpu: GPU, source: GPU, nbytes: int) -> None:
         super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, False, [], []), b"")
@@ -119,15 +120,15 @@ class CUDACopy(Program):
             return
         gpu.wait(source.fence())
         gpu.call(gpu.driver.cuMemcpyPeerAsync, to, gpu.context, start, source.context, self.nbytes, gpu.stream)
-        source.wait(gpu.fence())  # nobody writes over the source before it has been read
+        source.wait(gpu.fence())  # the source must not be overwritten before it has been read
 
 
 class _Replay:
-    """One CUDA graph of a program, with the addresses and values that its nodes have now.
+    """One instantiated CUDA graph, with the current arguments of its nodes.
 
     Args:
-        levels: for each launch, the number of the launches that it runs beside; it waits for those one number lower.
-        early: the kernels wait for the one before themselves.
+        levels: level of each launch. Launches of one level run concurrently and wait for those of the previous level.
+        early: use programmatic dependent launch: a kernel may start early and itself waits for its predecessor.
     """
 
     def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
@@ -150,7 +151,8 @@ class _Replay:
         self.ready = gpu.call(driver.cuGraphInstantiate, self.graph, 0)
 
     def edge(self, early: bool) -> Any:
-        """That a node comes after another one: after its end, or as soon as there is room for it (then it waits)."""
+        """Return the edge between two nodes: full dependency, or programmatic (the successor starts early and waits
+        itself)."""
         edge = self.gpu.driver.CUgraphEdgeData()
         if early:
             edge.type = self.gpu.driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
@@ -158,7 +160,7 @@ class _Replay:
         return edge
 
     def update(self, rows: Sequence[tuple[int, ...]], numbers: Iterable[int]) -> None:
-        """Write other arguments into the nodes that have them."""
+        """Update the arguments of the nodes ``numbers``."""
         gpu = self.gpu
         for n in numbers:
             self.programs[n].write(rows[n])
@@ -173,14 +175,14 @@ class _Replay:
 
 
 class CUDAGraph(Graph):
-    """Launches that become one CUDA graph in their second run: one after the other, but neighbours that move much and
-    do not depend on each other side by side, so that one begins where another ends.
+    """Launches that become one CUDA graph on their second run.
 
-    What is launched on addresses that were used before is replayed as it stands; else the nodes with other arguments
-    are updated.
+    They run in order, except that adjacent independent launches that move many bytes run concurrently, so that one
+    fills the tail of the other. A run on arguments that were used before replays an existing CUDA graph unchanged;
+    otherwise the nodes whose arguments differ are updated.
 
     Attributes:
-        updated: how many nodes were, in all.
+        updated: total number of node updates.
     """
 
     def __init__(self, device: Compiled, gpu: GPU, launches: Sequence[Launched]) -> None:
@@ -194,13 +196,13 @@ class CUDAGraph(Graph):
         self.places = [[(at[p.base], p.offset) for p in e.places] for e in launches]
         value = {v: n for n, v in enumerate(self.values, len(self.bases))}
         self.numbers = [[value[v] for v in e.variables] for e in launches]
-        self.readers: list[set[int]] = [set() for _ in (*self.bases, *self.values)]  # launches that have an argument so
+        self.readers: list[set[int]] = [set() for _ in (*self.bases, *self.values)]  # argument → launches that use it
         for n, (places, numbers) in enumerate(zip(self.places, self.numbers)):
             for number in (*(base for base, _ in places), *numbers):
                 self.readers[number].add(n)
         self.wide = any(e.program.kernel.bytes >= WIDE for e in launches)
         self.names = tuple(e.program.kernel.symbol for e in launches)
-        self.replays: dict[tuple[int, ...], _Replay] = {}  # by addresses and values; the last used is at the end
+        self.replays: dict[tuple[int, ...], _Replay] = {}  # (addresses, values) → graph; the most recently used is last
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         key = (*[(b._opaque or b.opaque).address + b.offset for b in map(bases.__getitem__, self.bases)],
@@ -220,7 +222,7 @@ class CUDAGraph(Graph):
         return None
 
     def made(self, key: tuple[int, ...], bases: Sequence[Buffer]) -> _Replay:
-        """A CUDA graph for these addresses: a new one, or the one unused for longest with other arguments."""
+        """Return a CUDA graph for these arguments: a new one, or the least recently used one, updated."""
         self.gpu.check()
         self.gpu.bury()
         if len(self.replays) < self.device.target.replays:
@@ -233,14 +235,15 @@ class CUDAGraph(Graph):
         for n in others:
             rows[n] = self.row(n, key)
         levels = self.levels(rows, bases)
-        if replay.levels != levels:  # other memory is shared now
+        if replay.levels != levels:  # other launches share memory now
             return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
         self.updated += len(others)
         replay.update(rows, others)
         return replay
 
     def levels(self, rows: Sequence[tuple[int, ...]], bases: Sequence[Buffer]) -> list[int]:
-        """Numbers that rise from launch to launch, but for wide neighbours that do not touch what the others write."""
+        """Return a level per launch: each launch gets the next level, except wide launches independent of the others on
+        its level."""
         if not self.wide:
             return list(range(len(rows)))
         found: list[int] = []
@@ -257,12 +260,12 @@ class CUDAGraph(Graph):
             found.append(found[-1] + (not together) if found else 0)
             if kernel.bytes >= WIDE:
                 read, written = [*read, *spans], [*written, *mine]
-            else:  # the next one waits for it
+            else:  # conflicts with everything, so the next launch waits for it
                 read = written = [(0, 1 << 64)]
         return found
 
     def row(self, number: int, key: tuple[int, ...]) -> tuple[int, ...]:
-        """The arguments of a launch."""
+        """Return the argument values of launch ``number``."""
         return (*[key[base] + offset for base, offset in self.places[number]], *[key[v] for v in self.numbers[number]])
 
     def one_by_one(self, bases: Sequence[Buffer], values: Sequence[int], key: tuple[int, ...]) -> None:
@@ -278,7 +281,7 @@ class CUDAGraph(Graph):
 
 
 def _meet(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Whether spans of memory overlap."""
+    """Return True if any span in ``some`` overlaps one in ``others``."""
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
@@ -295,11 +298,11 @@ class CUDADevice(Compiled):
 
     @property
     def worker(self) -> str:
-        """Work is only put into streams, which run by themselves: one thread does that for all GPUs."""
+        """"CUDA" for all GPUs: launches are asynchronous, so one host thread enqueues for all of them."""
         return "CUDA"
 
     def copier(self, source: Compiled, nbytes: int) -> Program | None:
-        """A copy in this GPU's stream, from its own memory or another GPU's."""
+        """Return a copy program in this GPU's stream, from its own memory or another GPU's."""
         return CUDACopy(self.gpu, source.gpu, nbytes) if isinstance(source, CUDADevice) else None
 
     def graph(self, launches: Sequence[Launched]) -> Graph:
@@ -314,7 +317,7 @@ class CUDADevice(Compiled):
             self._clock = gpu.event(timing=True), gpu.event(timing=True)
         start, end = self._clock
         if isinstance(call.program, CUDAProgram):
-            with gpu.lock:  # the GPU would wait for what its tensor maps take to encode
+            with gpu.lock:  # encode tensor maps before the clock starts
                 call.program.write(call.program.row(call.buffers, call.variables))
         gpu.record(start)
         self.run([call])
@@ -333,7 +336,8 @@ class CUDADevice(Compiled):
         return int(self.gpu.stream)
 
     def hand_over(self, stream: int | None) -> None:
-        """DLPack: None and 1 are the driver's default stream, 2 a thread's own, -1 asks for nothing."""
+        """Make the foreign stream wait. In DLPack, None and 1 are the default stream, 2 the per-thread one, -1 means no
+        wait."""
         if stream != -1:
             self.gpu.call(self.gpu.driver.cuStreamWaitEvent, 1 if stream is None else stream, self.gpu.fence(), 0)
 
@@ -346,7 +350,7 @@ class CUDADevice(Compiled):
 
 
 def gpu_target(gpu: GPU) -> Target:
-    """What generated code may use on a GPU."""
+    """Return the target (features of generated code) of a GPU."""
     return cuda_target(gpu.arch, gpu.attribute("MULTIPROCESSOR_COUNT"))
 
 
@@ -357,7 +361,7 @@ def DEVICE(name: str) -> Compiled:
     """Open ``CUDA`` or ``CUDA:k``.
 
     Raises:
-        DeviceError: saying what is missing.
+        DeviceError: names what is missing.
     """
     count = gpu_count()
     parts = name.split(":")[1:]

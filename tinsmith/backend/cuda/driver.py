@@ -1,4 +1,4 @@
-"""One GPU through the driver's Python bindings: its context and stream, and what its errors mean."""
+"""One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors."""
 from __future__ import annotations
 
 import functools
@@ -15,8 +15,8 @@ from tinsmith.core.weak import LiveSet
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"
 LESS: Final = "free tensors, use a smaller batch or a narrower dtype"
-_LAUNCHED: Final = 64  # launches since the last synchronization that an error may name
-# Errors after which a context answers nothing but the same error again.
+_LAUNCHED: Final = 64  # launches since the last synchronization that an error can list
+# Errors that make a context unusable: every later call returns the same error.
 _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC",
                  "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "HARDWARE_STACK_ERROR", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
                  "MPS_CLIENT_TERMINATED", "EXTERNAL_DEVICE", "CONTEXT_IS_DESTROYED", "UNKNOWN")
@@ -26,7 +26,7 @@ _NO_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 class CUDAError(LaunchError):
-    """What the driver answered to a call, such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
+    """An error status of a driver call, such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name} ({text})")
@@ -35,7 +35,7 @@ class CUDAError(LaunchError):
 
 @functools.cache
 def bindings(module: str) -> Any:
-    """``driver`` or ``nvrtc`` of ``cuda.bindings``.
+    """Import ``driver`` or ``nvrtc`` of ``cuda.bindings``.
 
     Raises:
         DeviceError: if the package is not installed.
@@ -48,15 +48,15 @@ def bindings(module: str) -> Any:
 
 @functools.cache
 def gpu_count() -> int:
-    """How many GPUs there are; at least one.
+    """Return the number of GPUs, at least 1.
 
     Raises:
-        DeviceError: saying what is missing: the bindings, the driver or a GPU.
+        DeviceError: names what is missing: the bindings, the driver or a GPU.
     """
     driver = bindings("driver")
     try:
         found = driver.cuInit(0)
-    except Exception:  # the loader of the bindings has an exception of its own for a library that is not there
+    except Exception:  # the bindings' loader raises its own exception type for a missing library
         raise DeviceError("CUDA", "no NVIDIA driver (libcuda) is installed",
                           "a machine with an NVIDIA GPU, or DEV=CPU") from None
     none = found[0] and found[0].name == "CUDA_ERROR_NO_DEVICE"
@@ -72,25 +72,25 @@ def gpu_count() -> int:
     return count
 
 
-_current = threading.local()  # the GPU whose context this thread works in
+_current = threading.local()  # .gpu: the GPU whose context is current in this thread
 _all: Final = LiveSet["GPU"]()
 
 
 class GPU:
-    """A GPU with its primary context, which other libraries of the process share, and a stream of its own.
+    """A GPU with its primary context, which is shared with other libraries of the process, and its own stream.
 
     Attributes:
-        lost: why nothing can be done with it any more; empty as long as it works. ``remedy``: what to do then.
+        lost: why the GPU is unusable; "" while it works. ``remedy``: what to do then.
     """
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number, self.driver = name, number, bindings("driver")
         self.lost = ""
         self.remedy = "a new process"
-        self.spare: Callable[[], None] = lambda: None  # gives memory back that is kept for later
-        self.lock = threading.RLock()  # argument blocks and the ring of copies belong to one thread at a time
-        self.launched: deque[tuple[str, ...]] = deque(maxlen=_LAUNCHED)  # names of kernels, of each launch
-        self.dead: deque[tuple[Callable[[Any], Any], Any]] = deque()  # (what destroys it, handle); see `bury`
+        self.spare: Callable[[], None] = lambda: None  # releases cached free memory
+        self.lock = threading.RLock()  # protects argument blocks and the ring of pinned copy buffers
+        self.launched: deque[tuple[str, ...]] = deque(maxlen=_LAUNCHED)  # kernel names of each recent launch
+        self.dead: deque[tuple[Callable[[Any], Any], Any]] = deque()  # (destructor, handle) to destroy; see `bury`
         self.device = self.call(self.driver.cuDeviceGet, number)
         self.context = self.call(self.driver.cuDevicePrimaryCtxRetain, self.device)
         self.use()
@@ -99,17 +99,17 @@ class GPU:
         _all.add(self)
 
     def use(self) -> None:
-        """Make this thread's calls go to this GPU."""
+        """Make this GPU's context current in this thread."""
         if getattr(_current, "gpu", None) is not self:
             self.check()
             self.call(self.driver.cuCtxSetCurrent, self.context)
             _current.gpu = self
 
     def call(self, function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
-        """The result of a function of the driver, which is tried again with free blocks given back if it lacks memory.
+        """Call a driver function and return its result; if memory is short, release cached blocks and try once more.
 
         Raises:
-            TinsmithError, CUDAError: as ``fail`` says.
+            TinsmithError, CUDAError: see ``fail``.
         """
         status, *results = function(*arguments)
         if status and status.name == _NO_MEMORY and not self.lost:
@@ -120,13 +120,13 @@ class GPU:
         return results[0] if len(results) == 1 else results
 
     def fail(self, status: Any) -> NoReturn:
-        """Raise what the driver's answer to a call means.
+        """Raise the exception for a driver status.
 
         Raises:
-            KernelError: if it says that a kernel failed, whenever that was launched: then the GPU is lost.
+            KernelError: if a kernel failed, which may have been launched earlier; the GPU is then lost.
             DeviceError: if the GPU was lost before.
             OutOfMemoryError: if there is not enough memory for the call.
-            CUDAError: for all else.
+            CUDAError: otherwise.
         """
         self.check()
         error = self.error_of(status)
@@ -140,7 +140,7 @@ class GPU:
         raise error
 
     def error_of(self, status: Any) -> CUDAError:
-        """What ``status`` means. Some errors end the device's life in this process."""
+        """Return the exception for ``status``; mark the GPU as lost if the error is fatal."""
         text = self.driver.cuGetErrorString(status)[1]
         error = CUDAError(status.name, text.decode() if isinstance(text, bytes) else str(text))
         if status.name.removeprefix("CUDA_ERROR_").startswith(_FATAL):
@@ -148,7 +148,7 @@ class GPU:
         return error
 
     def suspects(self) -> str:
-        """The kernels that may have failed."""
+        """Return a text that lists the kernels that may have failed."""
         names = list(dict.fromkeys(name for run in reversed(self.launched) for name in run))
         some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return f"launched since it was last waited for: {some}" if names else "no kernel was launched"
@@ -157,14 +157,14 @@ class GPU:
         """Raise if the GPU is lost.
 
         Raises:
-            DeviceError: saying why.
+            DeviceError: with the reason.
         """
         if self.lost:
             raise DeviceError(self.name, f"the device is lost: {self.lost}",
                               f"{self.remedy}; tensors on other devices can still be read")
 
     def synchronize(self) -> None:
-        """Wait until everything launched has run.
+        """Wait until everything launched has finished.
 
         Raises:
             KernelError: if a kernel failed.
@@ -175,10 +175,10 @@ class GPU:
         self.launched.clear()
 
     def settle(self) -> None:
-        """Wait for the kernel just launched.
+        """Wait for the kernel just launched (CUDA_SYNC).
 
         Raises:
-            CUDAError: if it failed, for who knows which kernel it was.
+            CUDAError: if it failed; the caller knows which kernel it was.
         """
         self.use()
         status, = self.driver.cuStreamSynchronize(self.stream)
@@ -187,7 +187,7 @@ class GPU:
         self.launched.clear()
 
     def bury(self) -> None:
-        """Destroy what nothing refers to any more."""
+        """Destroy the driver objects that nothing refers to any more."""
         while self.dead:
             function, handle = self.dead.popleft()
             if not self.lost:
@@ -201,19 +201,20 @@ class GPU:
         return self.call(self.driver.cuEventCreate, int(kind))
 
     def record(self, event: Any = None) -> Any:
-        """Note in the stream that all before it has run; the event that tells."""
+        """Record an event in the stream, after everything launched so far; return it."""
         self.use()
         event = self.event() if event is None else event
         self.call(self.driver.cuEventRecord, event, self.stream)
         return event
 
     def wait(self, event: Any) -> None:
-        """What is launched from now on comes after ``event``, which may be another GPU's."""
+        """Order later launches after ``event``, which may be another GPU's."""
         self.use()
         self.call(self.driver.cuStreamWaitEvent, self.stream, event, 0)
 
     def fence(self) -> Any:
-        """An event for all launched so far, which the next call takes again: for who waits for it at once."""
+        """Return an event after everything launched so far. The event is reused by the next call, so wait for it at
+        once."""
         if self._fence is None:
             self.use()
             self._fence = self.event()
@@ -222,31 +223,32 @@ class GPU:
     # *** facts ***
 
     def attribute(self, name: str) -> int:
-        """A number of the device, by its name in the driver without the prefix."""
+        """Return a device attribute by its driver name without the prefix."""
         which = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self.call(self.driver.cuDeviceGetAttribute, which, self.device))
 
     @functools.cached_property
     def model(self) -> str:
-        """What it is called."""
+        """The model name."""
         name: bytes = self.call(self.driver.cuDeviceGetName, 128, self.device)
         return name.split(b"\0")[0].decode()
 
     @functools.cached_property
     def arch(self) -> str:
-        """Such as ``sm_80``; ``sm_90a`` has what only that generation has."""
+        """The architecture, such as ``sm_80``; ``sm_90a`` includes that generation's specific features."""
         found = f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
         return "sm_90a" if found == "sm_90" else found
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and that there are."""
+        """Return (free bytes, total bytes)."""
         self.use()
         free, total = self.call(self.driver.cuMemGetInfo)
         return int(free), int(total)
 
 
 def _forked() -> None:
-    """A child has its parent's Python objects, but none of its contexts: calls of the driver would fail, or hang."""
+    """Mark all GPUs as lost in a forked child: it inherits the Python objects but no context, so driver calls would
+    fail or hang."""
     _current.gpu = None
     for gpu in _all:
         if not gpu.lost:
@@ -260,7 +262,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def reach(gpus: Iterable[GPU], other: GPU) -> None:
-    """Let GPUs and ``other`` read each other's memory, where their hardware can."""
+    """Enable peer access between ``gpus`` and ``other``, if the hardware supports it."""
     for a, b in ((x, y) for gpu in gpus for x, y in ((gpu, other), (other, gpu)) if gpu is not other):
         a.use()
         if int(a.call(a.driver.cuDeviceCanAccessPeer, a.device, b.device)):

@@ -1,4 +1,4 @@
-"""Tensor maps: how a launch describes boxes of its buffers to the copy engine, which a kernel takes by value."""
+"""Tensor maps (TMA descriptors): they describe boxes of a buffer to the copy engine, and kernels take them by value."""
 from __future__ import annotations
 
 import ctypes
@@ -8,17 +8,17 @@ from tinsmith.backend.cuda.driver import GPU
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 
-BYTES: Final = 128  # of an encoded map
-ALIGN: Final = 16  # of the addresses that maps begin at
-KEPT: Final = 64  # addresses for which a map is kept encoded
+BYTES: Final = 128  # bytes of an encoded map
+ALIGN: Final = 16  # bytes: required alignment of a map's base address
+KEPT: Final = 64  # encoded maps cached per view, one per address
 
 
 class TensorMap:
-    """One view of a buffer, encoded for the address that the buffer has now.
+    """One view of a buffer, encoded for the buffer's current address.
 
     Args:
-        view: (position of the buffer among the arguments, offset, type of the elements that arrive, sizes, strides,
-            reach of a box, steps, bytes of a row of local memory).
+        view: (argument position of the buffer, offset in elements, name of the element dtype in local memory, sizes,
+            strides, extent of a box, element strides in a box, bytes per row of local memory).
     """
 
     def __init__(self, gpu: GPU, view: list[Any]) -> None:
@@ -26,17 +26,17 @@ class TensorMap:
         self.argument, offset, name, self.sizes, self.strides, self.reach, self.steps, self.row = view
         dtype: DType = getattr(dtypes, name)
         self.itemsize = dtype.itemsize
-        self.kind = "TFLOAT32" if dtype is dtypes.tf32 else f"UINT{dtype.bits}"  # rounds; bits as they are
+        self.kind = "TFLOAT32" if dtype is dtypes.tf32 else f"UINT{dtype.bits}"  # TFLOAT32 rounds; UINT copies bits
         self.offset = offset * self.itemsize
         self.block = ctypes.create_string_buffer(BYTES)
         self.address = 0
         self.encoded: dict[int, bytes] = {}
 
     def point_to(self, address: int) -> None:
-        """Describe the buffer at another address.
+        """Encode the map for another address of the buffer.
 
         Raises:
-            DeviceError: where no map can begin. Our own memory never lies so, what another library lends may.
+            DeviceError: if the address is misaligned, which happens only with memory borrowed from another library.
         """
         if address == self.address:
             return

@@ -1,4 +1,4 @@
-"""Memory of a GPU, pinned memory of the host, and copies between the two through a ring of pinned pieces."""
+"""GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers."""
 from __future__ import annotations
 
 import contextlib
@@ -17,12 +17,13 @@ from tinsmith.core.errors import OutOfMemoryError
 if TYPE_CHECKING:
     from tinsmith.backend.memory import BufferSpec
 
-PIECE: Final = 4 << 20  # bytes of the ring's pieces
-PIECES: Final = 4
+PIECE: Final = 4 << 20  # bytes of a pinned buffer of the copy ring
+PIECES: Final = 4  # buffers of the ring
 
 
 class _GPUMemory(FreeLists):
-    """Blocks that the driver makes. What is freed may be taken again at once: the stream runs everything in order."""
+    """Free lists over driver allocations. A freed block can be reused at once, because the stream runs everything in
+    order."""
 
     what = "of the GPU's memory"
 
@@ -31,7 +32,7 @@ class _GPUMemory(FreeLists):
         self.gpu = gpu
 
     def made(self, nbytes: int) -> tuple[int, Callable[[], None]]:
-        """The address of fresh memory, and what gives it back."""
+        """Allocate memory; return its address and a function that frees it."""
         address = int(self.gpu.call(self.gpu.driver.cuMemAlloc, max(nbytes, 1)))
         return address, lambda: self.release(self.gpu.driver.cuMemFree, address)
 
@@ -53,17 +54,17 @@ class _GPUMemory(FreeLists):
 
 
 class PinnedBlock(Block):
-    """Memory of the host that the GPU addresses, too; ``pool`` takes it back."""
+    """Pinned host memory, which the GPU can address; ``pool`` is its allocator."""
 
     __slots__ = ("pool",)
     pool: _PinnedMemory
 
 
 class _PinnedMemory(_GPUMemory):
-    """Host memory that stays where it is, seen by every GPU.
+    """Free lists of pinned host memory, addressable by every GPU.
 
     Args:
-        uncached: the host writes past its caches, and should not read.
+        uncached: write-combined: host writes bypass the caches, and host reads are slow.
     """
 
     what = "of pinned host memory"
@@ -88,14 +89,15 @@ def _host_bytes(address: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]
 
 
 class CUDAAllocator(Allocator):
-    """Blocks of one GPU. Copies in return when the source has been read; they run in the stream, like kernels."""
+    """The memory of one GPU. ``copyin`` returns once the source has been read; copies run in the stream, like
+    kernels."""
 
     def __init__(self, gpu: GPU) -> None:
         self.gpu = gpu
         self.memory = _GPUMemory(gpu, gpu.memory()[1] // 4)
         gpu.spare = self.memory.trim
         self.pinned, self.uncached = _PinnedMemory(gpu), _PinnedMemory(gpu, True)
-        self._ring: list[tuple[int, np.ndarray[Any, Any], Any]] = []  # address, bytes, event of its last use
+        self._ring: list[tuple[int, np.ndarray[Any, Any], Any]] = []  # (address, bytes, event of its last use)
         self._next = 0
 
     def alloc(self, nbytes: int) -> Block:
@@ -112,7 +114,7 @@ class CUDAAllocator(Allocator):
     # *** copies ***
 
     def pieces(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, np.ndarray[Any, Any], Any]]]:
-        """(begin, bytes, piece of the ring) for as many pieces as ``nbytes`` need."""
+        """Yield (begin, bytes, ring buffer) for each piece of a copy of ``nbytes``."""
         if not self._ring:
             for _ in range(PIECES):
                 address = self.pinned.made(PIECE)[0]
@@ -163,7 +165,7 @@ class CUDAAllocator(Allocator):
         data[begin : begin + count] = piece[:count]
 
     def host_view(self, opaque: Block, offset: int, nbytes: int) -> memoryview | None:
-        """The bytes of pinned memory, when the GPU has done with them; None for the GPU's own memory."""
+        """Return the bytes of pinned memory after waiting for the GPU; None for GPU memory."""
         if not isinstance(opaque, PinnedBlock):
             return None
         self.gpu.synchronize()

@@ -1,4 +1,4 @@
-"""CUDA C++ → PTX or cubin with NVRTC, which needs no GPU."""
+"""NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
 from __future__ import annotations
 
 import functools
@@ -13,22 +13,22 @@ from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError
 
-REGISTERS: Final = 1 << 16  # of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
+REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
 _BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
 _USED = re.compile(r"Used (\d+) registers")
 
 
 @functools.cache
 def load_nvrtc() -> tuple[Any, str]:
-    """The bindings of the library, and its version.
+    """Return the NVRTC bindings and the library's version.
 
     Raises:
-        DeviceError: if there is none.
+        DeviceError: if NVRTC is not installed.
     """
     nvrtc = bindings("nvrtc")
     try:
         status, major, minor = nvrtc.nvrtcVersion()
-    except Exception as error:  # the loader of the bindings has an exception of its own for a library that is not there
+    except Exception as error:  # the bindings' loader raises its own exception type for a missing library
         raise DeviceError("CUDA", f"NVRTC cannot be loaded: {error}", INSTALL) from None
     if status:
         raise DeviceError("CUDA", f"NVRTC does not answer: {status.name}", INSTALL)
@@ -36,15 +36,15 @@ def load_nvrtc() -> tuple[Any, str]:
 
 
 class NVRTCCompiler(Compiler):
-    """Compiles for one architecture.
+    """The compiler for one GPU architecture.
 
     Args:
-        arch: such as ``sm_90``.
-        binary: machine code (cubin) rather than PTX.
-        gpu: what the code is for, for people.
+        arch: target architecture, such as ``sm_90``.
+        binary: True for machine code (cubin), False for PTX.
+        gpu: model name, for messages.
 
     Raises:
-        DeviceError: if this NVRTC makes no code for the architecture, or there is no NVRTC.
+        DeviceError: if this NVRTC does not support the architecture, or is not installed.
     """
 
     def __init__(self, arch: str = "sm_90", binary: bool = True, gpu: str = "") -> None:
@@ -82,7 +82,7 @@ class NVRTCCompiler(Compiler):
         return text
 
     def _compiled(self, source: str) -> tuple[bytes, str]:
-        """The program, and what the assembler says of it."""
+        """Return the compiled program and the compiler's log."""
         nvrtc = self.nvrtc
         program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []), "")
         try:
@@ -97,7 +97,7 @@ class NVRTCCompiler(Compiler):
 
     def _text(self, program: Any, what: str) -> bytes:
         size = self._check(getattr(self.nvrtc, f"nvrtcGet{what}Size")(program), "")
-        buffer = bytes(size)  # the library writes into it
+        buffer = bytes(size)  # NVRTC writes into the bytes object in place
         self._check(getattr(self.nvrtc, f"nvrtcGet{what}")(program, buffer), "")
         return buffer
 
@@ -108,11 +108,12 @@ class NVRTCCompiler(Compiler):
         return found[1] if len(found) > 1 else None
 
     def disassemble(self, source: str) -> str:
-        """PTX, which is readable everywhere."""
+        """Return the PTX of ``source``."""
         return NVRTCCompiler(self.arch, binary=False).compile(source).decode()
 
 
 def _leaves_one(registers: int, threads: int) -> bool:
-    """Whether a multiprocessor has registers for one block only where fewer would do for two: while the threads of one
-    wait for each other, those of the other work. Asked for two at first, the assembler takes more than it needs."""
+    """Return True if the registers limit occupancy to one block per multiprocessor and at 64 registers per thread two
+    would fit: with two, one block works while the other waits at a barrier. Two are not requested from the start,
+    because ptxas then uses more registers than it needs."""
     return threads * (-(-registers // 8) * 8) * 2 > REGISTERS and 2 * threads * 64 <= REGISTERS

@@ -1,1 +1,1 @@
-"""DISK: files as a device, memory without programs that outlives the process."""
+"""DISK: a file as a device: persistent memory without programs."""

@@ -1,4 +1,4 @@
-"""The device ``DISK:path``: its memory is the file's bytes, mapped when they are first used."""
+"""The device ``DISK:path``: its memory is the memory-mapped file."""
 from __future__ import annotations
 
 import os
@@ -14,7 +14,7 @@ from tinsmith.core.errors import DeviceError
 
 
 class FileAllocator(ArrayAllocator):
-    """Every block is the file's beginning: the file is made, or made longer, as a block asks for."""
+    """Allocator over one file: every block maps the file's beginning; the file is created or extended as needed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class FileAllocator(ArrayAllocator):
 
 
 class DiskDevice(Compiled):
-    """One file."""
+    """The device of one file."""
 
     persistent = True
 

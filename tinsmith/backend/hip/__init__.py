@@ -1,1 +1,1 @@
-"""HIP: kernels for AMD's GPUs are written; nothing here runs them."""
+"""HIP: generates kernel sources for AMD GPUs; nothing here runs them."""

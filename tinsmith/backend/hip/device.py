@@ -1,4 +1,5 @@
-"""The name ``HIP``: sources for AMD's GPUs are written, and opening it says why they do not run."""
+"""The device name ``HIP``: it has a renderer for AMD GPUs; opening it raises an error, since nothing runs its
+kernels."""
 from __future__ import annotations
 
 from tinsmith.backend.device import Compiled
@@ -9,10 +10,10 @@ RENDERER = HIPRenderer
 
 
 def DEVICE(name: str) -> Compiled:
-    """Say why ``HIP`` does not run here.
+    """Raise the error that says why ``HIP`` does not run.
 
     Raises:
-        DeviceError: always, so far.
+        DeviceError: always.
     """
     raise DeviceError("Device", "there is no device 'HIP': nothing runs its kernels yet",
                       "DEV=OPENCL or DEV=WEBGPU")

@@ -1,1 +1,1 @@
-"""Metal on macOS, through pyobjc. Elsewhere its kernels are written, and shown to who asks for them."""
+"""Metal on macOS, through pyobjc. On other systems kernel sources can still be generated and shown."""

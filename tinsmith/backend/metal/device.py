@@ -18,12 +18,12 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 RENDERER = MetalRenderer
-MOST_ARGUMENTS: Final = 31  # buffers and variables together, as Metal counts them
+MOST_ARGUMENTS: Final = 31  # Metal's limit on buffers and variables together
 
 
 @functools.cache
 def load_metal() -> Any:
-    """The framework as pyobjc gives it.
+    """Return pyobjc's Metal framework module.
 
     Raises:
         DeviceError: saying what is missing.
@@ -39,7 +39,7 @@ def load_metal() -> Any:
 
 
 class Queue:
-    """A GPU with one queue, in which kernels run in the order of their command buffers."""
+    """A GPU with one command queue, which runs command buffers in order."""
 
     def __init__(self, gpu: Any) -> None:
         self.gpu, self.metal = gpu, load_metal()
@@ -47,10 +47,10 @@ class Queue:
         self.running: list[Any] = []
 
     def wait(self) -> None:
-        """Until all of it has run.
+        """Wait until all command buffers have finished.
 
         Raises:
-            RuntimeError: what a kernel failed of.
+            RuntimeError: with Metal's description, if a kernel failed.
         """
         running, self.running = self.running, []
         for buffer in running:
@@ -60,7 +60,7 @@ class Queue:
 
 
 class MetalAllocator(Allocator):
-    """Memory that the processor and the GPU share; a handle is an ``MTLBuffer``."""
+    """Allocator of memory shared by processor and GPU; a handle is an ``MTLBuffer``."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -75,7 +75,7 @@ class MetalAllocator(Allocator):
         return found
 
     def free(self, opaque: Any) -> None:
-        GlobalCounters.memory -= opaque.length()  # the command buffers that use it keep it
+        GlobalCounters.memory -= opaque.length()  # command buffers that use it retain it
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
         self.queue.wait()
@@ -91,7 +91,7 @@ class MetalAllocator(Allocator):
 
 
 class MetalCompiler(Compiler):
-    """Metal compiles the source itself, with IEEE's arithmetic, when a program is loaded."""
+    """Passes the source through: Metal compiles it, with IEEE arithmetic, when a program is loaded."""
 
     def __init__(self, queue: Queue) -> None:
         self.path = str(queue.gpu.name())
@@ -136,7 +136,7 @@ class MetalProgram(Program):
 
 
 def run_calls(queue: Queue, calls: Sequence[Call]) -> Any:
-    """Launch kernels in order as one command buffer, which is returned."""
+    """Launch kernels in order in one command buffer; return it."""
     commands = queue.commands.commandBuffer()
     encoder = commands.computeCommandEncoder()
     for call in calls:

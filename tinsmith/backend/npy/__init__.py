@@ -1,1 +1,1 @@
-"""NPY: NumPy arrays as a device, memory without programs."""
+"""NPY: NumPy arrays as a device: memory without programs."""

@@ -1,4 +1,4 @@
-"""The device behind ``Tensor(array)``: a buffer here is the caller's own array, so creating it copies nothing."""
+"""The device behind ``Tensor(array)``: its buffers are the caller's own arrays, so creating one copies nothing."""
 from __future__ import annotations
 
 import mmap
@@ -14,12 +14,12 @@ from tinsmith.core.errors import DeviceError, FileFormatError, OutOfMemoryError
 
 
 class ArrayAllocator(Allocator):
-    """Blocks are contiguous arrays of bytes."""
+    """Allocator whose blocks are contiguous byte arrays."""
 
     def alloc(self, nbytes: int) -> np.ndarray[Any, Any]:
         try:
             return np.empty(nbytes, np.uint8)
-        except (MemoryError, ValueError):  # NumPy refuses sizes that no address could name as a ValueError
+        except (MemoryError, ValueError):  # NumPy raises ValueError for sizes beyond the address space
             raise OutOfMemoryError("NumPy", f"{nbytes} bytes requested for a copy on the host",
                                    "a smaller part") from None
 
@@ -34,7 +34,7 @@ class ArrayAllocator(Allocator):
 
 
 def file_of(block: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
-    """The mapped file that an array is part of; None if it is memory."""
+    """Return the memory-mapped file that an array is part of; None for ordinary memory."""
     owner: Any = block
     while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
         owner = owner.base
@@ -42,8 +42,7 @@ def file_of(block: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
 
 
 def check_file(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """``block``, where the file that it is part of is still there: of one cut short, reading would give zeros, or
-    end the process.
+    """Return ``block``. Raise if its file was truncated since it was mapped: reading would give zeros or kill Python.
 
     Raises:
         FileFormatError: naming the file.

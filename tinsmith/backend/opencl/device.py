@@ -1,4 +1,4 @@
-"""OpenCL devices: ``OPENCL`` is the first device of all platforms, ``OPENCL:1`` the next. Needs pyopencl."""
+"""OpenCL devices: ``OPENCL`` is the first device of all platforms, ``OPENCL:1`` the next. They need pyopencl."""
 from __future__ import annotations
 
 import functools
@@ -25,7 +25,7 @@ _INSTALL = "pip install 'tinsmith[opencl]' (pyopencl and PoCL)"
 
 
 def load_pyopencl() -> Any:
-    """The pyopencl module.
+    """Return the pyopencl module.
 
     Raises:
         DeviceError: if it is not installed.
@@ -37,7 +37,7 @@ def load_pyopencl() -> Any:
 
 
 def all_devices(cl: Any) -> list[Any]:
-    """Every device of every platform.
+    """Return every device of every platform.
 
     Raises:
         DeviceError: if there is no platform, or none with a device.
@@ -62,7 +62,7 @@ class Queue:
 
 
 class Block:
-    """Device memory, and the parts of it that kernels have been given."""
+    """Device memory, and the sub-buffers created from it."""
 
     __slots__ = ("buffer", "nbytes", "parts")
 
@@ -72,7 +72,7 @@ class Block:
 
 
 class OpenCLAllocator(Allocator):
-    """Buffers of one context; a handle is a ``Block``."""
+    """Allocator of buffers in one context; a handle is a ``Block``."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -109,14 +109,14 @@ class OpenCLAllocator(Allocator):
 
 
 class OpenCLCompiler(Compiler):
-    """OpenCL C → the platform's binary, cached on disk."""
+    """Compiles OpenCL C to the platform's binary, cached on disk."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
 
     @functools.cached_property
     def path(self) -> str:
-        """Which device this is, for people."""
+        """Device and platform name, for messages."""
         device = self.queue.device
         return f"{device.name.strip()} ({device.platform.name.strip()})"
 
@@ -160,7 +160,7 @@ class OpenCLProgram(Program):
         self.launch(buffers, variables)
 
     def launch(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
-        """Put the kernel into the queue; the event tells when it ran."""
+        """Enqueue the kernel; return its completion event."""
         copied: list[tuple[Any, Any]] = []
         arguments = [self.part(b, number in self.kernel.written, copied)
                      for number, b in zip(self.kernel.buffers, buffers)]
@@ -172,7 +172,8 @@ class OpenCLProgram(Program):
         return event
 
     def part(self, b: Any, written: bool, copied: list[tuple[Any, Any]]) -> Any:
-        """The memory of a buffer. One that starts where the device lets none start is copied, and copied back."""
+        """Return the memory object of a buffer. A view at an offset that the device does not allow is copied, and
+        copied back if written."""
         block, cl = b.opaque, self.queue.cl
         if not b.offset and b.nbytes == block.nbytes:
             return block.buffer
@@ -208,7 +209,7 @@ class OpenCLDevice(Compiled):
 
 
 def device_target(device: Any) -> Target:
-    """What generated code may use on a device."""
+    """Return the target (features of generated code) of a device."""
     held = frozenset(dtypes.all) if device.double_fp_config else frozenset(dtypes.all) - {dtypes.float64}
     return Target("opencl", 16, 32, local_bytes=min(device.local_mem_size, 48 << 10), storage=held,
                   dtypes=held - {dtypes.float16, dtypes.bfloat16}, fma=True,

@@ -22,13 +22,13 @@ RENDERER = WGSLRenderer
 _INSTALL: Final = "pip install 'tinsmith[webgpu]'"
 _ORDER: Final = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "CPU")
 FEATURES: Final = ("shader-int64", "shader-f64")  # naga's extensions of WGSL
-_KEPT: Final = 4  # sets of arguments that a program keeps ready
+_KEPT: Final = 4  # cached bind groups per program
 _numbers = itertools.count()
 
 
 @functools.cache
 def load_wgpu() -> Any:
-    """The wgpu module, set up for APIs that compute.
+    """Return the wgpu module, configured for the native APIs with compute support.
 
     Raises:
         DeviceError: if it is not installed.
@@ -44,7 +44,7 @@ def load_wgpu() -> Any:
 
 @functools.cache
 def all_adapters() -> list[Any]:
-    """Every adapter, those of GPUs first.
+    """Return every adapter, GPUs first.
 
     Raises:
         DeviceError: if there is none.
@@ -56,7 +56,7 @@ def all_adapters() -> list[Any]:
 
 
 class GPU:
-    """An opened adapter: its device and queue, with those of ``features`` that it has."""
+    """An opened adapter: its device and queue, with those of ``features`` that it supports."""
 
     def __init__(self, adapter: Any, features: Sequence[str] = FEATURES) -> None:
         self.wgpu, self.adapter, self.limits = load_wgpu(), adapter, adapter.limits
@@ -69,7 +69,7 @@ class GPU:
 
 
 class Block:
-    """Device memory. ``number`` is never used again."""
+    """Device memory. ``number`` is unique and never reused, so it can be a cache key."""
 
     __slots__ = ("buffer", "nbytes", "number")
 
@@ -78,7 +78,7 @@ class Block:
 
 
 class WebGPUAllocator(Allocator):
-    """Storage buffers of one device, in whole words; a handle is a ``Block``."""
+    """Allocator of storage buffers, rounded up to 4-byte words; a handle is a ``Block``."""
 
     def __init__(self, gpu: GPU) -> None:
         self.gpu, self.in_use = gpu, 0
@@ -107,7 +107,7 @@ class WebGPUAllocator(Allocator):
             return
         begin, end = _words(offset, source.nbytes)
         data = source.cast("B")
-        if (begin, end) != (offset, offset + source.nbytes):  # the words at both ends are partly others'
+        if (begin, end) != (offset, offset + source.nbytes):  # keep the bytes of partial words at both ends
             whole = bytearray(self.gpu.queue.read_buffer(opaque.buffer, begin, end - begin))
             whole[offset - begin : offset - begin + source.nbytes] = data
             data = memoryview(whole)
@@ -121,12 +121,12 @@ class WebGPUAllocator(Allocator):
 
 
 def _words(offset: int, nbytes: int) -> tuple[int, int]:
-    """The bytes of the whole words that hold some."""
+    """Return the byte range rounded outward to 4-byte words."""
     return offset // 4 * 4, -(-(offset + nbytes) // 4) * 4
 
 
 class WebGPUCompiler(Compiler):
-    """WGSL is what a device takes: the driver compiles it when a program is loaded."""
+    """Passes WGSL through: the driver compiles it when a program is loaded."""
 
     def __init__(self, gpu: GPU) -> None:
         info = gpu.adapter.info
@@ -137,7 +137,7 @@ class WebGPUCompiler(Compiler):
 
 
 class WebGPUProgram(Program):
-    """A compute pipeline, and the sets of arguments that it was last launched with."""
+    """A compute pipeline with a cache of bind groups."""
 
     def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
@@ -164,8 +164,8 @@ class WebGPUProgram(Program):
         run_calls(self.gpu, [Call(self, list(buffers), list(variables))])
 
     def arguments(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
-        """The bind group of a launch: each buffer from the last place on where a binding may begin, and how many
-        elements later it begins itself."""
+        """Return the bind group of a launch. Each buffer is bound at the last allowed offset at or before its start;
+        the distance in elements is passed as a uniform."""
         places = [(b.opaque, b.offset, b.nbytes, b.dtype.itemsize) for b in buffers]
         key = (*(n for block, *rest in places for n in (block.number, *rest)), *variables)
         found = self.ready.pop(key, None)
@@ -192,7 +192,7 @@ class WebGPUProgram(Program):
 
 
 def run_calls(gpu: GPU, calls: Sequence[Call]) -> None:
-    """Launch kernels in order, as one submission."""
+    """Launch kernels in order, in one submission."""
     if not calls:
         return
     commands = gpu.device.create_command_encoder()
@@ -208,7 +208,7 @@ def run_calls(gpu: GPU, calls: Sequence[Call]) -> None:
 
 
 class WebGPUDevice(Compiled):
-    """An adapter with its one queue, in which copies and kernels run in order."""
+    """An adapter with one queue, in which copies and kernels run in order."""
 
     def __init__(self, name: str, gpu: GPU) -> None:
         self.gpu = gpu
@@ -222,11 +222,11 @@ class WebGPUDevice(Compiled):
         run_calls(self.gpu, calls)
 
     def synchronize(self) -> None:
-        self.gpu.queue.read_buffer(self.fence)  # the queue's own call for this fails in wgpu 0.32
+        self.gpu.queue.read_buffer(self.fence)  # waits for the queue; its own call for that fails in wgpu 0.32
 
 
 def gpu_target(gpu: GPU) -> Target:
-    """What generated code may use on an adapter."""
+    """Return the target (features of generated code) of an adapter."""
     limits = gpu.limits
     threads = min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"], 1024)
     return wgsl_target(threads, min(limits["max-compute-workgroup-storage-size"], 64 << 10),
@@ -237,7 +237,7 @@ def DEVICE(name: str) -> Compiled:
     """Open ``WEBGPU`` or ``WEBGPU:k``.
 
     Raises:
-        DeviceError: saying what is missing.
+        DeviceError: names what is missing.
     """
     found = all_adapters()
     parts = name.split(":")[1:]

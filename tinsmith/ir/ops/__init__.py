@@ -1,4 +1,4 @@
-"""The op table: every op is one row, declared once. ``Ops.ADD`` is the row itself."""
+"""The op table: every op is one row, declared once; ``Ops.ADD`` is the row itself."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from tinsmith.ir.ops.tensor import TensorOps
 
 
 class Ops(Elementwise, TensorOps, KernelOps):
-    """All rows by name."""
+    """The rows of all dialects, by name."""
 
 
 def op_table() -> Iterator[Op]:
-    """Every row, in the order of declaration."""
+    """Yield every row, in the order of declaration."""
     for group in (Elementwise, TensorOps, KernelOps):
         for row in vars(group).values():
             if isinstance(row, Op):
                 yield row
 
 
-FOR_GRADIENTS = (Ops.DETACH, Ops.CUSTOM_GRADIENT)  # the first source's value: they only say something about gradients
+FOR_GRADIENTS = (Ops.DETACH, Ops.CUSTOM_GRADIENT)  # identities on the first source that only affect gradients
 
 __all__ = ["FOR_GRADIENTS", "Op", "Ops", "op_table"]

@@ -1,7 +1,7 @@
-"""Elementwise ops: the arithmetic of one element, with the value of every special case.
+"""Elementwise ops: the arithmetic of one element, special values included.
 
-Integers wrap. Comparisons with NaN are false but for ``CMPNE``. Integer division and remainder round towards minus
-infinity like Python's; by zero they give 0, so that no input can stop a process.
+Integers wrap. Comparisons with NaN are false except ``CMPNE``. Integer division and remainder round towards minus
+infinity like Python's; division by zero gives 0, so that no input can trap.
 """
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _compare(f: Any) -> Any:
 
 
 def floor_div(x: Array, y: Array) -> Array:
-    """Integer quotient rounded down; 0 where the divisor is 0; the one overflow (least // -1) wraps."""
+    """Return the integer quotient rounded down; 0 if the divisor is 0; the only overflow (least // -1) wraps."""
     safe = np.where(y == 0, np.ones_like(y), y)
     return np.where(y == 0, np.zeros_like(x), np.floor_divide(x, safe)).astype(x.dtype)
 
 
 def floor_mod(x: Array, y: Array) -> Array:
-    """Remainder with the sign of the divisor; 0 where the divisor is 0."""
+    """Return the remainder with the sign of the divisor; 0 if the divisor is 0."""
     safe = np.where(y == 0, np.ones_like(y), y)
     return np.where(y == 0, np.zeros_like(x), np.remainder(x, safe)).astype(x.dtype)
 
@@ -53,13 +53,13 @@ def _shift(f: Any) -> Any:
 
 
 def cast_values(x: Array, dtype: DType) -> Array:
-    """Convert as the numeric contract says: floats saturate into integers (NaN gives 0), overflow to inf into floats.
+    """Convert by the numeric contract: float to integer saturates (NaN gives 0), overflow between floats gives inf.
 
     >>> from tinsmith.core.dtypes import dtypes
     >>> cast_values(np.array([1e9, -1.5, np.nan]), dtypes.int8)
     array([127,  -1,   0], dtype=int8)
     """
-    is_float = x.dtype.kind in "fV"  # ml_dtypes' types are of kind V
+    is_float = x.dtype.kind in "fV"  # the dtypes of ml_dtypes have kind V
     if is_float and dtype.is_int:
         wide = x.astype(np.float64)
         top = float(dtype.max)
@@ -108,7 +108,8 @@ def _power(x: Array, y: Array) -> Array:
 
 
 def _max_gradient(n: Node, g: Node) -> tuple[Node, Node]:
-    """Ties share the gradient in halves, as in PyTorch's maximum; beside NaN both have all of it."""
+    """Return the gradients of MAX: ties get half each, as in PyTorch's maximum; if either operand is NaN, both get
+    all."""
     x, y = n.src
     shared = x.eq(y).where(g * 0.5, g)
     return x.lt(y).where(0, shared), y.lt(x).where(0, shared)
@@ -121,8 +122,8 @@ def _min_gradient(n: Node, g: Node) -> tuple[Node, Node]:
 
 
 def _scaled(x: Array, y: Array) -> Array:
-    """x · 2**y for integers y; an infinite y decides alone."""
-    finite = np.clip(np.nan_to_num(y), -4096, 4096).astype(np.int32)  # further than any exponent range is wide
+    """Return x · 2**y for integer y; an infinite y decides the result regardless of x."""
+    finite = np.clip(np.nan_to_num(y), -4096, 4096).astype(np.int32)  # wider than the exponent range of any float
     value = np.where(np.isnan(y), y, np.ldexp(x, finite))
     return np.where(np.isinf(y), np.where(y > 0, y, np.zeros_like(x)), value)
 
@@ -145,7 +146,7 @@ it."""
 
 
 class Elementwise:
-    """Rows of the op table that work on one element."""
+    """Op-table rows of elementwise ops."""
 
     NEG = unary("Minus x; integers wrap, the sign of zero flips.", np.negative, lambda n, g: (-g,))
     RECIP = unary("1/x; ±0 gives ±inf.", lambda x: 1 / x, lambda n, g: (-(g * n * n),), cost=4)

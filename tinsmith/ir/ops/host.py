@@ -1,7 +1,7 @@
-"""What the host computes of whole arrays: factorizations by NumPy's LAPACK and transforms by its pocketfft.
+"""The HOST op: functions computed on the host by NumPy: LAPACK factorizations and pocketfft transforms.
 
-Each function takes arrays of one dtype and gives one of it: what has several results packs them into one. Nothing
-raises for values: a matrix that has no factors gives NaN, and the others of a batch what they should.
+Each function takes and returns arrays of one dtype; multiple results are packed into one array. No function raises for
+values: a matrix without a factorization gives NaN, and the other matrices of its batch get their results.
 """
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Shape = tuple[int, ...]
 
 
 def value(n: Node, *flat: Array) -> Array:
-    """The value of a HOST node of the arrays of its sources, which have any shape."""
+    """Return the value of a HOST node, given its sources' arrays in any shape."""
     name, shapes, shape = n.arg
     return run(name, shapes, shape, *flat)
 
 
 def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> Array:
-    """What the function ``name`` gives for arrays, taken as of these ``shapes``.
+    """Call the host function ``name`` on the arrays, reshaped to ``shapes``; return the result in ``shape``.
 
     >>> run("det", ((2, 2),), (), np.array([1.0, 2.0, 3.0, 4.0])).round(3)
     np.float64(-2.0)
@@ -34,7 +34,7 @@ def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> A
 
 
 def _each(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function of a batch, where it raises for one of its matrices: one by one, NaN for those without a value."""
+    """Wrap a batched function: if it raises for the batch, run it matrix by matrix, with NaN for those that raise."""
     def whole(*arrays: Array) -> Array:
         try:
             return function(*arrays)
@@ -58,13 +58,13 @@ def _each(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _shape_of(function: Callable[..., Array], arrays: tuple[Array, ...]) -> Shape:
-    """Of a result, which a regular matrix of the same size has as well."""
+    """Return the result's shape, computed on identity matrices of the same size."""
     eyes = np.eye(*arrays[0].shape[-2:], dtype=arrays[0].dtype)
     return tuple(function(eyes, *(np.zeros(a.shape[-2:], a.dtype) for a in arrays[1:])).shape)
 
 
 def _svd(x: Array) -> Array:
-    """U and V, both square, as the blocks of one matrix, and the singular values in a last row."""
+    """Return U and V, both square, as diagonal blocks of one matrix, and the singular values as an extra last row."""
     u, s, vh = np.linalg.svd(x, full_matrices=True)
     rows, columns = x.shape[-2:]
     out = np.zeros((*x.shape[:-2], rows + columns + 1, rows + columns), x.dtype)
@@ -74,14 +74,14 @@ def _svd(x: Array) -> Array:
 
 
 def _eigh(x: Array) -> Array:
-    """The vectors in the columns, and the values in a last row."""
+    """Return the eigenvectors in the columns and the eigenvalues as an extra last row."""
     values, vectors = np.linalg.eigh(x)
     return np.concatenate([vectors, values[..., None, :]], -2)
 
 
 def _lu(x: Array) -> Array:
-    """L below the diagonal and U above it, by the greatest pivot of each column; and the number of the row that each
-    row was, in a last column."""
+    """Return L (below the diagonal) and U (on and above it) with partial pivoting, and the original row number of each
+    row as an extra last column."""
     n, lead = x.shape[-1], x.shape[:-2]
     a = np.array(x.reshape(-1, n, n))
     order = np.broadcast_to(np.arange(n), a.shape[:2]).copy()
@@ -104,7 +104,7 @@ def _slogdet(x: Array) -> Array:
 
 
 def _fft(x: Array) -> Array:
-    """Of pairs of real and imaginary parts, along the axis before theirs."""
+    """Return the FFT along axis -2 of (real, imaginary) pairs in axis -1."""
     return _pairs(np.fft.fft(_complex(x)))
 
 

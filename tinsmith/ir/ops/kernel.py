@@ -1,8 +1,8 @@
-"""Ops below the tensor graph: ranges, loads, stages (kernel graph) and the numbered list (linear program).
+"""Ops below the tensor graph: ranges, loads, stages (kernel graph) and the lines of a linear program.
 
-Every loop level is a ``RANGE``. In the kernel graph the node stands for all its values; the linearizer gives each one a
-place. ``LOAD`` and ``STORE`` take (memory, index[, ...], valid): memory is a ``PARAM``, a ``STAGE`` or, once linear, a
-``DEFINE_GLOBAL`` / ``DEFINE_LOCAL``.
+Every loop level is a ``RANGE``. In the kernel graph the node stands for all its values; the linearizer assigns it a
+position in the program. ``LOAD`` and ``STORE`` take (memory, index[, ...], valid); memory is a ``PARAM`` or ``STAGE``
+or, in a linear program, a ``DEFINE_GLOBAL`` or ``DEFINE_LOCAL``.
 """
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first
 
 
 def product_type(src: tuple[Node, ...], arg: Any) -> DType:
-    """What a matrix unit sums up in; of a fragment, its accumulator's type."""
+    """Dtype rule of MMA: the unit's accumulator dtype; in a linear program, that of the accumulator fragment."""
     acc: DType = src[0].dtype if len(src) == 3 else arg.acc
     return acc
 
 
 def drained(src: tuple[Node, ...], arg: Any) -> DType:
-    """The type of the sum that is handed on; none where only time passes."""
+    """Dtype rule of DRAIN: the dtype of the accumulator it passes on; void without one."""
     return src[0].dtype if src else dtypes.void
 
 
 def shuffled(u: Node, x: Array) -> Array:
-    """The values of a warp's threads, a row each, as each of them gets another's. One row: all have the same."""
+    """Return the warp's values (a row per thread) permuted by XOR of the thread number; one row means all threads
+    agree."""
     found: Array = x if len(x) == 1 else x[np.arange(len(x)) ^ u.arg]
     return found
 
 
 def matched(u: Node, key: Array) -> Array:
-    """For the threads of a warp, a row each, the equal keys before this one, and all of them."""
+    """Return, for each thread of a warp (a row each), the number of equal keys in lower threads, and in all threads."""
     same = key == key.T
     return np.stack([np.tril(same, -1).sum(1), same.sum(1)], 1).astype(np.int32)
 
 
 class KernelOps:
-    """Rows of the op table for kernel graphs and linear programs."""
+    """Op-table rows of kernel graphs and linear programs."""
 
     RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role[, "
                "partial]), where partial says that guards decide in the last iteration alone. Of three sources (start, "

@@ -1,4 +1,4 @@
-"""What an op is: one row of the op table, from which verifier, interpreter, gradients and documentation are derived."""
+"""The Op row of the op table, from which verifier, interpreter, gradients and documentation are derived."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from tinsmith.core.dtypes import DType, dtypes
 Array = np.ndarray[Any, Any]
 Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "scan", "index",
     "memory", "loop", "program"]
-DTypeRule = Callable[[tuple[Any, ...], Any], DType]  # of Nodes
+DTypeRule = Callable[[tuple[Any, ...], Any], DType]  # (source nodes, argument) → dtype
 ShapeRule = Callable[[Any], tuple[Any, ...]]
 Gradient = Callable[[Any, Any], tuple[Any, ...]]
 
 
 class Node(Protocol):
-    """What a rule of the table may ask of a node, and make of it: ``UOp``, which is built from the table, is one."""
+    """The node interface that the table's rules use; ``UOp``, which is built on the table, implements it."""
 
     @property
     def op(self) -> Op: ...
@@ -69,17 +69,17 @@ class Op:
     """One row of the op table.
 
     Attributes:
-        kind: the group it belongs to.
-        doc: one sentence; the meaning of special values included.
+        kind: the op's group.
+        doc: one sentence on the meaning, special values included; printed in docs/ir.md.
         arity: number of sources, or (least, most).
-        dtype: result dtype from the sources; None where the node's maker states it.
-        shape: result shape from the sources; None for ops that only occur below the tensor graph.
+        dtype: (sources, argument) -> result dtype; None if the constructor call states it.
+        shape: node -> result shape; None for ops that only occur below the tensor graph.
         meaning: the value, on NumPy arrays: ``meaning(node, *source values)``.
-        gradient: (node, gradient of the node) -> gradients of the sources; None where it is zero everywhere.
+        gradient: (node, gradient of the node) -> gradients of the sources; None if it is zero everywhere.
         cost: arithmetic operations per element.
         commutative, associative: algebraic laws that rewrites may use (associative: up to rounding for floats).
-        identity: for ops that can reduce: dtype -> the value that changes nothing.
-        device: where the value lies, from the argument; None where it lies where the first placed source does.
+        identity: for ops that can reduce: dtype -> the identity element.
+        device: argument -> the value's device; None: the device of the first source that has one.
     """
 
     kind: Kind
@@ -95,7 +95,7 @@ class Op:
     identity: Callable[[DType], int | float | bool] | None = None
     device: Callable[[Any], str] | None = None
     name: str = field(default="", init=False)
-    rows: ClassVar[dict[str, Op]] = {}  # by name, as the table declares them
+    rows: ClassVar[dict[str, Op]] = {}  # name → row, in the order of declaration
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -113,7 +113,7 @@ class Op:
 
     @property
     def alu(self) -> bool:
-        """Arithmetic on registers: rendered as an expression."""
+        """True for arithmetic on registers, which renderers print as an expression."""
         return self.kind in ("unary", "binary", "ternary")
 
 
@@ -122,7 +122,7 @@ def _named(name: str) -> Op:
 
 
 def same(src: tuple[Node, ...], arg: Any) -> DType:
-    """All sources have one dtype, which is the result's."""
+    """Dtype rule: return the dtype that all sources share."""
     first = src[0].dtype
     for s in src[1:]:
         if s.dtype is not first:
@@ -131,7 +131,7 @@ def same(src: tuple[Node, ...], arg: Any) -> DType:
 
 
 def boolean(src: tuple[Node, ...], arg: Any) -> DType:
-    """All sources have one dtype; the result is bool of the same width."""
+    """Dtype rule: all sources share a dtype; return bool with as many lanes."""
     return dtypes.bool.vec(same(src, arg).count)
 
 
@@ -148,7 +148,7 @@ def shape_of_first(node: Node) -> tuple[Any, ...]:
 
 
 def shape_of_all(node: Node) -> tuple[Any, ...]:
-    """Elementwise: every source has the result's shape."""
+    """Shape rule of elementwise ops: return the shape that all sources share."""
     first = node.src[0].shape
     for s in node.src[1:]:
         if s.shape != first:

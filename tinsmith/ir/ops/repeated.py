@@ -1,14 +1,14 @@
-"""Values that are read many times over, as factors of products are: what gradients and ``structure`` ask."""
+"""Recognition of broadcast factors and of products of them, for gradients and ``structure``."""
 from __future__ import annotations
 
 from tinsmith.ir.ops.op import Node
 
 
 def is_repeated(node: Node, constants: bool = True) -> bool:
-    """Whether a factor in a tensor graph is an expanded view, so that each of its elements is read many times.
+    """Return True if a tensor-graph factor is an expanded view, so that each of its elements is read many times.
 
     Args:
-        constants: whether an expanded constant counts, which is not read at all.
+        constants: True to count expanded constants too, which cause no reads.
     """
     while node.op.kind == "movement" or node.op.name == "CAST":
         if node.op.name == "EXPAND" and (constants or node.base.op.name != "CONST"):
@@ -18,5 +18,5 @@ def is_repeated(node: Node, constants: bool = True) -> bool:
 
 
 def is_product(node: Node, constants: bool = True) -> bool:
-    """Whether ``node`` multiplies two values that are both read many times over: what a contraction sums up."""
+    """Return True if ``node`` multiplies two expanded views: the summand of a contraction."""
     return node.op.name == "MUL" and all(is_repeated(s, constants) for s in node.src)

@@ -1,7 +1,6 @@
-"""Meanings and gradients of the running ops: SCAN, which carries one value along an axis, and HISTOGRAM, which carries
-one value for each key.
+"""Meanings and gradients of SCAN, which carries one value along an axis, and HISTOGRAM, which carries one per key.
 
-Gradients after M. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
+Gradients after G. E. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
 sum from the other end.
 """
 from __future__ import annotations
@@ -18,8 +17,8 @@ _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.mini
 
 
 def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | None) -> Array:
-    """``y[k] = y[k-1] op x[k]`` along ``axis``, before it ``start``; with weights ``y[k] = y[k-1] * w[k] + x[k]``.
-    16-bit floats are carried in float32."""
+    """Return the scan ``y[k] = y[k-1] op x[k]`` along ``axis`` with ``y[-1] = start``; with weights, ``y[k] = y[k-1] *
+    w[k] + x[k]``. 16-bit floats are accumulated in float32."""
     if x.dtype.itemsize <= 2 and x.dtype.kind not in "iub":
         wide = [None if a is None else a.astype(np.float32) for a in (start, weight)]
         return running(op, x.astype(np.float32), axis, *wide).astype(x.dtype)
@@ -38,7 +37,8 @@ def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | No
 
 
 def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
-    """The meaning of SCAN: block by block if ``start`` has a value for each."""
+    """Compute SCAN; if ``start`` has several values along the axis, each equal block of the axis starts from its
+    own."""
     op, axis = n.arg
     blocks = 1 if start is None else start.shape[axis]
     length = -(-x.shape[axis] // blocks)
@@ -73,14 +73,15 @@ def _from_the_end(x: Node, axis: int) -> Node:
 
 
 def _product_gradient(n: Node, g: Node) -> Node:
-    """The factors before an element, times the sum over the products of those behind it up to each result."""
+    """Return the gradient of a running product: the product before an element, times the sum of g[j] times the products
+    of the factors between it and each result j."""
     x, axis = n.src[0], n.arg[1]
     one = _first(x, axis).const_like(1)
     return _backwards(g, one.const_like(0), x, axis) * _earlier(n, axis, one)
 
 
 def product_of_others(x: Node, axis: int) -> Node:
-    """For each element the product of all others along ``axis``: of those before it and of those behind it."""
+    """Return, for each element, the product of all others along ``axis``: of those before it and those after it."""
     if 0 in x.shape:
         return x
     one = _first(x, axis).const_like(1)
@@ -96,7 +97,7 @@ def _weighted_gradient(n: Node, g: Node) -> tuple[Node, Node, Node]:
 
 
 def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
-    """The recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
+    """Return the recurrence run backwards: h[k] = g[k] + w[k+1] h[k+1]."""
     return g.flip((axis,)).scan("MULADD", axis, end, _later(weight, axis).flip((axis,))).flip((axis,))
 
 
@@ -105,13 +106,13 @@ def _first(x: Node, axis: int) -> Node:
 
 
 def _later(x: Node, axis: int) -> Node:
-    """Each element's successor along an axis; 0 after the last."""
+    """Return each element's successor along an axis; 0 after the last."""
     box = tuple((1, s) if i == axis else (0, s) for i, s in enumerate(x.shape))
     return x.shrink(box).pad(tuple((0, int(i == axis)) for i in range(x.ndim)))
 
 
 def _earlier(x: Node, axis: int, first: Node) -> Node:
-    """Each element's predecessor along an axis; ``first`` before the first."""
+    """Return each element's predecessor along an axis; ``first`` before the first."""
     box = tuple((0, s - 1) if i == axis else (0, s) for i, s in enumerate(x.shape))
     moved = x.shrink(box).pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
     place = x.iota_like(axis)
@@ -119,16 +120,17 @@ def _earlier(x: Node, axis: int, first: Node) -> Node:
 
 
 def again(n: N) -> N:
-    """A result computed from its sources as they are now, to be compared with them.
+    """Return a node that recomputes ``n`` from its current sources, for comparison with those sources.
 
-    If the result was realized and the sources were not, they are computed anew and may round otherwise than what the
-    result was taken from: then no element would equal it.
+    If the result was realized and its sources were not, the sources are recomputed and may round differently, so that
+    no element would equal the stored result.
     """
     return n.replace(src=tuple([s.alu("DETACH") if s.dtype.is_float else s for s in n.src]))
 
 
 def extreme_position(n: N) -> N:
-    """Where a running MAX or MIN took its value from: the last of equal ones, and of NaNs."""
+    """Return the index of the element that each running MAX or MIN came from: the last of equal elements, or the last
+    NaN."""
     x, axis = n.src[0], n.arg[1]
     hit = x.eq(again(n)) | x.ne(x)
     place = x.iota_like(axis)
@@ -136,7 +138,7 @@ def extreme_position(n: N) -> N:
 
 
 def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
-    """The meaning of HISTOGRAM: counters after all, then each step's counter before it."""
+    """Compute HISTOGRAM: the final counters, then for each step the value of its counter before that step."""
     op, axis = n.arg
     counters, keys, steps = (np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in (base.copy(), index, x))
     before = np.zeros(keys.shape, base.dtype)

@@ -1,4 +1,4 @@
-"""Ops of the tensor graph that are not elementwise: sources, movement, reductions, gathers, memory."""
+"""Tensor-graph ops that are not elementwise: sources, movement, reductions, gathers, memory."""
 from __future__ import annotations
 
 import math
@@ -12,7 +12,7 @@ from tinsmith.ir.ops import host, scans
 from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first, shape_of_first
 from tinsmith.ir.ops.repeated import is_product
 
-# *** movement: shapes, meanings and their transposes ***
+# *** movement: shapes, meanings and gradients ***
 
 
 def _pad_shape(n: Node) -> tuple[Any, ...]:
@@ -53,8 +53,8 @@ def _expand_gradient(n: Node, g: Node) -> tuple[Node]:
 
 
 def _summed(g: Node, axes: tuple[int, ...]) -> Node:
-    """The sum over axes; of products of repeated values, which add up where several contractions read one value (a gate
-    and what it gates), each by itself: those are contractions, their sum is none."""
+    """Return the sum over ``axes``. A sum of products of broadcast values (one value read by several contractions, such
+    as a gated MLP) is summed term by term: each term is then a contraction, but their sum is not."""
     addends = [g]
     while any(a.op.name == "ADD" for a in addends):
         addends = [s for a in addends for s in (a.src if a.op.name == "ADD" else (a,))]
@@ -79,7 +79,7 @@ def _reduce_shape(n: Node) -> tuple[Any, ...]:
 
 
 def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
-    """Reduce with ``op``, sums and products of 16-bit floats in float32, NaN kept by MAX and MIN."""
+    """Reduce with ``op``: sums and products of 16-bit floats in float32; MAX and MIN propagate NaN."""
     if x.size == 0 or any(x.shape[a] == 0 for a in axes):
         assert op.identity is not None
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
@@ -94,7 +94,7 @@ def _reduce_gradient(n: Node, g: Node) -> tuple[Node | None]:
     (x,), (op, axes) = n.src, n.arg
     if op.name == "ADD":
         return (g.expand(x.shape),)
-    if op.name in ("MAX", "MIN"):  # ties share, as in torch.amax; so do NaNs, as in torch.max
+    if op.name in ("MAX", "MIN"):  # ties share the gradient, as in torch.amax; so do NaNs, as in torch.max
         hit = x.eq(scans.again(n).expand(x.shape)) | x.ne(x)
         return (hit.where((g / hit.cast(g.dtype).reduce("ADD", axes)).expand(x.shape), 0),)
     if op.name == "MUL":
@@ -103,7 +103,8 @@ def _reduce_gradient(n: Node, g: Node) -> tuple[Node | None]:
 
 
 def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
-    """For each element the product along ``axes`` of all others, without dividing by it: exact beside zeros."""
+    """Return, for each element, the product of all others along ``axes``, without division, so that it is exact for
+    zeros."""
     order = (*(i for i in range(x.ndim) if i not in axes), *axes)
     rows = x.permute(order)
     flat = rows.reshape((*rows.shape[: x.ndim - len(axes)], math.prod(x.shape[a] for a in axes)))
@@ -128,7 +129,7 @@ def _scatter(n: Node, base: Array, i: Array, x: Array) -> Array:
     inside = (i >= 0) & (i < base.shape[axis])
     places = tuple(w[inside] for w in where)
     if op is None or op.name == "ASSIGN":
-        for at, value in zip(zip(*places), x[inside]):  # in order: the last one wins
+        for at, value in zip(zip(*places), x[inside]):  # in order: for equal indices, the last write wins
             out[at] = value
     else:
         function = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}[op.name]
@@ -141,7 +142,7 @@ def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     axis, op = n.arg
     if op is not None and op.name == "ADD":
         return g, None, g.gather(index, axis)
-    if op is None:  # an element that was overwritten has no gradient; of equal indices only the last one was kept
+    if op is None:  # overwritten elements have no gradient; of equal indices, only the last write counts
         order = x.iota_like(axis)
         last = g.cast(dtypes.int32).const_like(-1).scatter(index, order, axis, "MAX").gather(index, axis)
         written = g.const_like(0).scatter(index, x.cast(g.dtype).const_like(1), axis, None)
@@ -154,7 +155,7 @@ def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
         return _scattered_product_gradient(n, g)
     if not g.dtype.is_float:
         return None, None, None
-    base, _, x = n.src  # MAX and MIN: all that equal the result share
+    base, _, x = n.src  # MAX and MIN: all elements equal to the result share the gradient
     n = scans.again(n)
     base_hit, x_hit = base.eq(n), x.eq(n.gather(index, axis))
     share = g / base_hit.cast(g.dtype).scatter(index, x_hit.cast(g.dtype), axis, "ADD")
@@ -162,10 +163,10 @@ def _scatter_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
 
 
 def _scattered_product_gradient(n: Node, g: Node) -> tuple[Node, None, Node]:
-    """The product of the others in an element's place: the result over the element, which a zero is not divided by.
+    """Return the gradients of SCATTER MUL: g times the product of the other factors, computed as result / element.
 
-    A zero's others are the product without zeros, times the second zero where there is one: so the second derivative
-    is right too.
+    For a zero element, that product is the product of the nonzero factors, times the second zero if there is one (as a
+    node, so that the second derivative is right too).
     """
     (base, index, x), axis = n.src, n.arg[0]
 
@@ -209,7 +210,7 @@ def _shard_gradient(n: Node, g: Node) -> tuple[Node, ...]:
 
 
 class TensorOps:
-    """Rows of the op table for the tensor graph."""
+    """Op-table rows of the tensor graph."""
 
     BUFFER = Op("source", "Memory on a device; the argument is the Buffer.", 0, None, lambda n: n.arg.shape,
                 device=lambda arg: arg.device)
