@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,12 @@ def test_the_tutorials_two_devices(tmp_path: Path) -> None:
     """))
     done = run(["-m", "tinsmith.compat", str(script)], tmp_path, ALIAS="METAL=CPU")
     assert done.stdout == "70.0\n('CPU', 'CPU:1')\n", done.stderr
+
+
+def test_progress_bars_need_no_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert any(name.startswith("tqdm") for name in project["dependencies"])
+    assert not [name for extra in project["optional-dependencies"].values() for name in extra if "tqdm" in name]
 
 
 def test_clang_variable_chooses_the_device(tmp_path: Path) -> None:

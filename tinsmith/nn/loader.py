@@ -301,10 +301,7 @@ class DataLoader:
         batches = self._batches(self._order(), device_name(self.device))
         if not self.progress:
             return batches
-        try:
-            bar = importlib.import_module("tqdm.auto").tqdm
-        except ImportError:
-            raise ArgumentError("DataLoader", "progress=True needs tqdm", "pip install 'tinsmith[data]'") from None
+        bar = importlib.import_module("tqdm.auto").tqdm  # at its first use: importing tinsmith stays fast
         shown = bar(batches, desc=self.progress if isinstance(self.progress, str) else None, total=len(self))
         return iter(shown)
 
