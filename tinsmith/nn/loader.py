@@ -84,7 +84,7 @@ class Windows(Sequence[Any]):
 
     def __init__(self, data: Any, length: int, stride: int = 1) -> None:
         found = data if isinstance(data, np.ndarray) else _Columns(data).leaves[0]
-        self.data = found.numpy() if isinstance(found, Tensor) else found
+        self.data = found._array() if isinstance(found, Tensor) else found
         self.length = integer("Windows", "length", length, least=1)
         self.stride = integer("Windows", "stride", stride, least=1)
         if self.data.ndim != 1 or len(self.data) <= length:

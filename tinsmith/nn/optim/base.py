@@ -73,7 +73,7 @@ class Optimizer:
         seen: set[Any] = set()
         for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
             if p.uop in seen:
-                p.replace(Tensor(p.numpy()).shard_like(p)).realize()
+                p.replace(Tensor(p._array()).shard_like(p)).realize()
             seen.add(p.uop)
         self.maximize = flag(type(self).__name__, "maximize", maximize)
         wanted = flag(type(self).__name__, "master_weights", master_weights)
