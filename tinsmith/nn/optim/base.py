@@ -287,7 +287,7 @@ def _fill(t: Tensor) -> None:
     if isinstance(device, tuple) or Device[device].persistent or not all(isinstance(n, int) and n for n in t.shape):
         return
     buffer = Buffer(Device.canonicalize(device), math.prod(t.shape), t.dtype)
-    buffer.copyin(memoryview(np.full(buffer.size, base.arg, t.dtype.numpy).view(np.uint8)))
+    buffer.copyin(np.full(buffer.size, base.arg, t.dtype.numpy).view(np.uint8).data)
     t.replace(t._new(UOp(Ops.BUFFER, t.dtype, (), buffer).reshape(t.shape)))
 
 
