@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.cache import replace_file
+from tinsmith.core.private import data_dir
 from tinsmith.core.settings import settings
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # what an opt's fields are where they say nothing
@@ -80,7 +79,7 @@ def _opt(fields: dict[str, Any]) -> Opt:
 
 def place() -> Path:
     """The file: ``BEAM_FILE``, else ``beam.txt`` among the user's data."""
-    return Path(settings.BEAM_FILE or Path(platformdirs.user_data_dir("tinsmith")) / "beam.txt")
+    return Path(settings.BEAM_FILE or data_dir() / "beam.txt")
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], Entry]:
@@ -104,8 +103,8 @@ def best(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
 
 def append(entry: Entry) -> None:
     """Write a line at the end of the file, in one piece; where that is not possible, keep none."""
-    path = place()
     with contextlib.suppress(OSError):
+        path = place()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
