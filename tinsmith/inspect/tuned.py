@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -85,8 +85,7 @@ class Tuned:
         return np.array(out, order="C")
 
     if not TYPE_CHECKING:  # a type checker finds missing attributes itself
-        def __getattr__(self, name: str) -> Any:
-            return missing_attribute(self, name)
+        __getattr__ = missing_attribute
 
     def __str__(self) -> str:
         lines = [f"{self.kernel.name} on {self.device}: {opts_text(list(self.opts))}"]

@@ -1,8 +1,9 @@
-"""Python's operators as ops of the table."""
+"""Python's operators as ops of the table, and hints at misspelled attributes."""
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from tinsmith.core.names import missing_attribute
 from tinsmith.ir.ops import Op, Ops
 
 
@@ -10,6 +11,9 @@ class Operators:
     """Arithmetic and comparisons of two operands, of which the other may be a Python scalar."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        __getattr__ = missing_attribute
 
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> Self:
         raise NotImplementedError

@@ -10,11 +10,10 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
-from tinsmith.core.names import missing_attribute
 from tinsmith.core.sint import SInt, Symbols
 from tinsmith.ir.interning import Ref, bury, dead, forget_dead, interned
 from tinsmith.ir.operators import Operators
@@ -112,10 +111,6 @@ class UOp(Operators):
 
     def __repr__(self) -> str:
         return short(self)
-
-    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
-        def __getattr__(self, name: str) -> Any:
-            return missing_attribute(self, name)
 
     def replace(self, **changes: Any) -> UOp:
         """The same node with other fields; origins are kept."""
