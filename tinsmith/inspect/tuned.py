@@ -85,7 +85,8 @@ class Tuned:
         return np.array(out, order="C")
 
     if not TYPE_CHECKING:  # a type checker finds missing attributes itself
-        __getattr__ = missing_attribute
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def __str__(self) -> str:
         lines = [f"{self.kernel.name} on {self.device}: {opts_text(list(self.opts))}"]

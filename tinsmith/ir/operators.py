@@ -13,7 +13,8 @@ class Operators:
     __slots__ = ()
 
     if not TYPE_CHECKING:  # a type checker finds missing attributes itself
-        __getattr__ = missing_attribute
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> Self:
         raise NotImplementedError

@@ -215,7 +215,8 @@ class ShapeTracker:
         return [axis for axis, stride in enumerate(self.real_strides(ignore_valid)) if stride == 1]
 
     if not TYPE_CHECKING:  # a type checker finds missing attributes itself
-        __getattr__ = missing_attribute
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def axis_is_masked(self, axis: int) -> bool:
         """Can it depend on the index along ``axis`` whether an element is padding?
