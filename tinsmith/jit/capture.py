@@ -8,6 +8,7 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import bytes_text
+from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import substitute, toposort
@@ -32,6 +33,10 @@ from tinsmith.tensor.tensor import Tensor
 
 class Uncapturable(Exception):
     """The call was right, and cannot be replayed; the text says why."""
+
+
+class Disturbed(Uncapturable):
+    """Another thread wrote what the call works on: the next one may be captured."""
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -93,6 +98,9 @@ class Capture(CacheCollector):
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
         self.decisions: dict[UOp, int] = {}
+        self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
+        self.graded: LiveSet[Tensor] = LiveSet()
+        self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
         """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
@@ -126,13 +134,17 @@ class Capture(CacheCollector):
         if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        changed = [t for t, old, _ in self.before.values()
-                   if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
+        self.check_disturbed()
+        mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
+        changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
+            id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
         forgets = TensorBase.forgettings != self.forgettings
+        got = {id(t) for t in self.graded}
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
-            forgets and self.is_forgotten(t))]
+            forgets and self.is_forgotten(t)) and (id(t) in got or id(t) in self.known or id(t) in self.numbers)]
         kept = kept_gradients([(t, self.before[id(t)][2]) for t in graded], {id(t) for t in changed})
         compute(returned, [*changed, *kept])
+        self.check_disturbed()
         draws = random.state()[1] - self.first_draw
         self.bind(returned, graded, forgets)
         finder = _Finder(self)
@@ -184,6 +196,16 @@ class Capture(CacheCollector):
             if len(parts) > 1:
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
+
+    def check_disturbed(self) -> None:
+        """Refuse a call during which another thread wrote what it reads or writes.
+
+        Raises:
+            Disturbed: if there was such a write.
+        """
+        mine = self.known.keys() | self.numbers.keys() | {id(t) for t in self.wrote}
+        if any(id(t) in mine for t in self.disturbed):
+            raise Disturbed
 
     def alike(self) -> list[Tensor]:
         """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one
