@@ -5,9 +5,11 @@ import importlib
 import os
 import pydoc
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.golden.running import ROOT, environment, run
 from tinsmith.compat import NotBuiltError, install, uninstall
 from tinsmith.compat.names import METHODS, MODULES, REASONS
 from tinsmith.compat.places import PLACES
+from tinsmith.core.errors import ArgumentError
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_names_are_ours(names: None) -> None:
 
 @pytest.mark.parametrize("statement", [
     "from tinygrad import no_such_name", "import tinygrad.no_such_module", "from tinygrad.lazy import LazyBuffer",
-    "from tinygrad.ops import LazyOp", "from tinygrad.codegen.linearizer import Linearizer"])
+    "from tinygrad.ops import MemBuffer", "from tinygrad.codegen.linearizer import Linearizer"])
 def test_a_missing_name_points_to_the_page(names: None, statement: str) -> None:
     with pytest.raises(NotBuiltError, match=r"docs/rosetta\.md"):
         exec(statement)
@@ -135,6 +138,12 @@ def test_the_tutorials_two_devices(tmp_path: Path) -> None:
     """))
     done = run(["-m", "tinsmith.compat", str(script)], tmp_path, ALIAS="METAL=CPU")
     assert done.stdout == "70.0\n('CPU', 'CPU:1')\n", done.stderr
+
+
+def test_progress_bars_need_no_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert any(name.startswith("tqdm") for name in project["dependencies"])
+    assert not [name for extra in project["optional-dependencies"].values() for name in extra if "tqdm" in name]
 
 
 def test_clang_variable_chooses_the_device(tmp_path: Path) -> None:
@@ -313,3 +322,191 @@ def test_states_and_optimizers(names: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tinsmith.nn.datasets._downloaded", lambda data_set: None)  # no network
     with pytest.raises(ValueError, match="fashion_mnist"):
         nn.datasets.mnist(fashion=True)
+
+
+# *** names of the tutorials and of its tests ***
+
+def test_nodes_have_the_names_of_lazy_buffers(names: None) -> None:
+    from tinsmith import Tensor
+
+    x = Tensor([1.0, 2.0]).realize()
+    y = x.reshape(2, 1) + 1
+    assert x.uop.realized is x.uop.buffer is x.reshape(2, 1).lazydata.realized and x.uop.is_realized
+    assert x.uop.buffer.numpy().tolist() == [1.0, 2.0]
+    assert y.uop.realized is None and not y.uop.is_realized and y.uop.srcs == y.uop.src
+    assert x.reshape(2, 1).uop._base is x.uop and y.uop._base is y.uop
+    with pytest.raises(ArgumentError, match="ADD has no memory yet"):
+        _ = y.uop.buffer
+    uninstall()
+    assert not hasattr(x.uop, "realized") and not hasattr((x + 1).schedule()[-1], "ast")
+
+
+TUTORIALS_DOT = """
+LazyOp(MetaOps.KERNEL, arg=None, src=(
+  LazyOp(BufferOps.STORE, arg=MemBuffer(idx=0, dtype=dtypes.int, st=ShapeTracker(views=(View(shape=(1,), strides=(0,), offset=0, mask=None, contiguous=True),))), src=(
+    LazyOp(ReduceOps.SUM, arg=(0,), src=(
+      LazyOp(BinaryOps.MUL, arg=None, src=(
+        LazyOp(BufferOps.LOAD, arg=MemBuffer(idx=1, dtype=dtypes.int, st=ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0, mask=None, contiguous=True),))), src=()),
+        LazyOp(BufferOps.LOAD, arg=MemBuffer(idx=2, dtype=dtypes.int, st=ShapeTracker(views=(View(shape=(2,), strides=(1,), offset=0, mask=None, contiguous=True),))), src=()),)),)),)),))
+"""  # noqa: E501
+
+
+def test_kernels_print_as_the_tutorials_lazy_ops(names: None) -> None:
+    from tinsmith import Tensor
+
+    copied, *_, product = Tensor([1, 2]).dot(Tensor([3, 4])).schedule()
+    assert str(product.ast) == TUTORIALS_DOT.strip() and copied.ast is copied
+    x = Tensor([[1.0, 2.0]]).realize()
+    text = str((x.exp().sum(1, keepdim=True) * x.exp()).cast("half").schedule()[-1].ast)
+    assert text.count("LazyOp(UnaryOps.EXP") == text.count("x0:=") == 1 and "x0,)" in text
+    deep = x
+    for n in range(2000):
+        deep = (deep * 0.5 + n).sin() if n % 50 == 0 else deep + n * 0.37
+    assert sum(str(item.ast).count("UnaryOps.SIN") for item in deep.schedule()) == 40
+
+
+def test_renderers_take_programs_written_by_hand(names: None) -> None:
+    uops, ops = importlib.import_module("tinygrad.codegen.uops"), importlib.import_module("tinygrad.ops")
+    dtypes, g = importlib.import_module("tinygrad").dtypes, uops.UOpGraph()
+    out, value = (g.add(uops.UOps.DEFINE_GLOBAL, dtypes.int.ptr(), (), (n, f"data{n}", n == 0)) for n in range(2))
+    zero = g.add(uops.UOps.CONST, dtypes.int, arg=0)
+    total = g.add(uops.UOps.ALU, dtypes.int, (g.add(uops.UOps.LOAD, dtypes.int, (value, zero)),) * 2, ops.BinaryOps.ADD)
+    g.add(uops.UOps.STORE, vin=(out, zero, total))
+    renderer = importlib.import_module("tinygrad").Device["CPU:C"].renderer
+    assert "void rendered(" in renderer.render("rendered", g) and len(g) == len(list(g)) == len(g.uops)
+    assert renderer.render("rendered", g) == renderer.render("rendered", g.uops)
+
+
+def test_the_default_devices_parts(names: None) -> None:
+    h = importlib.import_module("tinygrad.helpers")
+    for value, parts in {"": ("", "", "", ""), "CPU:C": ("CPU", "C", "", ""), "cpu:1": ("CPU", "", "", ""),
+                         "PCI+AMD:LLVM:gfx1100": ("AMD", "LLVM", "gfx1100", "PCI")}.items():
+        with h.Context(DEV=value):
+            assert (h.DEV.device, h.DEV.renderer, h.DEV.arch, h.DEV.interface) == parts
+
+
+def test_layers_and_losses_of_its_shapes(names: None) -> None:
+    from tinsmith import Tensor, dtypes
+
+    nn = importlib.import_module("tinygrad.nn")
+    x = Tensor.ones(1, 2, 5, 5, 5)
+    assert nn.Conv2d(2, 3, (3, 3, 3)).weight.shape == (3, 2, 3, 3, 3)
+    assert [nn.Conv2d(2, 3, (3, 3, 3), padding=p)(x).shape[2] for p in (0, 1, "same")] == [3, 5, 5]
+    assert nn.ConvTranspose2d(2, 3, (3, 3, 3), 2, 1, 1)(x).shape == (1, 3, 10, 10, 10)
+    one = [nn.Conv1d(2, 3, 3), nn.ConvTranspose1d(2, 3, 3), nn.Conv2d(2, 3, (3,)), nn.ConvTranspose2d(2, 3, (3,))]
+    assert [layer(x[..., 0, 0]).shape[2] for layer in one] == [3, 7, 3, 7]
+    assert all(isinstance(layer, nn.Conv2d) for layer in one)
+    assert sorted(nn.state.get_state_dict(one[0])) == ["bias", "weight"]
+
+    logits, labels = Tensor([[0.5, -1.0, 2.0], [1.0, 0.0, 3.0]]), Tensor([1.0, 0.0, 1.0])  # what tinygrad 0.14 prints:
+    assert logits.binary_crossentropy_logits(labels).item() == pytest.approx(0.32821, abs=1e-5)
+    assert logits.binary_crossentropy_logits(labels, pos_weight=Tensor([2.0, 1.0, 3.0])).item() == pytest.approx(
+        0.51794, abs=1e-5)
+    assert logits[0].binary_crossentropy_logits(Tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])).item() == pytest.approx(
+        0.38809, abs=1e-5)
+    assert logits.binary_crossentropy_logits(1.0).item() == pytest.approx(0.49488, abs=1e-5)
+    assert logits.sigmoid().binary_crossentropy(labels).item() == pytest.approx(0.32821, abs=1e-5)
+
+    windows = Tensor.arange(16).reshape(1, 1, 4, 4)._pool((2, 2), 2)
+    assert windows.tolist() == [[[[[[0, 1], [4, 5]], [[2, 3], [6, 7]]], [[[8, 9], [12, 13]], [[10, 11], [14, 15]]]]]]
+    assert Tensor.ones(1, 1, 7, 7)._pool((3, 3), (2, 1), (1, 2)).shape == (1, 1, 3, 3, 3, 3)
+    assert Tensor([1.0, 2.5]).cast(dtypes.bfloat16).numpy().dtype == Tensor([1.0]).cast(dtypes.fp8e4m3).numpy().dtype
+    assert Tensor([1.0, 2.5]).cast(dtypes.bfloat16).numpy().dtype == "float32"
+
+
+def test_narrow_floats_keep_their_dtype_in_files_and_copies(names: None, tmp_path: Path) -> None:
+    from tinsmith import Tensor, dtypes
+
+    nn = importlib.import_module("tinygrad.nn")
+    w = Tensor([1.0, 2.5]).cast(dtypes.bfloat16)
+    nn.state.safe_save({"w": w}, tmp_path / "w.safetensors")
+    assert nn.state.safe_load(tmp_path / "w.safetensors")["w"].dtype is dtypes.bfloat16
+    twins = [Tensor.zeros(2, dtype=dtypes.bfloat16), Tensor.zeros(2, dtype=dtypes.bfloat16)]
+    nn.optim.SGD(twins)
+    assert [t.dtype for t in twins] == [dtypes.bfloat16] * 2 and w.to("NPY").dtype is dtypes.bfloat16
+
+
+def test_an_optimizers_powers(names: None) -> None:
+    from tinsmith import Tensor
+
+    optim, w = importlib.import_module("tinygrad.nn").optim, Tensor([1.0, 2.0])
+    for make in (optim.Adam, optim.AdamW, optim.LAMB):
+        opt = make([w])
+        assert opt.b1_t.tolist() == opt.b2_t.tolist() == [1.0]
+        with Tensor.train():
+            for _ in range(3):
+                opt.zero_grad()
+                (w * w).sum().backward()
+                opt.step()
+        assert opt.b1_t.item() == pytest.approx(0.729) and opt.b2_t.item() == pytest.approx(0.997003)
+
+
+def test_types_of_its_modules(names: None) -> None:
+    import typing
+
+    tensor, dtype = (importlib.import_module(f"tinygrad.{m}") for m in ("tensor", "dtype"))
+    assert tensor.cast is typing.cast and dtype.ConstType == float | int | bool
+    assert dtype.DTypeLike == str | dtype.DType and dtype._from_np_dtype(float) is dtype.dtypes.double
+
+
+DEVICE = """
+import ctypes, functools, pathlib, subprocess, sys, tempfile
+from tinygrad import Device, Tensor
+from tinygrad.device import Allocator, Compiled, Compiler
+from tinygrad.renderer.cstyle import ClangRenderer
+from tinsmith.codegen.render.base import Target
+
+class MyAllocator(Allocator):
+    def _alloc(self, size, options): return (ctypes.c_uint8 * size)()
+    def _copyin(self, dest, src): ctypes.memmove(dest, bytes(src), len(src))
+    def _copyout(self, dest, src): dest[:] = memoryview(src).cast("B")
+
+class OldAllocator(Allocator):
+    def __init__(self, dev): pass
+    def _alloc(self, size, options): return (ctypes.c_uint8 * size)()
+    def copyin(self, dest, src): ctypes.memmove(dest, bytes(src), len(src))
+    def copyout(self, dest, src): dest[:] = memoryview(src).cast("B")
+
+class MyCompiler(Compiler):
+    def compile(self, src):
+        with tempfile.NamedTemporaryFile(suffix=".so") as out:
+            flags = ["-O1", "-fPIC", "-shared", "-fwrapv", "-ffp-contract=off"]
+            subprocess.run(["cc", *flags, "-x", "c", "-", "-o", out.name, "-lm"], input=src.encode(), check=True)
+            return pathlib.Path(out.name).read_bytes()
+
+class WritingCompiler(MyCompiler):
+    def render(self, name, uops): return ClangRenderer(Target("my")).render(name, uops)
+
+class MyProgram:
+    def __init__(self, device, name, lib):
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            pathlib.Path(file.name).write_bytes(lib)
+            self.fxn = ctypes.CDLL(file.name)[name]
+    def __call__(self, *bufs, vals=(), wait=False):
+        self.fxn(*bufs, *vals)
+
+class FourDevice(Compiled):
+    def __init__(self, device):
+        super().__init__(device, MyAllocator(self), WritingCompiler(), functools.partial(MyProgram, self))
+
+class FiveDevice(Compiled):
+    def __init__(self, device):
+        super().__init__(device, OldAllocator(self), ClangRenderer(Target("my")), MyCompiler(),
+                         functools.partial(MyProgram, self))
+
+Device.register("MY", FourDevice if sys.argv[1] == "four" else FiveDevice)
+w = Tensor([[1.0, 2.0], [3.0, 4.0]], device="MY")
+(w @ w).relu().sum().backward()
+x = Tensor.arange(6, device="MY").realize()
+part = x[2:4] + 1
+x[1:3] = Tensor([7, 8], device="MY")
+print(w.grad.tolist(), part.tolist(), x.tolist(), x[3:].realize().numpy())
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("parts", ["four", "five"])
+def test_a_device_of_its_parts(tmp_path: Path, parts: str) -> None:
+    (tmp_path / "script.py").write_text(DEVICE)
+    done = run(["-m", "tinsmith.compat", str(tmp_path / "script.py"), parts], tmp_path)
+    assert done.stdout == "[[7.0, 11.0], [9.0, 13.0]] [3, 4] [0, 7, 8, 3, 4, 5] [3 4 5]\n", done.stderr

@@ -1,12 +1,14 @@
 """Tinsmith: a deep-learning framework and tensor compiler whose every compilation step can be inspected."""
 import importlib
 import sys
+from typing import Any
 
 from tinsmith import viz
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.names import guide, unknown
 from tinsmith.core.settings import Context
 from tinsmith.core.version import version
@@ -32,7 +34,14 @@ def __getattr__(name: str) -> object:
         return version()
     if name == "nn":  # lazy import: importing tinsmith stays fast
         return importlib.import_module("tinsmith.nn")
+    owner = next((o for o in ("Tensor", "nn") if not name.startswith("_") and hasattr(_public(o), name)), None)
+    if owner is not None:
+        raise UnknownNameError("tinsmith", f"no attribute {name!r}", f"did you mean tinsmith.{owner}.{name}?")
     raise unknown("tinsmith", name, __all__)
+
+
+def _public(name: str) -> Any:
+    return Tensor if name == "Tensor" else importlib.import_module(f"tinsmith.{name}")
 
 
 guide(sys.modules[__name__])

@@ -96,8 +96,9 @@ def try_device(name: str) -> tuple[bool, str]:
 
 def cache_state() -> str:
     """Return the location of the disk cache and whether it is usable."""
-    folder = cache_dir()
+    folder: Path | str = "nowhere"
     try:
+        folder = cache_dir()
         make_private(folder)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
@@ -208,7 +209,11 @@ def cache_list() -> int:
         kinds.setdefault(path.relative_to(cache_dir()).parts[0], []).append((size, used))
     rows = [(kind, str(len(found)), f"{sum(s for s, _ in found) / 1e6:.2f} MB", _ago(max(t for _, t in found)))
             for kind, found in sorted(kinds.items())]
-    show(f"Disk cache in {cache_dir()} (at most {settings.CACHE_BYTES / 1e6:.0f} MB)",
+    try:
+        where = str(cache_dir())
+    except FileNotFoundError as error:
+        where = f"nowhere: {error.strerror}"
+    show(f"Disk cache in {where} (at most {settings.CACHE_BYTES / 1e6:.0f} MB)",
          ("kind", "entries", "size", "last used"), rows)
     return 0
 

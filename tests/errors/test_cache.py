@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.running import environment
+from tests.golden.running import ROOT, environment
 from tinsmith.core import private
 from tinsmith.core.cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
 from tinsmith.core.settings import Context
@@ -162,6 +162,54 @@ def test_a_key_that_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "file").write_bytes(b"")
     text = refused(tmp_path / "cache", caplog, CACHE_KEY=str(tmp_path / "file" / "key"))
     assert f"its key cannot be kept in {tmp_path / 'file' / 'key'}" in text
+
+
+def test_a_key_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                          caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "data" / "tinsmith" / "cache.key").mkdir(parents=True)  # also root cannot read it
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Context(CACHE_DIR=""):
+        assert "its key cannot be kept in" in private.fault()
+    assert "its key cannot be kept in" in refused(tmp_path / "cache" / "tinsmith", caplog)
+
+
+HOMELESS = """
+import pwd
+def nobody(number): raise KeyError(number)
+pwd.getpwuid = nobody
+from tinsmith import Tensor
+from tinsmith.core.private import fault, secret
+print((Tensor([1.0, 2.0]) * 3).tolist(), secret(), repr(fault()))
+"""
+
+
+@pytest.mark.parametrize("home", [None, "", "~", "home"])
+def test_without_a_home_nothing_is_cached_and_no_folder_made(tmp_path: Path, home: str | None) -> None:
+    env = environment(tmp_path / "cache") | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": "relative"}
+    for name in ("CACHE_DIR", "XDG_DATA_HOME", "HOME"):
+        env.pop(name, None)
+    env |= {} if home is None else {"HOME": home}
+    done = subprocess.run([sys.executable, "-c", HOMELESS], env=env, cwd=tmp_path, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout == "[3.0, 6.0] None ''\n" and os.listdir(tmp_path) == []
+    env["CACHE_DIR"] = str(tmp_path / "cache")
+    done = subprocess.run([sys.executable, "-c", HOMELESS], env=env, cwd=tmp_path, capture_output=True, text=True,
+                          check=True)
+    assert "this user has no home directory; set HOME, or CACHE_DIR and CACHE_KEY" in done.stderr
+
+
+def test_a_linked_folder_is_the_one_that_it_leads_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    with user(tmp_path / "link"):
+        cache_put("c", KEY, b"code")
+    with user(tmp_path / "cache"):
+        assert cache_get("c", KEY) == b"code"
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to(tmp_path / "open")
+    assert "is open to other users (mode 0777)" in refused(tmp_path / "link", caplog)
 
 
 def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:

@@ -13,18 +13,25 @@ from typing import Any
 import pytest
 
 import tinsmith
-from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn
+from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn, with_opts
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
+from tinsmith.core.names import missing_attribute
+from tinsmith.ir import Ops, UOp
 from tinsmith.nn.absent import ABSENT
 from tinsmith.nn.absent import MEMBERS as ELSEWHERE
 from tinsmith.nn.state import get_state_dict
+from tinsmith.shape import ShapeTracker
 
 ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
     "dtype": (dtypes, "flaot32", "dtypes.float32"), "package": (tinsmith, "Tensr", "tinsmith.Tensor"),
     "method": (Tensor.ones(1), "softmx", "Tensor.softmax"), "function": (Tensor, "ranndn", "Tensor.randn"),
     "layer": (nn, "Linaer", "nn.Linear"), "optimizer": (nn.optim, "Adm", "nn.optim.Adam"),
     "state": (nn.state, "safe_laod", "nn.state.safe_load"), "case": (nn.optim, "adam", "nn.optim.Adam"),
-    "lower layer": (nn.layers, "linear", "nn.layers.Linear")}
+    "lower layer": (nn.layers, "linear", "nn.layers.Linear"),
+    "node": (Tensor.ones(1).uop, "shaep", "UOp.shape"), "tuned": (with_opts(Tensor([1.0, 2.0]) + 1, None), "sorce",
+                                                                 "Tuned.source"),
+    "tracker": (ShapeTracker.from_shape((2,)), "contigous", "ShapeTracker.contiguous"),
+    "maker": (tinsmith, "zeros", "tinsmith.Tensor.zeros"), "layer of nn": (tinsmith, "Linear", "tinsmith.nn.Linear")}
 
 
 @pytest.mark.parametrize("case", ATTRIBUTES)
@@ -35,6 +42,26 @@ def test_attributes(case: str) -> None:
         getattr(owner, name)
     assert not re.search(r"\bin _|\._", str(caught.value)), "a name of ours that nobody typed"
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), AttributeError)
+
+
+def test_an_attribute_that_fails_says_why() -> None:
+    node = UOp(Ops.CONST, dtypes.int32, (), 1)
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'is_allocated'"):
+        _ = Failing(node).shape
+
+
+class Failing:
+    """An object with a property that fails, and hints."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return missing_attribute(self, name)
+
+    @property
+    def shape(self) -> Any:
+        return self.node.arg.is_allocated()
 
 
 KEYWORDS: dict[str, tuple[Callable[[], Any], str]] = {

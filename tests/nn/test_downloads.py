@@ -143,7 +143,6 @@ def test_a_wrong_file_is_not_kept(server: Server) -> None:
 
 
 def test_progress(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm", reason="the test extra (tqdm) is not installed")
     server.breaks = [100_000]
     download(server.url + "file.bin", sha256(BYTES), progress=True)
     shown = capsys.readouterr().err

@@ -317,7 +317,6 @@ def test_batches_give_their_memory_back() -> None:
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm", reason="the test extra (tqdm) is not installed")
     assert len(list(DataLoader((X, Y), 4, progress="epoch 1"))) == 3
     shown = capsys.readouterr().err
     assert "epoch 1: 100%" in shown and "3/3" in shown

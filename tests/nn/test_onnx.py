@@ -2,6 +2,7 @@
 runs all node tests; docs/formats.md says how many pass."""
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinsmith import Tensor, TinyJit
-from tinsmith.core.errors import ArgumentError, FileFormatError
+from tinsmith.core.errors import ArgumentError, FileFormatError, ShapeError
 from tinsmith.nn.onnx import OPERATORS, OnnxRunner
 
 onnx = pytest.importorskip("onnx", reason="pip install 'tinsmith[onnx]'")
@@ -129,6 +130,46 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(b"")
     with pytest.raises(FileFormatError, match="no graph"):
         OnnxRunner(tmp_path / "x.onnx")
+
+
+def stored(dims: list[int], name: str = "w") -> onnx.TensorProto:
+    found = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, float_data=range(4))
+    found.dims.extend(dims)
+    return found
+
+
+def sparse(dims: list[int], places: list[int], sizes: list[int]) -> onnx.SparseTensorProto:
+    found = onnx.SparseTensorProto(values=stored([4]), dims=dims)
+    found.indices.CopyFrom(onnx.TensorProto(name="places", data_type=onnx.TensorProto.INT64, int64_data=places))
+    found.indices.dims.extend(sizes)
+    return found
+
+
+@pytest.mark.parametrize("dims", [[-2, -2], [-2, 2], [-1], [0, -1], [-1, 4]])
+def test_negative_sizes_are_refused(dims: list[int]) -> None:
+    made = model(node("Add", "x w", "y"), inputs={"x": [2, 2]}, outputs=("y",))
+    made.graph.initializer.append(stored(dims))
+    with pytest.raises(FileFormatError, match=re.escape(f"'w' has the shape {tuple(dims)}: a negative size")):
+        OnnxRunner(made)
+    inner = model(helper.make_node("Constant", [], ["y"], value=stored(dims)), inputs={}, outputs=("y",))
+    with pytest.raises(FileFormatError, match="a negative size"):
+        OnnxRunner(inner)
+    with pytest.raises(ShapeError, match="negative size"):
+        OnnxRunner(model(node("Expand", "x s", "y"), inputs={"x": [1, 1]}, outputs=("y",),
+                         constants={"s": np.array(dims)}))({"x": np.ones((1, 1))})
+
+
+@pytest.mark.parametrize("dims, places, sizes, said", [
+    ([-2, -2], [0, 1, 2, 3], [4], "negative size"), ([2, 2], [0, 1, 2, -3], [4], "places outside"),
+    ([2, 2], [0, 1, 2, 4], [4], "places outside"), ([2, 2], [0, 0, 0, 1, 1, 0, 1, -1], [4, 2], "places outside"),
+    ([2, 2], [0, 1, 2], [3], "places outside"), ([2, 2], [0, 1, 2, 3], [-4], "negative size")])
+def test_damaged_sparse_constants_are_refused(dims: list[int], places: list[int], sizes: list[int], said: str) -> None:
+    made = model(node("Add", "x w", "y"), inputs={"x": [2, 2]}, outputs=("y",))
+    made.graph.sparse_initializer.append(sparse([2, 2], [3, 2, 1, 0], [4]))
+    assert OnnxRunner(made)({"x": np.zeros((2, 2))})["y"].tolist() == [[3, 2], [1, 0]]
+    made.graph.sparse_initializer[0].CopyFrom(sparse(dims, places, sizes))
+    with pytest.raises(FileFormatError, match=said):
+        OnnxRunner(made)
 
 
 def test_operators_are_named_as_the_standard_names_them() -> None:

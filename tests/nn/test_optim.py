@@ -317,3 +317,44 @@ def test_class_labels_are_integers() -> None:
                 getattr(x, name)(labels)
     with pytest.raises(AxisError, match="embedding: index 10 is out of range"):
         nn.Embedding(10, 2)((Tensor([3, 9]) + 1).realize())
+
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW", "LAMB", "NAdam", "RAdam", "Adagrad", "RMSprop", "Muon", "LARS")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_making_one_runs_no_program(name: str) -> None:
+    params = [nn.Linear(4, 4).weight, Tensor.zeros(4, 4), Tensor.zeros(4, 4), Tensor.ones(4, 4, dtype="bfloat16")]
+    before = GlobalCounters.kernel_count
+    opt = getattr(nn.optim, name)(params, lr=0.5)
+    assert GlobalCounters.kernel_count == before
+    opt.lr = 0.125
+    sum((p * (n + 1)).sum() for n, p in enumerate(params)).backward()
+    with Tensor.train():
+        opt.step()
+    assert opt.lr.item() == 0.125 and all((p != 0).all().item() for p in params)
+    assert len({id(t.uop) for t in opt.params}) == len(params)
+
+
+def test_a_first_step_inside_of_a_capture() -> None:
+    def losses(captured: bool, every: int) -> list[float]:
+        Tensor.manual_seed(3)
+        layer = nn.Linear(3, 1)
+        opt, x = nn.optim.Adam(nn.state.get_parameters(layer), lr=0.1), Tensor([[0.5, -1.0, 2.0]])
+
+        def step(update: bool) -> Tensor:
+            loss = layer(x).square().mean()
+            loss.backward()
+            if update:
+                opt.step()
+                opt.zero_grad()
+            return loss.detach()
+
+        call = TinyJit(step) if captured else step
+        with Tensor.train():
+            return [call((n + 1) % every == 0).item() for n in range(12)]
+
+    for every in (1, 2, 3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert losses(True, every) == losses(False, every)

@@ -106,6 +106,24 @@ def test_simplify_keeps_the_meaning_and_never_adds_views(case):
     assert simple.simplify() is simple
 
 
+@given(chains())
+@settings(max_examples=300, deadline=None)
+def test_real_strides_are_the_steps_in_memory(case):
+    data, tracker, moved = case
+    addresses = evaluate(tracker, np.arange(1, data.size + 1)) - 1  # -1: padding
+    assert addresses.size == 0 or tracker.real_size() > addresses.max()
+    assert tracker.real_size() <= data.size
+    for ignore_valid in (False, True):
+        strides = tracker.real_strides(ignore_valid)
+        assert tracker.unit_stride_axes(ignore_valid) == [a for a, s in enumerate(strides) if s == 1]
+        for axis, stride in enumerate(strides):
+            before, after = np.delete(addresses, -1, axis), np.delete(addresses, 0, axis)
+            known = (before >= 0) & (after >= 0)
+            if stride is not None and moved.size and moved.shape[axis] > 1:
+                assert (after - before == stride)[known].all()
+                assert ignore_valid or ((before >= 0) == (after >= 0)).all()
+
+
 @given(chains(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_view_survives_a_reshape_there_and_back(case, extra):

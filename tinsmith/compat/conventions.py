@@ -2,12 +2,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from tinsmith.compat.helpers import make_tuple
+from tinsmith.compat.lazyop import ast
 from tinsmith.compat.names import METHODS
-from tinsmith.core.errors import ArgumentError
+from tinsmith.compat.uops import ATTRIBUTES
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.core.names import guided
+from tinsmith.ir import UOp
+from tinsmith.runtime.listing import ScheduledItem
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -80,6 +88,34 @@ def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     return _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]  # type: ignore[no-any-return]
 
 
+def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
+             dilation: int | Sequence[int] = 1) -> Tensor:
+    """Sliding windows over the last axes: their positions there, and what they cover as new last axes."""
+    steps, spread = (make_tuple(n, len(k_)) for n in (stride, dilation))
+    if not len(k_) == len(steps) == len(spread) <= self.ndim:
+        raise ShapeError("_pool", f"windows {k_}, stride {stride}, dilation {dilation} over {self.shape}",
+                         "one number, or one for each of the last axes")
+    x, first = self, self.ndim - len(k_)
+    for axis, (size, step, apart) in enumerate(zip(k_, steps, spread)):
+        x = x.unfold(first + axis, apart * (size - 1) + 1, step)[..., ::apart]
+    return x
+
+
+def _broadcasting(name: str) -> Callable[..., Tensor]:
+    def method(self: Tensor, Y: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Predictions and targets broadcast; ours have equal shapes."""
+        target = Y if isinstance(Y, Tensor) else self.const_like(Y)
+        shape = np.broadcast_shapes(self.shape, target.shape)
+        return _OURS[name](self.expand(shape), target.expand(shape), *args, **kwargs)  # type: ignore[no-any-return]
+    return method
+
+
+def _numpy(self: Tensor) -> np.ndarray[Any, Any]:
+    """bfloat16 and 8-bit floats as float32; ours are ``ml_dtypes``."""
+    wide = self.dtype in (dtypes.bfloat16, *dtypes.fp8s)
+    return _OURS["numpy"](self.float() if wide else self)  # type: ignore[no-any-return]
+
+
 def _pool(name: str, *order: str) -> Callable[..., Any]:
     def method(self: Tensor, kernel_size: Any = 2, stride: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Positional arguments in tinygrad's order alone; ours may be PyTorch's, too."""
@@ -118,7 +154,7 @@ def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 # Methods that only tinygrad has, in terms of ours.
 _ADDED: Final[dict[str, Any]] = {
-    "alu": _alu, "_check_gradient": lambda self: None,  # integers may have requires_grad=True there
+    "alu": _alu, "_pool": _windows, "_check_gradient": lambda self: None,  # integers may have requires_grad=True there
     "const": staticmethod(_const), "invalids": classmethod(lambda cls, *a, **k: cls.empty(*a, **k)),
     "image_dot": Tensor.dot, "image_conv2d": Tensor.conv2d, "schedule_linear": Tensor.schedule,
     "usum": lambda self, *others: functools.reduce(Tensor.add, others, self),
@@ -128,7 +164,8 @@ _ADDED: Final[dict[str, Any]] = {
 _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "where": _where, "allclose": _allclose, "qr": _qr, "cummax": _extreme("cummax", Tensor.gt),
     "cummin": _extreme("cummin", Tensor.lt), "sparse_categorical_crossentropy": _sparse, "gelu": _gelu,
-    "one_hot": _one_hot,
+    "one_hot": _one_hot, "numpy": _numpy,
+    **{name: _broadcasting(name) for name in ("binary_crossentropy", "binary_crossentropy_logits")},
     "max_pool2d": _pool("max_pool2d", "dilation", "padding", "ceil_mode", "return_indices"),
     "avg_pool2d": _pool("avg_pool2d", "dilation", "padding", "ceil_mode", "count_include_pad")}
 _MEANT: Final[dict[str, Any]] = {
@@ -136,17 +173,20 @@ _MEANT: Final[dict[str, Any]] = {
     **{name: _named(name, method) for name, method in _METHODS.items()}}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
+_ATTRIBUTES: Final[dict[type, dict[str, Any]]] = {UOp: ATTRIBUTES, ScheduledItem: {"ast": property(ast)}}
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
 
 
 def adopt() -> None:
     """Let the methods have tinygrad's meaning."""
-    for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
-        setattr(Tensor, name, method)
+    for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
+        for name, method in added.items():
+            setattr(owner, name, method)
 
 
 def drop() -> None:
     """Let them have ours again."""
-    for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
-        if vars(Tensor).get(name) is method:
-            delattr(Tensor, name)
+    for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
+        for name, method in added.items():
+            if vars(owner).get(name) is method:
+                delattr(owner, name)

@@ -14,11 +14,13 @@ _TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor", "Function": 
 _DTYPE: Final[Names] = {
     "dtypes": "tinsmith.core.dtypes:dtypes", "DType": "tinsmith.core.dtypes:DType",
     "least_upper_dtype": "tinsmith.core.dtypes:promote", "to_dtype": "tinsmith.core.dtypes:to_dtype",
-    "sum_acc_dtype": "tinsmith.core.dtypes:sum_dtype", "_to_np_dtype": "tinsmith.compat.state:_to_np_dtype"}
+    "sum_acc_dtype": "tinsmith.core.dtypes:sum_dtype", "_to_np_dtype": "tinsmith.compat.state:_to_np_dtype",
+    **{n: f"tinsmith.compat.state:{n}" for n in ("ConstType", "DTypeLike", "PyConst", "_from_np_dtype")}}
 _DEVICE: Final[Names] = {
     "Device": "tinsmith.backend.device:Device", "Buffer": "tinsmith.backend.memory:Buffer",
     "BufferSpec": "tinsmith.backend.memory:BufferSpec", "BufferOptions": "tinsmith.backend.memory:BufferSpec",
-    "Compiled": "tinsmith.backend.device:Compiled", "Allocator": "tinsmith.backend.device:Allocator",
+    "Compiled": "tinsmith.compat.devices:Compiled", "Allocator": "tinsmith.compat.devices:Allocator",
+    "LRUAllocator": "tinsmith.compat.devices:Allocator",
     "Compiler": "tinsmith.backend.device:Compiler", "Program": "tinsmith.backend.device:Program",
     "CompileError": "tinsmith.core.errors:CompileError"}
 _JIT: Final[Names] = {"TinyJit": "tinsmith.compat.jit:TinyJit", "JitError": "tinsmith.core.errors:JitError",
@@ -34,14 +36,16 @@ _STATE: Final[Names] = {
         "TensorIO", "get_parameters", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load", "zip_extract")},
     **{n: f"tinsmith.compat.state:{n}" for n in (
         "accept_filename", "get_state_dict", "load_state_dict", "safe_load", "safe_save")}}
-_LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
-    "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
-    "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm")}
+_LAYERS: Names = {n: f"tinsmith.nn:{n}" for n in (
+    "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
+    "LayerNorm2d", "Linear", "RMSNorm")}
+_LAYERS |= {n: f"tinsmith.compat.layers:{n}" for n in ("Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d")}
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
 _OPT: Final[Names] = {"Opt": "tinsmith.codegen.opt:Opt", "OptOps": "tinsmith.codegen.opt:OptOps"}
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
 _GROUPS: Final[Names] = {n: f"tinsmith.compat.uops:{n}" for n in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "BufferOps", "LoadOps", "MetaOps")}
+_LAZY: Final[Names] = {"LazyOp": "tinsmith.compat.lazyop:LazyOp"}
 _SCHEDULE: Final[Names] = {
     "ScheduleItem": "tinsmith.schedule.items:ScheduleItem",
     **{n: f"tinsmith.compat.schedules:{n}" for n in ("create_schedule", "create_schedule_with_vars")}}
@@ -78,7 +82,7 @@ MODULES: Final[dict[str, Names]] = {
                  "function": "tinsmith.compat.jit:function", "fetch": "tinsmith.compat.helpers:fetch",
                  **{n: f"tinsmith.compat.variables:{n}" for n in ("Context", "getenv")},
                  "__version__": "tinsmith.compat.helpers:VERSION"},
-    "tinygrad.tensor": {**_TENSOR, **_DTYPE, **_DEVICE},
+    "tinygrad.tensor": {**_TENSOR, **_DTYPE, **_DEVICE, "cast": "typing:cast"},
     "tinygrad.dtype": _DTYPE,
     "tinygrad.function": {"function": "tinsmith.compat.jit:function"},
     "tinygrad.llm.gguf": {"gguf_load": "tinsmith.nn.gguf:gguf_load"},
@@ -106,7 +110,7 @@ MODULES: Final[dict[str, Names]] = {
     "tinygrad.shape.shapetracker": _SHAPE,
     "tinygrad.shape.symbolic": {**_VARIABLE, "sint": "tinsmith.core.sint:SInt"},
     "tinygrad.shape.view": {"View": "tinsmith.shape:View", "_merge_dims": "tinsmith.shape:merge_dims"},
-    "tinygrad.ops": {**_UOPS, **_GROUPS, **_VARIABLE},
+    "tinygrad.ops": {**_UOPS, **_GROUPS, **_VARIABLE, **_LAZY},
     "tinygrad.uop.ops": {**_UOP, **_VARIABLE, "sint": "tinsmith.core.sint:SInt"},
     "tinygrad.codegen.kernel": _OPT,
     "tinygrad.codegen.opt": _OPT,
@@ -124,7 +128,6 @@ MODULES: Final[dict[str, Names]] = {
 REASONS: Names = {
     "MultiLazyBuffer": "a tensor over several devices is a SHARD node: Tensor.shard",
     "LazyBuffer": "a tensor's graph is a tinsmith.ir.UOp: Tensor.uop",
-    "LazyOp": "a kernel's graph is made of tinsmith.ir.UOp: ScheduleItem.sink",
     "Kernel": "tinsmith.with_opts(tensor, [Opt(...)]) applies opts by hand, to a tinsmith.codegen.kernel.Kernel",
     "KernelInfo": "what became of each axis is in its range: tinsmith.codegen.roles.Role; DEBUG=3 prints the opts",
     "MemBuffer": "a kernel's buffers are PARAM nodes with a number and a shape, printed as MemBuffer in trees",
@@ -167,7 +170,6 @@ REASONS |= {
     "fromimport": "importlib.import_module",
     "CapturedJit": "TinyJit.captured and TinyJit.jit_cache say what is replayed",
     "GraphRunner": "tinsmith.backend.program.Graph runs the launches of a capture",
-    "LRUAllocator": "tinsmith.backend.device.Allocator; freed memory is reused by size",
     "MultiBuffer": "tinsmith.backend.shards.Shards",
     "PatternMatcher": "tinsmith.ir.rewrite.RuleSet, a list of named Rules", "UPat": "tinsmith.ir.rewrite.Pat",
     "graph_rewrite": "tinsmith.ir.rewrite.rewrite",
@@ -191,7 +193,6 @@ REASONS |= {
     "compute_gradient": "Tensor.gradient and Tensor.backward",
     "truncate": "Tensor.cast; a dtype's .numpy is NumPy's type",
     "RawBuffer": "tinsmith.backend.memory.Buffer",
-    "ConstType": "int | float | bool",
     "DTYPES_DICT": "tinsmith.dtypes; dtypes.all has all of them",
     "cache_dir": "tinsmith.core.cache.cache_dir",
 }

@@ -56,13 +56,23 @@ def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, we
 
 
 class LAMB(optim.LAMB):
-    """Ours, with ``device`` and ``fused``."""
+    """Ours, with ``device`` and ``fused``, and the powers of ``b1`` and ``b2`` as ``b1_t`` and ``b2_t``."""
 
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False, device: DeviceName | None = None,
                  fused: Any = None) -> None:
         super().__init__(params, lr, b1, b2, eps, weight_decay, adam)
         _check_device(self, device)
+
+    @property
+    def b1_t(self) -> Tensor:
+        """``b1`` to the power of the number of steps."""
+        return 1 - self.correction1
+
+    @property
+    def b2_t(self) -> Tensor:
+        """``b2`` to the power of the number of steps."""
+        return 1 - self.correction2
 
 
 def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,

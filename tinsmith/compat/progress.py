@@ -5,10 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-try:
-    from tqdm import tqdm as _Bar
-except ImportError:
-    raise ImportError("tqdm is not installed: pip install 'tinsmith[data]'", name="tqdm") from None
+from tqdm import tqdm as _Bar
 
 
 class tqdm(_Bar):  # type: ignore[misc]

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.nn import datasets, state
 from tinsmith.nn.archives import Source
 from tinsmith.tensor.tensor import Tensor
 
 T = TypeVar("T")
+ConstType = PyConst = float | int | bool
+DTypeLike = str | DType
 _CODES = {"BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
           "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
           "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,
@@ -65,6 +67,11 @@ def mnist(device: str | None = None, fashion: bool = False, *, data: str | os.Pa
           holdout: int | None = None, offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(training images, labels, test images, labels), as ours."""
     return datasets.fashion_mnist(device, data) if fashion else datasets.mnist(device, data, holdout, offline)
+
+
+def _from_np_dtype(npdtype: Any) -> DType:
+    """The dtype of a NumPy type."""
+    return to_dtype(np.dtype(npdtype).name)
 
 
 def _to_np_dtype(dtype: DType) -> Any:

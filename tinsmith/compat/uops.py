@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import UOp
 from tinsmith.ir.builder import SPELLINGS
 from tinsmith.ir.ops import Ops, op_table
 from tinsmith.ir.verify_program import PROGRAM_OPS
@@ -23,6 +25,31 @@ BufferOps: Final = SimpleNamespace(LOAD=Ops.LOAD, STORE=Ops.STORE, CONST=Ops.CON
 MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CONST, COPY=Ops.COPY,
                                  CONTIGUOUS=Ops.CONTIGUOUS, ASSIGN=Ops.ASSIGN)
 LoadOps: Final = MetaOps  # as it was called before
+
+
+
+def _realized(self: UOp) -> Any:
+    """Return the memory of a value that has been computed, else None (there: ``LazyBuffer.realized``)."""
+    base = self.base
+    return base.arg if base.op is Ops.BUFFER and base.arg.is_allocated() else None
+
+
+def _buffer(self: UOp) -> Any:
+    """Return the memory of a value that has some.
+
+    Raises:
+        ArgumentError: for a value that is not computed yet.
+    """
+    base = self.base
+    if base.op is not Ops.BUFFER:
+        raise ArgumentError("UOp.buffer", f"{base.op.name} has no memory yet", "Tensor.realize() first")
+    return base.arg
+
+
+# Attributes of tinygrad's nodes, of today's UOp and of the tutorials' LazyBuffer.
+ATTRIBUTES: Final = {
+    "realized": property(_realized), "is_realized": property(lambda self: _realized(self) is not None),
+    "buffer": property(_buffer), "srcs": property(lambda self: self.src), "_base": property(lambda self: self.base)}
 
 # Names for ProgramBuilder.add (there: UOpGraph.add), as text.
 UOps: Final = SimpleNamespace(**{name: name for name in (

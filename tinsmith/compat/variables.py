@@ -125,7 +125,39 @@ def _unread(name: str, default: str) -> ContextVar:
     return found
 
 
+class _Dev(ContextVar):
+    """The default device as tinygrad reads it, ``[interface+]device[:renderer[:arch]]``; a device's number is no part.
+
+    >>> dev = _Dev("DEV", "")
+    >>> with Context(DEV="CPU:1:C"):
+    ...     dev.device, dev.renderer, dev.arch, dev.interface
+    ('CPU', 'C', '', '')
+    """
+
+    def _parts(self) -> tuple[str, str, str, str]:
+        interface, _, rest = str(self.value).upper().rpartition("+")
+        device, renderer, arch, *_ = *(p for p in rest.split(":") if not p.isdigit()), "", "", ""
+        return interface, device, renderer, arch.lower()
+
+    @property
+    def interface(self) -> str:
+        return self._parts()[0]
+
+    @property
+    def device(self) -> str:
+        return self._parts()[1]
+
+    @property
+    def renderer(self) -> str:
+        return self._parts()[2]
+
+    @property
+    def arch(self) -> str:
+        return self._parts()[3]
+
+
 VARIABLES: Final = {**{name: ContextVar(name, value) for name, value in _defaults().items()},
+                    "DEV": _Dev("DEV", ""),
                     **{name: _unread(name, default) for name, (default, _) in ELSEWHERE.items()}}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import hmac
 import os
 import re
 from pathlib import Path
@@ -63,7 +64,7 @@ def cache_get(kind: str, key: str) -> bytes | None:
         return None
     start = len(_MAGIC) + _SIGNED
     signature = _signature(kind, key, memoryview(raw)[start:], signed_with)
-    if raw[:start] != _MAGIC + signature:
+    if not hmac.compare_digest(raw[:start], _MAGIC + signature):
         with contextlib.suppress(OSError):
             path.unlink()
         return None

@@ -89,6 +89,19 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> Any:
     return UnknownNameError(owner, f"no attribute {name!r}", f"did you mean {owner}.{close}?" if close else few)
 
 
+def missing_attribute(of: object, name: str) -> Any:
+    """Raise the error for an attribute that ``of``, an instance of a guided class, lacks: the body of ``__getattr__``.
+
+    Raises:
+        UnknownNameError: naming the attribute that was meant.
+        AttributeError: the original one, where an attribute of that name failed.
+    """
+    kind = type(of)
+    if hasattr(kind, name):
+        return object.__getattribute__(of, name)
+    raise unknown(kind.__name__, name, dir(kind))
+
+
 def guide(*owners: type | ModuleType) -> None:
     """Make the public names of classes and modules report unknown attributes and keywords with suggestions; ``dir`` of
     a module shows its public names."""

@@ -6,6 +6,7 @@ checked once per process; if either is unsafe, nothing is cached, and one warnin
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import importlib
@@ -23,21 +24,57 @@ _XDG = {"user_cache_dir": ("XDG_CACHE_HOME", ".cache"), "user_data_dir": ("XDG_D
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: ``CACHE_DIR``, else the platform's user cache directory."""
+    """Return the folder of the entries: ``CACHE_DIR``, else the platform's user cache directory.
+
+    Raises:
+        FileNotFoundError: if the user has no home directory.
+    """
     return Path(settings.CACHE_DIR) if settings.CACHE_DIR else _platform("user_cache_dir")
 
 
+def data_dir() -> Path:
+    """Return the platform's user data directory.
+
+    Raises:
+        FileNotFoundError: if the user has no home directory.
+    """
+    return _platform("user_data_dir")
+
+
 def key_file() -> Path:
-    """Return the path of the secret: ``CACHE_KEY``, else ``cache.key`` in the platform's user data directory."""
-    return Path(settings.CACHE_KEY) if settings.CACHE_KEY else _platform("user_data_dir") / "cache.key"
+    """Return the file of the secret: ``CACHE_KEY``, else ``cache.key`` among the user's data.
+
+    Raises:
+        FileNotFoundError: if the user has no home directory.
+    """
+    return Path(settings.CACHE_KEY) if settings.CACHE_KEY else data_dir() / "cache.key"
 
 
 def _platform(place: str) -> Path:
     variable, below_home = _XDG[place]
-    if sys.platform == "linux":  # the same as platformdirs, whose import takes longer than reading the cache
-        return Path(os.environ.get(variable, "").strip() or f"{os.path.expanduser('~')}/{below_home}") / "tinsmith"
+    if sys.platform == "linux":  # as platformdirs, whose import takes longer than reading the cache
+        chosen = os.environ.get(variable, "").strip()
+        return Path(chosen if os.path.isabs(chosen) else os.path.join(_home(), below_home)) / "tinsmith"
     package = importlib.import_module("platformdirs")  # lazy import: importing tinsmith stays fast
     return Path(getattr(package, place)("tinsmith"))
+
+
+def _home() -> str:
+    """Return the home directory, an absolute path: never a folder named ``~`` below the current one.
+
+    Raises:
+        FileNotFoundError: if neither ``HOME`` nor the user database names one, as for a container's bare user number.
+    """
+    home = os.environ.get("HOME", "")
+    if os.path.isabs(home):
+        return home
+    try:
+        home = importlib.import_module("pwd").getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        home = ""
+    if not os.path.isabs(home):
+        raise FileNotFoundError(errno.ENOENT, "this user has no home directory; set HOME, or CACHE_DIR and CACHE_KEY")
+    return home
 
 
 def secret() -> bytes | None:
@@ -50,32 +87,35 @@ def secret() -> bytes | None:
 
 def fault() -> str:
     """Return why the cache of the current settings is unusable, with the remedy; "" if it is usable."""
-    return _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))[1]
+    return _checked(not settings.CACHE_DIR, bool(settings.CACHE_SHARED))[1]
 
 
 @functools.cache
 def _secret(*of: str | int) -> bytes | None:
     """Return the secret; the arguments are the current settings that it depends on and serve as the memo key."""
-    found, wrong = _checked(cache_dir(), key_file(), not settings.CACHE_DIR, bool(settings.CACHE_SHARED))
+    found, wrong = _checked(not settings.CACHE_DIR, bool(settings.CACHE_SHARED))
     if wrong:
         log().warning("the disk cache is not used: %s", wrong)
     return found
 
 
-def _checked(folder: Path, key: Path, default: bool, shared: bool) -> tuple[bytes | None, str]:
+def _checked(default: bool, shared: bool) -> tuple[bytes | None, str]:
     """Return (secret, fault). Both are empty if nothing can be written there, as in a container's read-only home."""
     try:
+        folder = cache_dir()
         wrong = _folder_fault(folder, default, shared)
         if wrong:
             return None, wrong
-        if key.resolve().is_relative_to(folder.resolve()):
-            return None, f"its key {key} lies inside of it; set CACHE_KEY to a file elsewhere"
     except OSError:
         return None, ""
+    key: Path | str = "the user's data"
     try:
+        key = key_file()
+        if key.resolve().is_relative_to(folder.resolve()):
+            return None, f"its key {key} lies inside of it; set CACHE_KEY to a file elsewhere"
         data, wrong = _key_content(key, shared)
     except OSError as error:
-        if default:
+        if default and not os.path.lexists(key):
             return None, ""
         return None, f"its key cannot be kept in {key} ({error.strerror}); set CACHE_KEY to a file that you can write"
     return (None if wrong else hashlib.blake2b(data).digest()), wrong

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.cache import replace_file
+from tinsmith.core.private import data_dir
 from tinsmith.core.settings import settings
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # default values of an opt's fields, which are not written
@@ -81,7 +80,7 @@ def _opt(fields: dict[str, Any]) -> Opt:
 
 def place() -> Path:
     """Return the path of the file: ``BEAM_FILE``, else ``beam.txt`` in the user's data directory."""
-    return Path(settings.BEAM_FILE or Path(platformdirs.user_data_dir("tinsmith")) / "beam.txt")
+    return Path(settings.BEAM_FILE or data_dir() / "beam.txt")
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], Entry]:
@@ -105,8 +104,8 @@ def best(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
 
 def append(entry: Entry) -> None:
     """Append a line to the file in one write; do nothing if the file cannot be written."""
-    path = place()
     with contextlib.suppress(OSError):
+        path = place()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

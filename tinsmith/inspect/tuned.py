@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.program import begin, compile_kernel
 from tinsmith.codegen.roles import Axis, range_size
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.names import missing_attribute
 from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
@@ -83,6 +84,10 @@ class Tuned:
         given = UOp(Ops.PARAM, self.wanted.inner.dtype, (), (0, shape))
         (out,) = evaluate([self.wanted.value.substitute({self.wanted.inner: given})], {given: inner})
         return np.array(out, order="C")
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def __str__(self) -> str:
         lines = [f"{self.kernel.name} on {self.device}: {opts_text(list(self.opts))}"]

@@ -6,9 +6,9 @@ attached to its loops, and the finished program is checked by ``verify_program``
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -37,8 +37,8 @@ class Value:
         return f"<{self.number}: {self.op.name}>"
 
 
-class ProgramBuilder:
-    """A linear program, built one line at a time.
+class ProgramBuilder(Sequence[UOp]):
+    """A linear program, built one line at a time; as a sequence, the UOps of ``program()``.
 
     >>> g = ProgramBuilder()
     >>> out, x = (g.add("DEFINE_GLOBAL", dtypes.int32, arg=(n, f"data{n}", n == 0)) for n in (0, 1))
@@ -56,6 +56,22 @@ class ProgramBuilder:
 
     def __init__(self) -> None:
         self.values: list[Value] = []
+        self._finished: tuple[int, list[UOp]] = (0, [])  # lines that the UOps were made of, and these
+
+    def __len__(self) -> int:
+        return len(self.program())
+
+    @overload
+    def __getitem__(self, at: int) -> UOp: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[UOp]: ...
+
+    def __getitem__(self, at: int | slice) -> UOp | list[UOp]:
+        return self.program()[at]
+
+    def __iter__(self) -> Iterator[UOp]:
+        return iter(self.program())
 
     def add(self, op: Op | str, dtype: DType | None = None, vin: Iterable[Value] = (), arg: Any = None) -> Value:
         """Append one line and return its value.
@@ -90,7 +106,9 @@ class ProgramBuilder:
             ArgumentError: for operands of incompatible ops or dtypes, or a loop that is never closed.
             VerifyError: if the program breaks a rule of linear programs, with the line marked.
         """
-        return _Writer(self.values).run()
+        if self._finished[0] != len(self.values):
+            self._finished = len(self.values), _Writer(self.values).run()
+        return list(self._finished[1])
 
     @property
     def uops(self) -> list[UOp]:

@@ -1,8 +1,9 @@
-"""Python's arithmetic and comparison operators, mapped to ops of the op table."""
+"""Python's arithmetic and comparison operators, mapped to ops of the op table, and hints at misspelled attributes."""
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from tinsmith.core.names import missing_attribute
 from tinsmith.ir.ops import Op, Ops
 
 
@@ -10,6 +11,10 @@ class Operators:
     """Operator methods for two operands; the other operand may be a Python scalar."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> Self:
         raise NotImplementedError

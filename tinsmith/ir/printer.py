@@ -75,7 +75,7 @@ def _table_arg(n: UOp) -> str:
 
 # *** the tree of a kernel's tensor graph ***
 
-_REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
+REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
 # Ops with f(0, ...) = 0: zero padding commutes with them and may be pushed down to the leaves
 _KEEPS_ZERO = (
     Ops.NEG, Ops.SQRT, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV,
@@ -116,7 +116,7 @@ def tree_rows(sink: UOp, notes: Mapping[UOp, str] | None = None,
     for number, value in enumerate(sink.src):
         while value.op is Ops.RESHAPE:  # output memory is flat: a final RESHAPE changes nothing
             value = value.src[0]
-        text = f"STORE {_mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
+        text = f"STORE {mem_buffer(number, value, ShapeTracker.from_shape(value.shape))}"
         lines.append((value, f"{len(lines):3d} ━┳ {text}"))
         _branches(lines, seen, (value, ()), write)
     return lines
@@ -127,7 +127,7 @@ def _branches(lines: list[tuple[UOp, str]], seen: dict[State, int], root: State,
     stack: list[tuple[State, str, bool]] = [(root, "", True)]
     while stack:
         state, prefix, is_last = stack.pop()
-        (node, moves) = state = _collected(*state)
+        (node, moves) = state = collected(*state)
         branch = f"{prefix} {'┗' if is_last else '┣'}━"
         if state in seen:
             lines.append((node, f"{len(lines):3d} {branch}━ #{seen[state]}"))
@@ -139,7 +139,8 @@ def _branches(lines: list[tuple[UOp, str]], seen: dict[State, int], root: State,
         stack += [(c, below, i == 0) for i, c in enumerate(reversed(children))]
 
 
-def _collected(node: UOp, moves: Moves) -> State:
+def collected(node: UOp, moves: Moves) -> State:
+    """Return the node below the movement ops on top of ``node``, and these ops behind ``moves``."""
     while node.op.kind == "movement":
         node, moves = node.src[0], (*moves, node)
     return node, moves
@@ -154,18 +155,19 @@ def _tree_node(node: UOp, moves: Moves, notes: Mapping[UOp, str],
         seen = tracker(node, moves)
         if seen is not None:
             return _leaf(node, seen), []
-    elif not moves or (node.op.elementwise and _may_push(node, moves)):
+    elif not moves or (node.op.elementwise and may_push(node, moves)):
         return f"{_inner(node)} {notes.get(node, '')}".rstrip(), [(s, moves) for s in node.src]
     return f"{moves[0].op.name} {argument_text(moves[0].arg)}", [(node, moves[1:])]
 
 
-def _may_push(node: UOp, moves: Moves) -> bool:
+def may_push(node: UOp, moves: Moves) -> bool:
+    """Return True if ``moves`` on an elementwise node are the same moves on what it reads."""
     return node.op in _KEEPS_ZERO or all(m.op not in (Ops.PAD, Ops.UNWINDOW) for m in moves)
 
 
 def _inner(node: UOp) -> str:
     if node.op is Ops.REDUCE:
-        return f"{_REDUCE_NAME.get(node.arg[0].name, node.arg[0].name)} {node.arg[1]}"
+        return f"{REDUCE_NAME.get(node.arg[0].name, node.arg[0].name)} {node.arg[1]}"
     if node.op.kind == "cast":
         return f"{node.op.name} {node.dtype!r}"
     return node.op.name if node.arg is None else f"{node.op.name} {argument_text(node.arg)}"
@@ -173,12 +175,13 @@ def _inner(node: UOp) -> str:
 
 def _leaf(node: UOp, tracker: ShapeTracker) -> str:
     if node.op is Ops.PARAM:
-        return f"LOAD {_mem_buffer(node.arg[0], node, tracker)}"
+        return f"LOAD {mem_buffer(node.arg[0], node, tracker)}"
     name = short(node) if node.op is Ops.BIND else f"{node.op.name} {argument_text(node.arg)}"
     return f"{name} st={tracker}"
 
 
-def _mem_buffer(number: int, value: UOp, tracker: ShapeTracker) -> str:
+def mem_buffer(number: int, value: UOp, tracker: ShapeTracker) -> str:
+    """Return the tutorials' text of a kernel's buffer."""
     return f"MemBuffer(idx={number}, dtype={value.dtype.scalar!r}, st={tracker})"
 
 

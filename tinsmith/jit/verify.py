@@ -64,7 +64,7 @@ def _compare_state(name: str, tensors: Sequence[Tensor], before: Sequence[tuple[
 
 
 def _value(leaf: Any) -> Any:
-    return (leaf.numpy(), leaf.dtype) if isinstance(leaf, Tensor) else leaf
+    return (leaf._array(), leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
 def _error(name: str, what: str, how: str) -> JitError:

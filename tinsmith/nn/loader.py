@@ -85,7 +85,7 @@ class Windows(Sequence[Any]):
 
     def __init__(self, data: Any, length: int, stride: int = 1) -> None:
         found = data if isinstance(data, np.ndarray) else _Columns(data).leaves[0]
-        self.data = found.numpy() if isinstance(found, Tensor) else found
+        self.data = found._array() if isinstance(found, Tensor) else found
         self.length = integer("Windows", "length", length, least=1)
         self.stride = integer("Windows", "stride", stride, least=1)
         if self.data.ndim != 1 or len(self.data) <= length:
@@ -302,10 +302,7 @@ class DataLoader:
         batches = self._batches(self._order(), device_name(self.device))
         if not self.progress:
             return batches
-        try:
-            bar = importlib.import_module("tqdm.auto").tqdm
-        except ImportError:
-            raise ArgumentError("DataLoader", "progress=True needs tqdm", "pip install 'tinsmith[data]'") from None
+        bar = importlib.import_module("tqdm.auto").tqdm  # at its first use: importing tinsmith stays fast
         shown = bar(batches, desc=self.progress if isinstance(self.progress, str) else None, total=len(self))
         return iter(shown)
 

@@ -49,12 +49,12 @@ def numpy_save(tensors: Tensor | Mapping[str, Tensor], fn: str | os.PathLike[str
     """
     with open(fn, "wb") as file:
         if isinstance(tensors, Tensor):
-            np.save(file, tensors.numpy(), allow_pickle=False)
+            np.save(file, tensors._array(), allow_pickle=False)
             return
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, tensor in tensors.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as part:
-                    np.lib.format.write_array(part, tensor.numpy(), allow_pickle=False)
+                    np.lib.format.write_array(part, tensor._array(), allow_pickle=False)
 
 
 def _array(file: Tensor, what: str) -> Tensor:

@@ -222,7 +222,7 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
         realize_tensors(list(tensors.values()))
     package = importlib.import_module("safetensors.numpy")  # at its first use: importing tinsmith stays fast
     values = {name: value_of(t) if 0 not in t.shape else None for name, t in tensors.items()}
-    arrays = {name: np.require(tensors[name].numpy() if uop is None else seen_on_host(uop), requirements="C")
+    arrays = {name: np.require(tensors[name]._array() if uop is None else seen_on_host(uop), requirements="C")
               for name, uop in values.items()}  # written from where they lie: a copy of all would double the memory
     with _beside(os.path.abspath(fn)) as temporary:
         package.save_file(arrays, temporary, metadata)

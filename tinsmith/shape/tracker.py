@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.errors import AxisError, ShapeError
+from tinsmith.core.names import missing_attribute
 from tinsmith.core.sint import SInt, symbol
 from tinsmith.shape.bounds import Bounds, Shape
 from tinsmith.shape.compose import compose
@@ -170,6 +171,54 @@ class ShapeTracker:
             address, valid = view.index(view.unflatten(address), valid)
         valid = _simple(valid)
         return _simple(address), bool(valid) if isinstance(valid, int) else valid
+
+    def real_strides(self, ignore_valid: bool = False) -> tuple[SInt | None, ...]:
+        """Return the step in memory along each axis; None where it is not one number.
+
+        Along a padded axis there is none either, unless ``ignore_valid``: the padding has no address.
+
+        >>> ShapeTracker.from_shape((2, 3)).permute((1, 0)).real_strides()
+        (1, 3)
+        >>> padded = ShapeTracker.from_shape((2, 3)).pad(((0, 0), (1, 0)))
+        >>> padded.real_strides(), padded.real_strides(ignore_valid=True)
+        ((3, None), (3, 1))
+        """
+        views = self.simplify().views
+        if len(views) > 1:
+            return (None,) * len(self.shape)
+        strides = views[0].strides
+        return tuple(None if not ignore_valid and self.axis_is_masked(axis) else stride
+                     for axis, stride in enumerate(strides))
+
+    def real_size(self) -> SInt:
+        """Return the number of elements that memory must have: the last address read, plus one.
+
+        >>> ShapeTracker.from_shape((2, 3)).pad(((1, 1), (0, 0))).real_size()
+        6
+        >>> ShapeTracker.from_shape((4, 6)).shrink(((1, 3), (2, 5))).real_size()
+        17
+        """
+        first = self.views[0]
+        if any(isinstance(s, int) and s == 0 for s in self.shape):
+            return 0
+        last: SInt = first.offset
+        for (begin, end), stride, size in zip(first.bounds, first.strides, first.shape):
+            if isinstance(size, int) and isinstance(begin, int) and isinstance(end, int) and end <= begin:
+                return 0  # nothing but padding
+            last = last + ((end - 1) * stride if not isinstance(stride, int) or stride > 0 else begin * stride)
+        return last + 1
+
+    def unit_stride_axes(self, ignore_valid: bool = False) -> list[int]:
+        """Return the axes along which neighbours lie side by side in memory.
+
+        >>> ShapeTracker.from_shape((2, 3)).unit_stride_axes()
+        [1]
+        """
+        return [axis for axis, stride in enumerate(self.real_strides(ignore_valid)) if stride == 1]
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
 
     def axis_is_masked(self, axis: int) -> bool:
         """Return True if the index along ``axis`` can decide whether an element is padding.

@@ -254,6 +254,10 @@ class TensorBase(metaclass=WithModes):
         Raises:
             KernelError: if the kernel that computes them failed.
         """
+        return self._array()
+
+    def _array(self) -> np.ndarray[Any, Any]:
+        """Return the values in the tensor's own dtype; under compat ``numpy`` widens some."""
         if 0 in self.shape:
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
         if files.on_disk(self._device):
@@ -384,7 +388,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         if value is self.uop or 0 in self.shape:
             return
         if files.on_disk(self._device):
-            files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
+            files.write(self.uop, type(self)._wrap(value, value.device or "CPU")._array())
             return self._note_write()
         with writing(self):
             self._record_write(value)

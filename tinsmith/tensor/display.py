@@ -86,7 +86,7 @@ def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
     """
     size: int = t.uop.size
     if 0 in t.shape or (size <= FEW and _is_quick(t.uop, t._device)):
-        return t.numpy()
+        return t._array()
     if files.on_disk(t._device):
         return None
     known = known_value(t.uop)
@@ -95,7 +95,7 @@ def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
     buffer = known.base.arg
     buffer.check()
     addressed = buffer.layout is None and not recorders and buffer.host_view() is not None
-    return seen_on_host(known) if addressed else t.numpy() if size <= SEEN else None
+    return seen_on_host(known) if addressed else t._array() if size <= SEEN else None
 
 
 def _is_data(uop: UOp) -> bool:

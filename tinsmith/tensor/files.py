@@ -91,7 +91,7 @@ def moved(tensor: TensorBase, target: str) -> UOp:
     if on_disk(target):
         out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)  # type: ignore[attr-defined]
         if 0 not in tensor.shape:
-            values(out)[...] = tensor.numpy()
+            values(out)[...] = tensor._array()
         return out
     if 0 in tensor.shape:
         return UOp.const(tensor.dtype, 0).expand_to(tensor.shape)

@@ -42,7 +42,7 @@ class Hashing:
             raise ArgumentError("keccak", f"unknown function {cfg!r}", f"one of {', '.join(_FUNCTIONS)}")
         if not self.ndim:
             raise ShapeError("keccak", "a 0-d tensor has no last axis", ".reshape(1)")
-        rows = np.ascontiguousarray(self.numpy())
+        rows = np.ascontiguousarray(self._array())
         lines = rows.reshape(-1, rows.shape[-1])
         digests = [np.frombuffer(_FUNCTIONS[cfg](line.tobytes()), np.uint8) for line in lines]
         size = len(_FUNCTIONS[cfg](b""))
@@ -57,7 +57,7 @@ class Hashing:
         >>> Tensor(b"Hello World!").hash().shape
         (16,)
         """
-        data = np.ascontiguousarray(self.numpy()).tobytes()
+        data = np.ascontiguousarray(self._array()).tobytes()
         while True:
             parts = [data[i : i + _CHUNK] for i in range(0, max(len(data), 1), _CHUNK)]
             data = b"".join(hashlib.shake_128(p.ljust(_CHUNK, b"\0")).digest(16) for p in parts)

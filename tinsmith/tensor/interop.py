@@ -85,7 +85,7 @@ class Interop:
             if array is None:  # a dense copy on that device
                 return self.clone().realize().__dlpack__(stream=stream)
             Device[self._device].hand_over(stream)
-        return dlpack.capsule(self.numpy() if array is None else array, self.dtype, place)
+        return dlpack.capsule(self._array() if array is None else array, self.dtype, place)
 
     def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The values as a NumPy array: of their memory itself, which is not to be written, where the host can read it.
@@ -103,7 +103,7 @@ class Interop:
             wanted = "" if dtype is None else f" as {np.dtype(dtype).name}"
             raise ArgumentError("asarray", f"copy=False, but NumPy cannot look at the memory of {self.dtype!r} on "
                                 f"{self.device}{wanted}", "copy=None")
-        values = self.numpy() if seen is None else seen
+        values = self._array() if seen is None else seen
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __buffer__(self: Tensor, flags: int) -> memoryview:
@@ -126,7 +126,7 @@ class Interop:
         return found
 
     def __bytes__(self: Tensor) -> bytes:
-        return self.numpy().tobytes()
+        return self._array().tobytes()
 
     def _memory(self: Tensor) -> np.ndarray[Any, Any] | None:
         """The tensor's values over the memory that holds them, computed if need be."""

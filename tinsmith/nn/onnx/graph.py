@@ -65,6 +65,7 @@ def value_of(proto: Any, folder: str = "") -> Any:
     """
     if proto.data_type != STRING and proto.data_type not in DTYPES:
         raise FileFormatError("OnnxRunner", f"{proto.name!r} is of element type {proto.data_type}", "numbers or text")
+    _check_sizes(proto.name, proto.dims)
     try:
         array = package().numpy_helper.to_array(proto, folder)
         if proto.data_type == STRING:
@@ -73,6 +74,13 @@ def value_of(proto: Any, folder: str = "") -> Any:
         return noted(constant(array if array.dtype == dtype.numpy else array.astype(dtype.numpy)), proto.data_type)
     except Exception as error:  # data of a damaged model fail in ways of their own
         raise FileFormatError("OnnxRunner", f"the data of {proto.name!r}: {error!r:.200}", "a complete file") from None
+
+
+def _check_sizes(name: str, dims: Sequence[int]) -> None:
+    """Refuse a shape that no tensor has; NumPy would take one negative size for the rest of the elements."""
+    if any(n < 0 for n in dims):
+        raise FileFormatError("OnnxRunner", f"{name!r} has the shape {tuple(dims)}: a negative size",
+                              "a complete file, with sizes of at least 0")
 
 
 class Model:
@@ -226,13 +234,17 @@ def attribute_of(proto: Any, model: Model) -> Any:
 
 def _dense(proto: Any, model: Model) -> Tensor:
     values, places = value_of(proto.values, model.folder).numpy(), value_of(proto.indices, model.folder).numpy()
-    if np.prod([float(n) for n in proto.dims]) > 1 << 28:
-        raise FileFormatError("OnnxRunner", f"a sparse constant of shape {tuple(proto.dims)}", "a smaller one")
-    out = np.zeros(tuple(proto.dims), values.dtype)
-    if places.ndim == 1:
-        out.reshape(-1)[places] = values
-    else:
-        out[tuple(places.T)] = values
+    shape, name = tuple(proto.dims), proto.values.name
+    _check_sizes(name, shape)
+    if np.prod([float(n) for n in shape]) > 1 << 28:
+        raise FileFormatError("OnnxRunner", f"a sparse constant of shape {shape}", "a smaller one")
+    out = np.zeros(shape, values.dtype)
+    sizes = (out.size,) if places.ndim == 1 else shape
+    places = places.reshape(-1, 1) if places.ndim == 1 else places
+    if places.shape != (values.size, len(sizes)) or ((places < 0) | (places >= sizes)).any():
+        raise FileFormatError("OnnxRunner", f"the sparse constant {name!r} of shape {shape} has places outside of it",
+                              "a complete file")
+    (out.reshape(-1) if len(sizes) == 1 else out)[tuple(places.T)] = values.reshape(-1)
     return constant(out)
 
 

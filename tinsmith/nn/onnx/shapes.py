@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ShapeError
 from tinsmith.nn.onnx.values import DTYPES, axis_of, constant, ints, known, number
 from tinsmith.tensor.tensor import Tensor
 
@@ -135,6 +136,8 @@ Scatter = ScatterElements
 
 def Expand(x: Tensor, shape: Any) -> Tensor:
     wanted = ints(shape)
+    if any(n < 0 for n in wanted):
+        raise ShapeError("Expand", f"shape {tuple(wanted)} has a negative size", "sizes of at least 0")
     own = (1,) * (len(wanted) - x.ndim) + tuple(x.shape)
     wanted = [1] * (len(own) - len(wanted)) + wanted
     return x.reshape(own).expand(tuple(w if s == 1 else s for s, w in zip(own, wanted)))

@@ -12,7 +12,6 @@ from tinsmith.nn.optim.base import Optimizer, Params
 from tinsmith.tensor.arguments import flag, number
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import expand_uop, same_device
-from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -271,7 +270,8 @@ class Adagrad(Optimizer):
         start = number("Adagrad", "initial_accumulator_value", initial_accumulator_value, 0)
         self.count = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
         self.sums = self.state_like()
-        realize_tensors([self.count, *(t.assign(t + start) for t in self.sums if start)])
+        for total in self.sums if start else ():
+            total.assign(total + start)
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         rate = self.lr / (1 + self.count * self.lr_decay) if self.lr_decay else self.lr

@@ -2,13 +2,19 @@
 from __future__ import annotations
 
 import inspect
+import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
 from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, shown
 from tinsmith.tensor.backward import Backward
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from tinsmith.inspect.planning import Plan
 
 Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
+_with_memory: Final[weakref.WeakSet[Optimizer]] = weakref.WeakSet()  # no attribute, which a capture would go by
 _FIXED: Final = ("params", "master_weights")  # of a group: the optimizer's state is of their shapes
 
 
@@ -68,13 +75,9 @@ class Optimizer:
         if not self.params:
             raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
         self.device = self.params[0].device
+        for p in [*self.params, *self.buffers]:
+            _fill(p)
         vars(self)["lr"] = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
-        realize_tensors([*self.params, *self.buffers, self.lr])
-        seen: set[Any] = set()
-        for p in [*self.params, *self.buffers]:  # equal constants are one node: here they become tensors of their own
-            if p.uop in seen:
-                p.replace(Tensor(p.numpy()).shard_like(p)).realize()
-            seen.add(p.uop)
         self.maximize = flag(type(self).__name__, "maximize", maximize)
         wanted = flag(type(self).__name__, "master_weights", master_weights)
         self.master_weights = [_master(p) if wanted and _is_narrow(p.dtype) else None for p in self.params]
@@ -144,8 +147,8 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
 
     def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
-        """A realized zero tensor for every parameter, in parts where the parameter is and of its shape; float32 where
-        the parameter is a 16-bit float."""
+        """Return a zero tensor for every parameter, in parts where the parameter is and of its shape; float32 where
+        the parameter is a 16-bit float. The first step computes them."""
         out = []
         for p in self.params:
             kind = dtype or (dtypes.float32 if _is_narrow(p.dtype) else p.dtype)
@@ -153,14 +156,24 @@ class Optimizer:
             made = Tensor(zeros, requires_grad=False)
             out.append(made.shard_like(p) if zeros.shape == p.shape else made.to(p.device))
             note_name(out[-1], called(p))
-        realize_tensors(out)
         return out
 
     def _scalar(self, value: float, shape: tuple[int, ...] = (1,)) -> Tensor:
-        """One number in memory, as state."""
-        made = Tensor(np.full(shape, value, np.float32), device=self.device, requires_grad=False)
-        realize_tensors([made])
-        return made
+        """Return a tensor of one number, as state."""
+        return Tensor(np.full(shape, value, np.float32), device=self.device, requires_grad=False)
+
+    def _take_memory(self) -> None:
+        """Compute parameters and state, before the first step: making an optimizer runs no program."""
+        if self in _with_memory:
+            return
+        _with_memory.add(self)
+        statistics = {id(b) for b in self.buffers}  # what the loss has written to them is part of the step's program
+        realize_tensors([t for t in held_tensors(self) if id(t) not in statistics])
+        seen: set[Any] = set()
+        for t in [*self.params, *(m for m in self.master_weights if m is not None)]:
+            if t.uop in seen:  # equal constants are one node: here they become tensors of their own
+                t.replace(Tensor(t._array()).shard_like(t)).realize()
+            seen.add(t.uop)
 
     def momentum_in_memory(self) -> Tensor:
         """``momentum`` or ``b1`` as a tensor of one number, which it becomes: captured steps read what it holds.
@@ -197,6 +210,7 @@ class Optimizer:
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
         """
+        self._take_memory()
         before = [] if skip is None else [(t, t._copy()) for t in held_tensors(self)]
         grads = [p.grad for p in self.params]
         missing = [p for p, g in zip(self.params, grads) if g is None]
@@ -225,7 +239,7 @@ class Optimizer:
 
     def plan(self, skip: Tensor | None = None, memory_budget: float | str | None = None) -> Plan:
         """What ``step`` will take: time, traffic and memory of the program for parameters, state and losses. Nothing is
-        run or changed; docs/plan.md reads one aloud.
+        run or changed, once parameters and state have memory; docs/plan.md reads one aloud.
 
         >>> from tinsmith.nn.optim import SGD
         >>> w = Tensor([[1., 2.], [3., 4.]])
@@ -239,6 +253,7 @@ class Optimizer:
             memory_budget: what the program may take on each device, such as ``"2GB"``; ``step`` goes by the setting
                 ``MEMORY_BUDGET``.
         """
+        self._take_memory()
         held = [(t, t.uop, t._shared, None if t._shared is None else t._shared.storage.value)
                 for t in held_tensors(self)]
         try:
@@ -268,9 +283,26 @@ def _is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.itemsize <= 2
 
 
+def _fill(t: Tensor) -> None:
+    """Give a constant on one device memory of its own, filled by the host: no program runs.
+
+    So the first step is the same program as those that follow, and equal constants, one node, are tensors apart.
+    """
+    base = t.uop.base
+    moved = {n.op for n in toposort(t.uop) if n is not base}
+    if base.op is not Ops.CONST or not moved <= {Ops.RESHAPE, Ops.EXPAND} or t._shared is not None:
+        return
+    device = t.device
+    if isinstance(device, tuple) or Device[device].persistent or not all(isinstance(n, int) and n for n in t.shape):
+        return
+    buffer = Buffer(Device.canonicalize(device), math.prod(t.shape), t.dtype)
+    buffer.copyin(np.full(buffer.size, base.arg, t.dtype.numpy).view(np.uint8).data)
+    t.replace(t._new(UOp(Ops.BUFFER, t.dtype, (), buffer).reshape(t.shape)))
+
+
 def _master(p: Tensor) -> Tensor:
     """The float32 copy of a parameter, in parts where the parameter is."""
-    found = p.detach().cast(dtypes.float32).realize()
+    found = p.detach().cast(dtypes.float32)
     found.requires_grad = False
     note_name(found, called(p))
     return found
@@ -363,6 +395,10 @@ class OptimizerGroup(Optimizer):
 
     def __getitem__(self, number: int) -> Optimizer:
         return self.optimizers[number]
+
+    def _take_memory(self) -> None:
+        for o in self.optimizers:
+            o._take_memory()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
         """The tensors of all optimizers' steps."""

@@ -1,0 +1,174 @@
+"""tinygrad's device protocol over ours: allocators with ``_alloc`` and ``_copyin``, devices of four or five parts.
+
+There, memory is copied whole, a compiler may write the source, and a program is made of a name and a binary and called
+with the blocks of memory themselves.
+"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinsmith.backend import device as ours
+from tinsmith.backend.memory import Buffer, BufferSpec
+from tinsmith.codegen.launch import Launch
+from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import UOp
+
+_NO_WISHES = BufferSpec()
+
+
+class Allocator(ours.Allocator):
+    """Memory by tinygrad's methods: ``_alloc(size, options)``, ``_copyin(dest, src)``, ``_copyout(dest, src)`` and
+    ``_free(opaque, options)``. A subclass may have ours instead, which take the byte to begin at."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let ``copyin(dest, src)`` and ``copyout(dest, src)``, the names of 2024, be the methods of today."""
+        super().__init_subclass__(**kwargs)
+        for name in ("copyin", "copyout"):
+            own = vars(cls).get(name)
+            if own is not None and len(inspect.signature(own).parameters) == 3:  # with self
+                setattr(cls, f"_{name}", own)
+                delattr(cls, name)
+
+    def __init__(self, dev: Any = None, **_: Any) -> None:
+        self.dev = dev
+        self._blocks: dict[int, tuple[Any, int]] = {}  # each block that is in use, and its bytes
+
+    def _alloc(self, size: int, options: BufferSpec) -> Any:
+        raise NotImplementedError("_alloc")
+
+    def _free(self, opaque: Any, options: BufferSpec) -> None:
+        """Give a block back."""
+
+    def _copyin(self, dest: Any, src: memoryview) -> None:
+        raise NotImplementedError("_copyin")
+
+    def _copyout(self, dest: memoryview, src: Any) -> None:
+        raise NotImplementedError("_copyout")
+
+    def alloc(self, nbytes: int) -> Any:
+        return self.alloc_as(nbytes, _NO_WISHES)
+
+    def alloc_as(self, nbytes: int, options: BufferSpec) -> Any:
+        if type(self).alloc is not Allocator.alloc:
+            return self.alloc(nbytes)
+        block = self._alloc(nbytes, options)
+        self._known()[id(block)] = block, nbytes
+        return block
+
+    def free(self, opaque: Any) -> None:
+        if self._known().pop(id(opaque), None) is not None:
+            self._free(opaque, _NO_WISHES)
+
+    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
+        """Write a part of a block; by way of all of it where the part is not the whole."""
+        if self._is_all_of(opaque, offset, source.nbytes):
+            return self._copyin(opaque, source)
+        whole = self._whole(opaque)
+        whole[offset : offset + source.nbytes] = source.cast("B")
+        return self._copyin(opaque, memoryview(whole))
+
+    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
+        """Read a part of a block; by way of all of it where the part is not the whole."""
+        if self._is_all_of(opaque, offset, target.nbytes):
+            return self._copyout(target, opaque)
+        target.cast("B")[:] = memoryview(self._whole(opaque))[offset : offset + target.nbytes]
+        return None
+
+    def _known(self) -> dict[int, tuple[Any, int]]:
+        """The blocks in use, also of a subclass whose ``__init__`` does not call ours."""
+        found: dict[int, tuple[Any, int]] = vars(self).setdefault("_blocks", {})
+        return found
+
+    def _bytes(self, opaque: Any) -> int:
+        return self._known()[id(opaque)][1]
+
+    def _is_all_of(self, opaque: Any, offset: int, nbytes: int) -> bool:
+        return offset == 0 and nbytes == self._bytes(opaque)
+
+    def _whole(self, opaque: Any) -> bytearray:
+        out = bytearray(self._bytes(opaque))
+        self._copyout(memoryview(out), opaque)
+        return out
+
+
+class _Source(Renderer):
+    """The source that a compiler writes with ``render(name, uops)``."""
+
+    def __init__(self, target: Target, compiler: Any) -> None:
+        super().__init__(target)
+        self.compiler = compiler
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        text: str = self.compiler.render(name, program)
+        return text
+
+
+class _Program(ours.Program):
+    """A program made of a name and a binary, called with blocks of memory."""
+
+    def __init__(self, device: Compiled, make: Callable[..., Any], kernel: Launch, binary: bytes) -> None:
+        super().__init__(kernel, binary)
+        self.device, self.inner = device, make(kernel.symbol, binary)
+
+    def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
+        sizes = {"global_size": _three(self.kernel.grid), "local_size": _three(self.kernel.block)}
+        sizes = sizes if self.kernel.grid else {}
+        parts = [self.device.part(b) for b in buffers]
+        self.inner(*(block for block, _ in parts), vals=tuple(variables), **sizes)
+        for buffer, (block, borrowed) in zip(buffers, parts):
+            if borrowed:
+                self.device.put_back(buffer, block)
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, ...]:
+    return (*sizes, *[1] * (3 - len(sizes)))
+
+
+class Compiled(ours.Compiled):
+    """A device of ours, or one of tinygrad's: (name, allocator, compiler, runtime) with a compiler that writes the
+    source itself, by ``render(name, uops)``; (name, allocator, renderer, compiler, runtime) with a renderer of ours.
+
+    A device of tinygrad's calls ``runtime(name, binary)``, and what that returns with the blocks of memory, the values
+    of variables as ``vals=``, and ``global_size=`` and ``local_size=`` where the kernel has threads.
+    """
+
+    def __init__(self, device: str, allocator: Any, compiler: Any, runtime: Any, *others: Any, renderer: Any = None,
+                 **unknown: Any) -> None:
+        if isinstance(compiler, (list, tuple)) or unknown:
+            raise ArgumentError("Compiled", "a list of renderers and a program made of a TinyELF are not known here",
+                                "Compiled(device, allocator, renderer, compiler, runtime): docs/new_accelerator.md")
+        theirs = True
+        if isinstance(compiler, Renderer):
+            renderer, compiler, runtime = compiler, runtime, others[0]
+        elif callable(getattr(compiler, "render", None)):
+            renderer = _Source(Target(device.split(":")[0].lower()), compiler)
+        else:
+            theirs, renderer = False, next(iter(others), renderer)
+        super().__init__(device, allocator, compiler, self._made_by(runtime) if theirs else runtime, renderer)
+
+    def _made_by(self, runtime: Callable[..., Any]) -> Callable[[Launch, bytes], ours.Program]:
+        return lambda kernel, binary: _Program(self, runtime, kernel, binary)
+
+    def part(self, buffer: Buffer) -> tuple[Any, bool]:
+        """Return a buffer's memory as one block, and True if it is a copy, of a part that has no block of its own."""
+        block, offset = buffer.opaque, buffer.offset
+        allocator: Any = self.allocator
+        if not offset:
+            return block, False
+        if hasattr(allocator, "_offset"):
+            return allocator._offset(block, buffer.nbytes, offset), False
+        data = bytearray(buffer.nbytes)
+        allocator.copyout(memoryview(data), block, offset)
+        copied = allocator.alloc(buffer.nbytes)
+        allocator.copyin(copied, 0, memoryview(data))
+        return copied, True
+
+    def put_back(self, buffer: Buffer, block: Any) -> None:
+        """Write the copy that ``part`` made to where it is from."""
+        data = bytearray(buffer.nbytes)
+        self.allocator.copyout(memoryview(data), block, 0)
+        self.allocator.copyin(buffer.opaque, buffer.offset, memoryview(data))
+        self.allocator.free(block)
