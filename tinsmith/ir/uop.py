@@ -272,6 +272,8 @@ class UOp(Operators):
 
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
         if not isinstance(other, UOp):
+            if self.dtype is dtypes.index and type(other) not in (int, bool, float) and hasattr(other, "uop"):
+                return NotImplemented  # type: ignore[no-any-return]  # beside a tensor, whose operator takes it
             other = self._lift(other)
         elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size beside values
             other = other.cast(self.dtype).expand_to(self.shape)

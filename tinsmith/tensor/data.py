@@ -44,6 +44,14 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
 
 
+def from_size(size: UOp, dtype: DType | None = None) -> UOp:
+    """Return a symbolic integer as a value of ``dtype``: by default the default int, or int64 if its bounds need it."""
+    if dtype is None:
+        small = dtypes.default_int.min <= size.vmin and size.vmax <= dtypes.default_int.max
+        dtype = dtypes.default_int if small else dtypes.int64
+    return size.cast(dtype)
+
+
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if isinstance(data, np.ndarray):
         return _numeric(data, data)

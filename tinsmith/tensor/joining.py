@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.sizes import size_text, value_of_size
-from tinsmith.tensor.arguments import choice, integer, integers
+from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device
+from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device, symbolic_size
 from tinsmith.tensor.slices import box
 from tinsmith.tensor.storage import SLICE
 
@@ -84,12 +85,14 @@ class Joining:
         """
         d, whole = axis_and_size("split", self, dim)
         total = value_of_size(whole)  # how many parts there are depends on it
+        lengths: list[Any]
         if isinstance(sizes, (tuple, list)):
-            lengths = list(integers("split", "a part's size", sizes, least=0))
+            lengths = [symbolic_size("split", s) if isinstance(s, UOp) else
+                       integer("split", "a part's size", s, least=0) for s in sizes]
         else:
             size = integer("split", "the parts' size", sizes, least=1)
             lengths = [min(size, total - b) for b in range(0, max(total, 1), size)]
-        if sum(lengths) != total:
+        if value_of_size(sum(lengths)) != total:
             raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}",
                              f"sizes that sum to {total}")
         out, begin = [], 0

@@ -437,4 +437,4 @@ class Random:
 
 def _kaiming(op: str, shape: tuple[Any, ...], a: float) -> float:
     a = number(op, "a", a)
-    return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(sizes(op, shape)[1:]), 1))
+    return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(_fixed_sizes(op, shape)[1:]), 1))
