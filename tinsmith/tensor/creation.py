@@ -14,7 +14,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import check_bound, size_text
 from tinsmith.tensor import files
 from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
-from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.base import TensorBase, device_name, leaf
 from tinsmith.tensor.data import check_range, from_size
 from tinsmith.tensor.helpers import constant, product, sizes, symbolic_size
 
@@ -143,6 +143,7 @@ class Creation:
         [0.0, 0.5, 1.0]
         """
         steps = integer("linspace", "the number of steps", steps, least=0)
+        start, stop = (v.item() if isinstance(v, TensorBase) else v for v in (start, stop))
         start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if kind.is_int:
@@ -150,9 +151,13 @@ class Creation:
         wide = kind if kind is dtypes.float64 else dtypes.float32
         if steps < 2:
             return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
-        line = _line(steps, start, (stop - start) / (steps - 1), wide)
-        at_end = UOp.iota(steps).eq(steps - 1)
-        return cls._made(at_end.where(line.const_like(stop), line).cast(kind), device, requires_grad)
+        if kind.is_int:  # cut off towards 0, after exact arithmetic
+            total = UOp.iota(steps, dtypes.int64) * int(stop - start) + int(start) * (steps - 1)
+            line = total.lt(0).where((total * -1) // (steps - 1) * -1, total // (steps - 1))
+        else:  # as PyTorch, each half from its own end
+            step, place = (stop - start) / (steps - 1), UOp.iota(steps).cast(wide)
+            line = UOp.iota(steps).lt(steps // 2).where(place * step + start, (place - (steps - 1)) * step + stop)
+        return cls._made(line.cast(kind), device, requires_grad)
 
     @classmethod
     def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,

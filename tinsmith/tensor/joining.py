@@ -29,7 +29,7 @@ class Joining:
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Tensors end to end along an axis.
+        """Tensors end to end along an axis. One of shape (0,) fits any others, as in PyTorch: it counts for the dtype.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -37,11 +37,15 @@ class Joining:
         Raises:
             ShapeError: if they differ in more than the size of that axis.
         """
+        if isinstance(self, (tuple, list)) and len(others) == 1 and isinstance(others[0], int):
+            others, dim = (), others[0]
         parts = _listed("cat", self, others)
-        first = parts[0]
+        first = next((t for t in parts if t.shape != (0,)), parts[0])
         if not first.ndim:
             raise ShapeError("cat", "0-d tensors have no axis to join along", "stack")
         d = axis_of("cat", first, dim)
+        empty = (*first.shape[:d], 0, *first.shape[d + 1 :])
+        parts = [t.reshape(empty) if t.shape == (0,) else t for t in parts]
         for n, t in enumerate(parts):
             if t.ndim != first.ndim:
                 raise ShapeError("cat", f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: "

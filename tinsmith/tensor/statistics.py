@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+_COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
 class LeastAndGreatest(NamedTuple):
     """What ``aminmax`` returns."""
 
@@ -261,12 +264,16 @@ class Statistics:
         """
         return self.sub(other).reshape(-1).norm(p)
 
-    def cdist(self: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
+    def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
         """The p-norms of the differences of every two rows.
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
+
+        Args:
+            compute_mode: of PyTorch's, which says how to compute; there is one way here.
         """
+        choice("cdist", "compute_mode", compute_mode, _COMPUTE_MODES)
         y = operand("cdist", x2, self)
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
