@@ -7,7 +7,7 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.names import guide, unknown
+from tinsmith.core.names import guide, hint_at_gradients, unknown
 from tinsmith.core.settings import Context
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
@@ -23,6 +23,7 @@ __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "
 from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
+hint_at_gradients()
 einops.install()
 endings.append(lambda trace: viz.ending.finish(trace))
 

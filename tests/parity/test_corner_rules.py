@@ -108,7 +108,8 @@ def test_convolutions_without_a_batch() -> None:
 def test_empty_lines_in_cat() -> None:
     x, none = random(2, 3), np.zeros(0, np.float32)
     for dim in (0, 1, -1):
-        compare(lambda a, b: Tensor.cat(a, b, a, dim=dim), lambda a, b: torch.cat([a, b, a], dim), none, x)
+        compare(lambda a, b, dim=dim: Tensor.cat(a, b, a, dim=dim), lambda a, b, dim=dim: torch.cat([a, b, a], dim),
+                none, x)
     assert Tensor.cat(Tensor([]), Tensor([[1, 2]])).dtype is dtypes.float32
     assert Tensor.cat(Tensor([]), Tensor([])).shape == (0,) and Tensor.cat([Tensor(x), Tensor(x)], 1).shape == (2, 6)
     with pytest.raises(RuntimeError, match="numbers of axes differ"):
