@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tinsmith.compat.names import METHODS
+from tinsmith.core.dtypes import to_dtype
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.names import guided
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.data import Wrapping
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -87,12 +90,32 @@ def _pool(name: str, *order: str) -> Callable[..., Any]:
     return method
 
 
-def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
+def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> Any:
     """A maker that takes an argument about memory, which is none before anything is realized."""
-    def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(argument, None)
-        return _OURS[name].__func__(cls, *args, **kwargs)  # type: ignore[no-any-return]
-    return classmethod(method)
+        ours = _OURS[name]
+        return (of or getattr(ours, "__func__", ours))(owner, *args, **kwargs)
+    return method if name.endswith("_like") else classmethod(method)
+
+
+def _cut_off(name: str) -> Callable[..., Tensor]:
+    def draw(cls: type[Tensor], *shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
+        """Integers are floats cut off; ours are refused."""
+        whole = dtype is not None and to_dtype(dtype).is_int
+        found: Tensor = _OURS[name].__func__(cls, *shape, dtype=None if whole else dtype, **kwargs)
+        return found.cast(dtype) if whole else found
+    return draw
+
+
+def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: Any = None,
+             **kwargs: Any) -> Tensor:
+    """Integers are floats from 0 on, cut off and moved to ``low``; ours are refused."""
+    ours = _OURS["uniform"].__func__
+    if dtype is None or not to_dtype(dtype).is_int:
+        return ours(cls, *shape, low=low, high=high, dtype=dtype, **kwargs)  # type: ignore[no-any-return]
+    found: Tensor = ours(cls, *shape, low=0.0, high=high - low, **kwargs).cast(dtype)
+    return found + low
 
 
 def _alu(self: Tensor, op: Any, *src: Tensor) -> Tensor:
@@ -132,7 +155,12 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "max_pool2d": _pool("max_pool2d", "dilation", "padding", "ceil_mode", "return_indices"),
     "avg_pool2d": _pool("avg_pool2d", "dilation", "padding", "ceil_mode", "count_include_pad")}
 _MEANT: Final[dict[str, Any]] = {
-    "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
+    "T": property(_t), "rand": _without("rand", "contiguous"),
+    **{name: _without(name, "contiguous", _cut_off(name)) for name in ("randn", "normal")},
+    "uniform": _without("uniform", "contiguous", _uniform),
+    **{name: _without(name, "buffer") for name in (
+        "full", "zeros", "ones", "empty", "arange", "eye", "linspace", "full_like", "zeros_like", "ones_like",
+        "empty_like")},
     **{name: _named(name, method) for name, method in _METHODS.items()}}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
@@ -140,13 +168,15 @@ _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead
 
 
 def adopt() -> None:
-    """Let the methods have tinygrad's meaning."""
+    """Let the methods, and what tensors are made of, have tinygrad's meaning."""
+    Wrapping.on = TensorBase.computed_leaves = True
     for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
         setattr(Tensor, name, method)
 
 
 def drop() -> None:
     """Let them have ours again."""
+    Wrapping.on = TensorBase.computed_leaves = False
     for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
         if vars(Tensor).get(name) is method:
             delattr(Tensor, name)

@@ -31,9 +31,10 @@ _OPTIM: Final[Names] = {
     **{n: f"tinsmith.compat.optim:{n}" for n in ("SGD", "LARS", "Muon", "LAMB", "Adam", "AdamW")}}
 _STATE: Final[Names] = {
     **{n: f"tinsmith.nn.state:{n}" for n in (
-        "TensorIO", "get_parameters", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load", "zip_extract")},
+        "TensorIO", "get_parameters", "get_state_dict", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load",
+        "zip_extract")},
     **{n: f"tinsmith.compat.state:{n}" for n in (
-        "accept_filename", "get_state_dict", "load_state_dict", "safe_load", "safe_save")}}
+        "accept_filename", "load_state_dict", "safe_load", "safe_save")}}
 _LAYERS: Final[Names] = {n: f"tinsmith.nn:{n}" for n in (
     "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
     "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm")}

@@ -47,8 +47,9 @@ class UOp(Operators):
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple",
-                 "arg", "device", "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_base", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
+                 "_simple", "arg", "device", "dtype", "op", "origin", "src")
+    _base: UOp | None  # of a movement op
     _below: tuple[UOp, ...] | None  # of a kernel: its nodes in order
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[UOp, int], int] | None
@@ -84,6 +85,7 @@ class UOp(Operators):
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        self._base = None
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -142,10 +144,16 @@ class UOp(Operators):
     @property
     def base(self) -> UOp:
         """The node below this node's movement ops (the tutorials' LazyBuffer.base)."""
-        node = self
-        while node.op.kind == "movement":
+        if self.op.kind != "movement":
+            return self
+        node, above = self, []
+        while node.op.kind == "movement" and node._base is None:
+            above.append(node)
             node = node.src[0]
-        return node
+        found = node._base or node
+        for n in above:
+            n._base = found
+        return found
 
     @property
     def st(self) -> ShapeTracker:

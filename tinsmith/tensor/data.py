@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.tensor import dlpack
 
 
+class Wrapping:
+    """tinygrad's rules of construction, which ``compat`` turns on: numbers wrap, and None is a line of no elements."""
+
+    on: ClassVar[bool] = False
+
+
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     """A node for Python data: scalars are constants, everything else is copied from a NumPy array.
 
@@ -21,6 +27,8 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
         ShapeError: if nested lists are ragged.
         RangeError: if a number does not fit the dtype.
     """
+    if data is None and Wrapping.on:
+        return UOp.const(dtype or dtypes.default_float, 0).expand_to((0,))
     if isinstance(data, (bool, int, float)):
         kind = dtype or dtypes.of(data)
         check_range("Tensor", data, kind)
@@ -95,7 +103,7 @@ def check_range(op: str, value: float, dtype: DType) -> None:
     Raises:
         RangeError: naming the dtype and its limits.
     """
-    if dtype.is_int and not dtype.min <= value <= dtype.max:
+    if dtype.is_int and not Wrapping.on and not dtype.min <= value <= dtype.max:
         raise RangeError(op, f"{dtype!r} holds integers from {dtype.min} to {dtype.max}, not {value}", "a wider dtype")
     if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST:
         raise RangeError(op, "the integer is too large for a float", "a smaller number")
