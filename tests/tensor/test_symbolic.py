@@ -506,3 +506,12 @@ def test_variables_without_a_value() -> None:
 def test_a_step_that_may_be_0(step: Any) -> None:
     with pytest.raises(ArgumentError, match="may be 0"):
         Tensor.arange(N.bind(3), 9, step)
+
+
+@pytest.mark.parametrize("levels", [100, 700])
+def test_deep_expressions_of_sizes(levels: int) -> None:
+    size, plain, straight = N.bind(3), 3, N.bind(3)
+    for _ in range(levels):
+        size, plain, straight = (size * 3 + 1) % 7, (plain * 3 + 1) % 7, straight + 1
+    assert Tensor(size).item() == plain and Tensor.ones(2).mul(size).tolist() == [plain] * 2
+    assert Tensor(straight).item() == 3 + levels and Tensor.ones(straight).sum().item() == 3 + levels

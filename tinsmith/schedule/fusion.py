@@ -17,6 +17,7 @@ from typing import Any
 from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.render.costs import Costs
 from tinsmith.codegen.roles import Role, count_of
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product
@@ -147,6 +148,8 @@ class Fusion:
     def why_stage(self, node: UOp, requests: list[Request]) -> str | None:
         """The reason to give ``node`` memory, or None to compute it where it is read."""
         if node.op.kind == "movement" or node in self.cipher:  # both words of a counter come out of the same rounds
+            return None
+        if node.dtype is dtypes.index:  # of sizes: an argument of the kernel, and what is computed of it
             return None
         if self.cost[node] > self.costs.recompute and any(r.group.work > MOST_WORK for r in requests):
             return f"a kernel that reads it holds {MOST_WORK} operations already"

@@ -10,6 +10,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DTypeError, RangeError, ShapeError, shown
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import normal_size
 from tinsmith.tensor import dlpack
 
 
@@ -57,7 +58,8 @@ def from_size(size: UOp, dtype: DType | None = None) -> UOp:
     if dtype is None:
         small = dtypes.default_int.min <= size.vmin and size.vmax <= dtypes.default_int.max
         dtype = dtypes.default_int if small else dtypes.int64
-    return size.cast(dtype)
+    normal = normal_size(size)
+    return normal.cast(dtype) if isinstance(normal, UOp) else UOp.const(dtype, normal)
 
 
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:

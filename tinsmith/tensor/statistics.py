@@ -347,9 +347,10 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     least, most = none.where(least.sub(more), least), none.where(most.add(more), most)
     inside = flat.ge(least) & flat.le(most)
     place = flat.sub(least).div(most.sub(least)).mul(bins).floor().clamp(0, bins - 1)
-    steps = type(x).linspace(0, 1, bins + 1, dtype=kind, device=x.device)
-    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight),
-                     least.add(most.sub(least).mul(steps)))
+    count = type(x).arange(bins + 1, device=x.device)
+    step, ahead = most.sub(least).div(bins), count.cast(kind)
+    edges = count.lt((bins + 1) // 2).where(ahead.mul(step).add(least), ahead.sub(bins).mul(step).add(most))
+    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
 
 
 def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
