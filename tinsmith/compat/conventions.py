@@ -9,8 +9,7 @@ from tinsmith.compat.names import METHODS
 from tinsmith.core.dtypes import to_dtype
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.names import guided
-from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.data import Wrapping
+from tinsmith.tensor.data import TinygradRules
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -169,14 +168,14 @@ _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead
 
 def adopt() -> None:
     """Let the methods, and what tensors are made of, have tinygrad's meaning."""
-    Wrapping.on = TensorBase.computed_leaves = True
+    TinygradRules.on = True
     for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
         setattr(Tensor, name, method)
 
 
 def drop() -> None:
     """Let them have ours again."""
-    Wrapping.on = TensorBase.computed_leaves = False
+    TinygradRules.on = False
     for name, method in {**_MEANT, **_ADDED, **_REASONS}.items():
         if vars(Tensor).get(name) is method:
             delattr(Tensor, name)

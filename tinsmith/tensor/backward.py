@@ -16,6 +16,7 @@ from tinsmith.runtime.turns import state, writing
 from tinsmith.schedule.sharding import is_group, places_of
 from tinsmith.tensor import files, storage
 from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.data import TinygradRules
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
 from tinsmith.tensor.modes import Mode
@@ -157,7 +158,7 @@ class Backward(TensorBase):
                 if nodes:
                     leaf = t.requires_grad or not is_computed(t.uop)
                     (found if leaf else computed)[t] = list(dict.fromkeys(nodes))
-        return found | _leaves_among(computed, found, order) if TensorBase.computed_leaves else found
+        return found | _leaves_among(computed, found, order) if TinygradRules.on else found
 
     def note_gradient(self) -> None:
         """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.

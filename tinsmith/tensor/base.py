@@ -63,7 +63,6 @@ class TensorBase(metaclass=WithModes):
     _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
     _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
     _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
-    computed_leaves: ClassVar[bool] = False  # backward fills .grad of what was computed from no other leaf: tinygrad's
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,

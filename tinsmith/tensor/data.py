@@ -14,8 +14,9 @@ from tinsmith.ir.sizes import normal_size
 from tinsmith.tensor import dlpack
 
 
-class Wrapping:
-    """tinygrad's rules of construction, which ``compat`` turns on: numbers wrap, and None is a line of no elements."""
+class TinygradRules:
+    """tinygrad's rules, which ``compat`` turns on: numbers wrap, None is a line of no elements, and backward fills the
+    gradients of computed tensors that no leaf is below."""
 
     on: ClassVar[bool] = False
 
@@ -28,7 +29,7 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
         ShapeError: if nested lists are ragged.
         RangeError: if a number does not fit the dtype.
     """
-    if data is None and Wrapping.on:
+    if data is None and TinygradRules.on:
         return UOp.const(dtype or dtypes.default_float, 0).expand_to((0,))
     if isinstance(data, (bool, int, float)):
         kind = dtype or dtypes.of(data)
@@ -105,7 +106,7 @@ def check_range(op: str, value: float, dtype: DType) -> None:
     Raises:
         RangeError: naming the dtype and its limits.
     """
-    if dtype.is_int and not Wrapping.on and not dtype.min <= value <= dtype.max:
+    if dtype.is_int and not TinygradRules.on and not dtype.min <= value <= dtype.max:
         raise RangeError(op, f"{dtype!r} holds integers from {dtype.min} to {dtype.max}, not {value}", "a wider dtype")
     if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST:
         raise RangeError(op, "the integer is too large for a float", "a smaller number")
