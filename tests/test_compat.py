@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.golden.running import ROOT, environment, run
@@ -510,3 +511,52 @@ def test_a_device_of_its_parts(tmp_path: Path, parts: str) -> None:
     (tmp_path / "script.py").write_text(DEVICE)
     done = run(["-m", "tinsmith.compat", str(tmp_path / "script.py"), parts], tmp_path)
     assert done.stdout == "[[7.0, 11.0], [9.0, 13.0]] [3, 4] [0, 7, 8, 3, 4, 5] [3 4 5]\n", done.stderr
+
+
+def test_what_tensors_are_made_of(names: None) -> None:
+    from tinsmith import Tensor, dtypes
+
+    assert Tensor(None).shape == (0,) and Tensor(None, dtype=dtypes.int32).numpy().dtype == "int32"
+    assert Tensor([-1, 300], dtype=dtypes.uint8).tolist() == [255, 44]
+    assert Tensor(1 << 31, dtype="int32").item() == -(1 << 31)
+    assert Tensor.full((2,), 300, dtype=dtypes.uint8, buffer=False).tolist() == [44, 44]
+    assert (Tensor([1], dtype=dtypes.uint8) + 300).tolist() == [45]
+    for t in (Tensor.zeros(2, buffer=False), Tensor.ones(2, buffer=True), Tensor.arange(2, buffer=False),
+              Tensor([1, 2]).full_like(3, buffer=False), Tensor([1, 2]).zeros_like(buffer=False)):
+        assert t.shape == (2,)
+    assert set(Tensor.uniform(500, low=-2, high=2, dtype=dtypes.int8).tolist()) == {-2, -1, 0, 1}
+    assert Tensor.randn(3, dtype=dtypes.int32, contiguous=False).dtype is Tensor.normal(3, dtype="int32").dtype
+    uninstall()
+    for bad in (lambda: Tensor(None), lambda: Tensor(300, dtype="uint8"), lambda: Tensor.randn(3, dtype="int32"),
+                lambda: Tensor.zeros(2, buffer=False)):
+        with pytest.raises((TypeError, OverflowError)):
+            bad()
+
+
+def test_computed_leaves_have_gradients(names: None) -> None:
+    from tinsmith import Tensor
+
+    x = Tensor.arange(3).float()
+    y = x * 2
+    (y * y).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 8, 16] and y.grad is None
+    noise = Tensor.rand(2) - 0.5
+    w = Tensor([1.0, 2.0])
+    z = w + 1
+    (noise * z).sum().backward()
+    assert noise.grad is not None and noise.grad.tolist() == [2.0, 3.0] and w.grad is not None and z.grad is None
+    uninstall()
+    x = Tensor.arange(3).float()
+    (x * x).sum().backward()
+    assert x.grad is None
+
+
+def test_states_of_models(names: None) -> None:
+    from tinygrad import Tensor, nn
+
+    layer = nn.Linear(2, 3)
+    own = nn.state.get_state_dict(layer)
+    assert len(nn.state.load_state_dict(layer, {**own, "more": Tensor([1.0])}, strict=False)) == 2
+    array = np.zeros(2)
+    assert nn.state.get_state_dict({"a": array, "b": Tensor([1])}, tensor_type=np.ndarray) == {"a": array}
+    assert list(nn.state.get_state_dict({"a": array, "b": Tensor([1])}, "p.")) == ["p.b"]

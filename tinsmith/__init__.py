@@ -9,7 +9,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
-from tinsmith.core.names import guide, unknown
+from tinsmith.core.names import guide, hint_at_gradients, unknown
 from tinsmith.core.settings import Context
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
@@ -25,6 +25,7 @@ __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "
 from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
+hint_at_gradients()
 einops.install()
 endings.append(lambda trace: viz.ending.finish(trace))
 

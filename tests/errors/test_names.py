@@ -7,13 +7,18 @@ import pickle
 import pydoc
 import re
 import rlcompleter
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tinsmith
+from tests.golden.running import environment
 from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn, with_opts
+from tinsmith.core import errors
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
 from tinsmith.core.names import missing_attribute
 from tinsmith.ir import Ops, UOp
@@ -179,3 +184,26 @@ def test_keywords_that_say_nothing_about_the_result() -> None:
 def test_a_call_that_takes_any_keyword_has_nothing_around_it() -> None:
     """A replay is a few microseconds: one more call around it would be felt."""
     assert not hasattr(TinyJit.__call__, "__wrapped__") and hasattr(nn.Linear.__call__, "__wrapped__")
+
+
+def test_a_gradient_that_is_not_there_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    lines = ["from tinsmith import Tensor, nn", "layer = nn.Linear(2, 2)", "print(layer.weight.grad.numpy())"]
+    program.write_text("\n".join(lines))
+    done = subprocess.run([sys.executable, program], env=environment(tmp_path), text=True, capture_output=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-2:] == [
+        "AttributeError: 'NoneType' object has no attribute 'numpy'",
+        "layer.weight.grad is None: no backward() has filled it. Try: loss.backward() before, with a loss that is "
+        "computed from it"]
+    program.write_text("x = None\nx.numpy()")
+    done = subprocess.run([sys.executable, program], env=environment(tmp_path), text=True, capture_output=True)
+    assert "backward" not in done.stderr
+
+
+def test_every_error_is_a_runtime_error_and_its_own() -> None:
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.TinsmithError)]
+    own = {"ShapeError": ValueError, "AxisError": IndexError, "UnknownNameError": AttributeError,
+           "DTypeError": TypeError, "RangeError": OverflowError, "KeywordError": TypeError, "ArgumentError": ValueError,
+           "OutOfMemoryError": MemoryError, "FileFormatError": ValueError}
+    assert all(issubclass(k, RuntimeError) and issubclass(k, own.get(k.__name__, RuntimeError)) for k in kinds)
+    assert {k.__name__ for k in kinds} >= own.keys()

@@ -1,11 +1,17 @@
-"""Random programs: what runs is what the interpreter says, by default and with NOOPT=1."""
+"""Random programs: what runs is what the interpreter says, by default and with NOOPT=1; and long ones."""
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinsmith import Context, Tensor, dtypes
+from tinsmith import Context, Tensor, TinyJit, dtypes
 from tinsmith.ir import Ops
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.ir.uop import toposort
@@ -71,3 +77,39 @@ def test_random_programs(choices: list[int], seed: int) -> None:
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-4 * scale)
         else:
             np.testing.assert_array_equal(got, want)
+
+
+def long_chain(x: Tensor, count: int) -> Tensor:
+    for _ in range(count):
+        x = x + 1
+    return x
+
+
+def test_a_chain_of_30000_operations() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    y = long_chain(x, 30_000)
+    assert "add" in repr(y) and "add" in str(y.explain())
+    for copy_of_y in (copy.deepcopy(y), pickle.loads(pickle.dumps(y)), y):
+        assert copy_of_y.tolist() == [30_001.0, 30_002.0]
+    del y
+    gc.collect()
+
+
+def test_a_long_chain_backwards_and_captured() -> None:
+    x = Tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(3_000):
+        y = y * 1.0001 + x
+    y.sum().backward()
+    want = 1.0001 ** 3_000 + sum(1.0001 ** n for n in range(3_000))
+    assert x.grad is not None and abs(x.grad.item() / want - 1) < 1e-3
+    step = TinyJit(lambda x: long_chain(x, 3_000))
+    assert [step(Tensor([float(n)]).realize()).item() for n in range(4)] == [3000.0 + n for n in range(4)]
+
+
+def test_a_sum_of_3000_tensors() -> None:
+    parts = [Tensor([float(n)], requires_grad=True) for n in range(3_000)]
+    total: Any = sum(p * p for p in parts)
+    total.sum().backward()
+    assert total.item() == pytest.approx(sum(n * n for n in range(3_000)), rel=1e-5)
+    assert [p.grad.item() for p in parts[::1000] if p.grad is not None] == [0.0, 2000.0, 4000.0]

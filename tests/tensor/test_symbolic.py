@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinsmith import GlobalCounters, Tensor, TinyJit, Variable
-from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
+from tinsmith import GlobalCounters, Tensor, TinyJit, Variable, dtypes
+from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, RangeError, ShapeError
 from tinsmith.core.settings import Context
 from tinsmith.ir import UOp
 
@@ -76,6 +76,20 @@ CASES: dict[str, Case] = {
     "gather": (lambda t, n: t["a"][(t["a"][:n, 0] > 0).cast("int32")], lambda k: A[(A[:k, 0] > 0).astype(int)]),
     "ones": (lambda t, n: Tensor.ones(n, 3).sum(0), lambda k: np.full(3, k)),
     "full": (lambda t, n: Tensor.full((n + 1,), 3.0), lambda k: np.full(k + 1, 3.0)),
+    "full of it": (lambda t, n: Tensor.full((2, n), n * 2), lambda k: np.full((2, k), k * 2)),
+    "eye": (lambda t, n: Tensor.eye(n, 3), lambda k: np.eye(k, 3)),
+    "tensor of it": (lambda t, n: Tensor(n) + 3, lambda k: k + 3),
+    "tensor of it beside a slice": (lambda t, n: t["a"][:n] * Tensor(n), lambda k: A[:k] * k),
+    "reflected": (lambda t, n: n - t["a"], lambda k: k - A),
+    "reflected comparison": (lambda t, n: n > Tensor.arange(9), lambda k: k > np.arange(9)),
+    "arange with a step": (lambda t, n: Tensor.arange(0, 20, n).pad((0, 0)).sum(), lambda k: np.arange(0, 20, k).sum()),
+    "arange down": (lambda t, n: Tensor.arange(n, -n, -2), lambda k: np.arange(k, -k, -2)),
+    "last rows": (lambda t, n: t["a"][-n:], lambda k: A[-k:]),
+    "row from the end": (lambda t, n: t["a"][-n], lambda k: A[-k]),
+    "narrow": (lambda t, n: t["a"].narrow(0, n - 1, 1), lambda k: A[k - 1 : k]),
+    "select": (lambda t, n: t["a"].select(0, n - 1), lambda k: A[k - 1]),
+    "split": (lambda t, n: t["a"].split([n, 12 - n])[0], lambda k: A[:k]),
+    "repeat_interleave": (lambda t, n: t["a"].repeat_interleave(n, 0).sum(0), lambda k: A.sum(0) * k),
     "arange": (lambda t, n: Tensor.arange(n) * 2, lambda k: np.arange(k) * 2),
     "arange between": (lambda t, n: Tensor.arange(n, n + 20, 3), lambda k: np.arange(k, k + 20, 3)),
     "cumsum beside it": (lambda t, n: t["a"][:n].cumsum(1), lambda k: A[:k].cumsum(1)),
@@ -459,3 +473,45 @@ def test_jit_replays_steps_for_every_value() -> None:
     for k in (3, 4, 5, 6, 12):
         np.testing.assert_array_equal(step(Tensor(data).realize(), v.bind(k)).numpy(), data[:, :k:2].sum(1))
     assert step.replays == 3 and len(step.captures) == 1
+
+
+def test_a_variable_as_a_value() -> None:
+    assert Tensor(N.bind(2)).dtype is dtypes.int32 and (Tensor(N.bind(2)) + 3).item() == 5
+    assert (Tensor.ones(9)[: N.bind(2)] * Tensor(N.bind(2))).tolist() == [2.0, 2.0]
+    far = Variable("far", 0, 1 << 40).bind(1 << 35)
+    assert Tensor(far).dtype is dtypes.int64 and Tensor(far).item() == 1 << 35
+    assert (Tensor([0], dtype="int64") + far).item() == 1 << 35
+    assert Tensor(N.bind(2), dtype="float32").item() == 2.0
+    assert Tensor.full((2,), N.bind(3), dtype="float16").tolist() == [3.0, 3.0]
+
+
+def test_dtypes_of_variables() -> None:
+    assert Tensor(Variable("k", 1, 9, dtype=dtypes.long).bind(2)).item() == 2
+    with pytest.raises(RangeError, match="not 300"):
+        Variable("k", 1, 300, dtype=dtypes.uint8)
+    with pytest.raises(DTypeError, match="a size is an integer"):
+        Variable("k", 1, 9, dtype="float32")
+
+
+def test_variables_without_a_value() -> None:
+    t = Tensor.empty(N, 2)
+    assert t.shape[1] == 2 and t.max_shape == (12, 2) and Tensor.empty(N.bind(3)).numpy().shape == (3,)
+    for f in (t.numpy, (t + 1).realize, t.sum().item, lambda: len(t), Tensor(N).item, lambda: Tensor.zeros(N),
+              lambda: (Tensor([1.0]) * N).tolist(), lambda: Tensor.full((2,), N)):
+        with pytest.raises(ArgumentError, match="variable 'n' has no value"):
+            f()
+
+
+@pytest.mark.parametrize("step", [0, Variable("s", -1, 1).bind(1)])
+def test_a_step_that_may_be_0(step: Any) -> None:
+    with pytest.raises(ArgumentError, match="may be 0"):
+        Tensor.arange(N.bind(3), 9, step)
+
+
+@pytest.mark.parametrize("levels", [100, 700])
+def test_deep_expressions_of_sizes(levels: int) -> None:
+    size, plain, straight = N.bind(3), 3, N.bind(3)
+    for _ in range(levels):
+        size, plain, straight = (size * 3 + 1) % 7, (plain * 3 + 1) % 7, straight + 1
+    assert Tensor(size).item() == plain and Tensor.ones(2).mul(size).tolist() == [plain] * 2
+    assert Tensor(straight).item() == 3 + levels and Tensor.ones(straight).sum().item() == 3 + levels

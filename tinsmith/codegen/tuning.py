@@ -131,7 +131,7 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
     """Return the number of lanes of a vector register for the widest type that the kernel computes in."""
     sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
              if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
-    return max(target.vector_bytes // max(4, *sizes), 1)
+    return max(target.vector_bytes // max([4, *sizes]), 1)
 
 
 def power_of_two(n: int) -> int:

@@ -11,11 +11,12 @@ from tinsmith.compat.helpers import make_tuple
 from tinsmith.compat.lazyop import ast
 from tinsmith.compat.names import METHODS
 from tinsmith.compat.uops import ATTRIBUTES
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.core.names import guided
 from tinsmith.ir import UOp
 from tinsmith.runtime.listing import ScheduledItem
+from tinsmith.tensor.data import TinygradRules
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -123,12 +124,32 @@ def _pool(name: str, *order: str) -> Callable[..., Any]:
     return method
 
 
-def _without(name: str, argument: str) -> classmethod[Tensor, Any, Tensor]:
+def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> Any:
     """A maker that takes an argument about memory, which is none before anything is realized."""
-    def method(cls: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(argument, None)
-        return _OURS[name].__func__(cls, *args, **kwargs)  # type: ignore[no-any-return]
-    return classmethod(method)
+        ours = _OURS[name]
+        return (of or getattr(ours, "__func__", ours))(owner, *args, **kwargs)
+    return method if name.endswith("_like") else classmethod(method)
+
+
+def _cut_off(name: str) -> Callable[..., Tensor]:
+    def draw(cls: type[Tensor], *shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
+        """Integers are floats cut off; ours are refused."""
+        whole = dtype is not None and to_dtype(dtype).is_int
+        found: Tensor = _OURS[name].__func__(cls, *shape, dtype=None if whole else dtype, **kwargs)
+        return found.cast(dtype) if whole else found
+    return draw
+
+
+def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: Any = None,
+             **kwargs: Any) -> Tensor:
+    """Integers are floats from 0 on, cut off and moved to ``low``; ours are refused."""
+    ours = _OURS["uniform"].__func__
+    if dtype is None or not to_dtype(dtype).is_int:
+        return ours(cls, *shape, low=low, high=high, dtype=dtype, **kwargs)  # type: ignore[no-any-return]
+    found: Tensor = ours(cls, *shape, low=0.0, high=high - low, **kwargs).cast(dtype)
+    return found + low
 
 
 def _alu(self: Tensor, op: Any, *src: Tensor) -> Tensor:
@@ -169,7 +190,12 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "max_pool2d": _pool("max_pool2d", "dilation", "padding", "ceil_mode", "return_indices"),
     "avg_pool2d": _pool("avg_pool2d", "dilation", "padding", "ceil_mode", "count_include_pad")}
 _MEANT: Final[dict[str, Any]] = {
-    "T": property(_t), "full": _without("full", "buffer"), "rand": _without("rand", "contiguous"),
+    "T": property(_t), "rand": _without("rand", "contiguous"),
+    **{name: _without(name, "contiguous", _cut_off(name)) for name in ("randn", "normal")},
+    "uniform": _without("uniform", "contiguous", _uniform),
+    **{name: _without(name, "buffer") for name in (
+        "full", "zeros", "ones", "empty", "arange", "eye", "linspace", "full_like", "zeros_like", "ones_like",
+        "empty_like")},
     **{name: _named(name, method) for name, method in _METHODS.items()}}
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
@@ -178,7 +204,8 @@ _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead
 
 
 def adopt() -> None:
-    """Let the methods have tinygrad's meaning."""
+    """Let the methods, and what tensors are made of, have tinygrad's meaning."""
+    TinygradRules.on = True
     for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
         for name, method in added.items():
             setattr(owner, name, method)
@@ -186,6 +213,7 @@ def adopt() -> None:
 
 def drop() -> None:
     """Let them have ours again."""
+    TinygradRules.on = False
     for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
         for name, method in added.items():
             if vars(owner).get(name) is method:

@@ -33,13 +33,15 @@ _OPTIM: Final[Names] = {
     **{n: f"tinsmith.compat.optim:{n}" for n in ("SGD", "LARS", "Muon", "LAMB", "Adam", "AdamW")}}
 _STATE: Final[Names] = {
     **{n: f"tinsmith.nn.state:{n}" for n in (
-        "TensorIO", "get_parameters", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load", "zip_extract")},
+        "TensorIO", "get_parameters", "get_state_dict", "gguf_load", "safe_load_metadata", "tar_extract", "torch_load",
+        "zip_extract")},
     **{n: f"tinsmith.compat.state:{n}" for n in (
-        "accept_filename", "get_state_dict", "load_state_dict", "safe_load", "safe_save")}}
-_LAYERS: Names = {n: f"tinsmith.nn:{n}" for n in (
-    "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
-    "LayerNorm2d", "Linear", "RMSNorm")}
-_LAYERS |= {n: f"tinsmith.compat.layers:{n}" for n in ("Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d")}
+        "accept_filename", "load_state_dict", "safe_load", "safe_save")}}
+_LAYERS: Final[Names] = {
+    **{n: f"tinsmith.nn:{n}" for n in (
+        "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
+        "LayerNorm2d", "Linear", "RMSNorm")},
+    **{n: f"tinsmith.compat.layers:{n}" for n in ("Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d")}}
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
 _OPT: Final[Names] = {"Opt": "tinsmith.codegen.opt:Opt", "OptOps": "tinsmith.codegen.opt:OptOps"}
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}

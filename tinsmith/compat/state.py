@@ -31,11 +31,6 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
     return loaded
 
 
-def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> dict[str, Any]:
-    """As ours."""
-    return {k: v for k, v in state.get_state_dict(obj, prefix).items() if isinstance(v, tensor_type)}
-
-
 def safe_load(fn: Source) -> dict[str, Tensor]:
     """A file, or a tensor with its bytes, which ours does not take."""
     if not isinstance(fn, Tensor):

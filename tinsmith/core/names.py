@@ -4,8 +4,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import itertools
+import linecache
+import sys
 from collections.abc import Callable, Iterable
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final, TypeVar
 
 from tinsmith.core.errors import KeywordError, UnknownNameError
@@ -224,3 +227,29 @@ def _no_keyword(function: Callable[..., Any], args: tuple[Any, ...], wrong: str,
     takes = ", ".join(k for k in known if k not in ("self", "cls")) or "no keywords"
     mend = f"did you mean {close}=?" if close else _INSTEAD.get(wrong, takes)
     return KeywordError(name, f"no argument {wrong!r}", mend)
+
+
+def hint_at_gradients() -> None:
+    """Add a note to each uncaught error of a name looked up in a ``.grad`` that is None: ``x.grad.numpy()``."""
+    before = sys.excepthook
+
+    def noted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, AttributeError) and error.obj is None and trace is not None:
+            read = _failed_expression(trace).removesuffix(f".{error.name}")
+            if read.endswith(".grad"):
+                error.add_note(f"{read} is None: no backward() has filled it. Try: loss.backward() before, with a loss "
+                               "that is computed from it")
+        before(kind, error, trace)
+
+    sys.excepthook = noted
+
+
+def _failed_expression(trace: TracebackType) -> str:
+    """Return the source text of the expression that raised an error; empty if it is not known or has several lines."""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    line, last, begin, end = next(itertools.islice(code.co_positions(), trace.tb_lasti // 2, None))
+    if line is None or line != last or begin is None:
+        return ""
+    return linecache.getline(code.co_filename, line).encode()[begin:end].decode()

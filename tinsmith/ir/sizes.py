@@ -109,6 +109,7 @@ def value_of_size(size: Any) -> int:
     if not isinstance(size, UOp):
         return int(size)
     assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), "a program has no values"
+    check_bound("int", size)
     value = evaluate_scalar(size, {})
     for told in watchers:
         told(size, value)

@@ -47,9 +47,10 @@ class UOp(Operators):
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape", "_simple",
-                 "arg", "device", "dtype", "op", "origin", "src")
+    __slots__ = ("__weakref__", "_base", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
+                 "_simple", "arg", "device", "dtype", "op", "origin", "src")
     # Caches, None until computed:
+    _base: UOp | None  # for a movement op: the first node below that is none
     _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
     _bounds: tuple[int, int] | None  # (least, greatest) value
     _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.linear)
@@ -85,6 +86,7 @@ class UOp(Operators):
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        self._base = None
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -143,10 +145,16 @@ class UOp(Operators):
     @property
     def base(self) -> UOp:
         """The node below this node's movement ops (the tutorials' LazyBuffer.base)."""
-        node = self
-        while node.op.kind == "movement":
+        if self.op.kind != "movement":
+            return self
+        node, above = self, []
+        while node.op.kind == "movement" and node._base is None:
+            above.append(node)
             node = node.src[0]
-        return node
+        found = node._base or node
+        for n in above:
+            n._base = found
+        return found
 
     @property
     def st(self) -> ShapeTracker:
@@ -273,6 +281,8 @@ class UOp(Operators):
 
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
         if not isinstance(other, UOp):
+            if self.dtype is dtypes.index and type(other) not in (int, bool, float) and hasattr(other, "uop"):
+                return NotImplemented  # type: ignore[no-any-return]  # beside a tensor, whose operator takes it
             other = self._lift(other)
         elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size combined with a tensor
             other = other.cast(self.dtype).expand_to(self.shape)

@@ -75,7 +75,7 @@ class Conv2d(Layer):
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
         padding = self.padding
-        if self.padding_mode != "zeros" and x.ndim == self.dims + 2:
+        if self.padding_mode != "zeros" and x.ndim in (self.dims + 1, self.dims + 2):
             pairs = pad_pairs(type(self).__name__, padding, self.dims)
             x, padding = x.pad([n for pair in reversed(pairs) for n in pair], mode=self.padding_mode), 0
         return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, padding)

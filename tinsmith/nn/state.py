@@ -44,17 +44,22 @@ _DTYPES: Final = {
     "F8_E5M2": dtypes.fp8e5m2, "F8_E4M3FNUZ": dtypes.fp8e4m3fnuz, "F8_E5M2FNUZ": dtypes.fp8e5m2fnuz}
 
 
-def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dict[str, Any]:
     """All tensors in attributes, lists, tuples and dicts of ``obj``, named by their path.
+
+    Args:
+        prefix: put before each name, with a dot between.
+        tensor_type: a class, or a tuple of classes, to collect instead.
 
     >>> from tinsmith import nn
     >>> sorted(get_state_dict({"head": nn.Linear(2, 3)}))
     ['head.bias', 'head.weight']
     """
-    found: dict[str, Tensor] = {}
-    _collect(obj, prefix, found, set())
+    found: dict[str, Any] = {}
+    _collect(obj, prefix.rstrip("."), found, set(), tensor_type)
     for name, tensor in found.items():
-        note_name(tensor, name)
+        if isinstance(tensor, Tensor):
+            note_name(tensor, name)
     return found
 
 
@@ -79,8 +84,8 @@ def called(tensor: Tensor) -> str:
     return _names.get(tensor, "")
 
 
-def _collect(obj: Any, name: str, found: dict[str, Tensor], path: set[int]) -> None:
-    if isinstance(obj, Tensor):
+def _collect(obj: Any, name: str, found: dict[str, Any], path: set[int], kind: Any) -> None:
+    if isinstance(obj, kind):
         found[name] = obj
         return
     if isinstance(obj, Mapping):
@@ -96,7 +101,7 @@ def _collect(obj: Any, name: str, found: dict[str, Tensor], path: set[int]) -> N
         return
     path.add(id(obj))
     for key, value in children:
-        _collect(value, f"{name}.{key}" if name else key, found, path)
+        _collect(value, f"{name}.{key}" if name else key, found, path, kind)
     path.discard(id(obj))
 
 

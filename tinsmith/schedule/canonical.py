@@ -11,6 +11,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.recent import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
+from tinsmith.ir.sizes import check_bound
 from tinsmith.ir.symbols import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
 
@@ -21,12 +22,16 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     """Return the graph with its BUFFERs and bound values numbered by first visit, the buffers, and the values.
 
     A buffer over several devices takes one number for each of its parts.
+
+    Raises:
+        ArgumentError: if a variable has no value.
     """
     new: dict[UOp, UOp] = {}
     buffers: list[UOp] = []
     count = 0
     order = toposort(roots)
     bound = bindings(order)
+    _check_variables(order)
     for number, n in enumerate(bound):
         fresh = UOp.variable(f"v{number}", *n.src[0].arg[1:])
         # dtype int32, not index: the constant is a number of a value, not a size
@@ -49,6 +54,16 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
                 made.origin = n.origin or made.origin
     values = [n.src[1].arg for n in bound]
     return [new.get(r, r) for r in roots], buffers, values
+
+
+def _check_variables(order: Sequence[UOp]) -> None:
+    """Raise an ArgumentError if a node reads a variable that has no value, as an operand or as a size."""
+    for n in order:
+        if n.op is Ops.BIND:
+            continue
+        read = symbols(n.arg) if n.op.kind == "movement" else (s for s in n.src if s.op is Ops.VARIABLE)
+        for node in read:
+            check_bound("realize", node)
 
 
 class Form:

@@ -19,6 +19,7 @@ from typing import Any
 from tinsmith.codegen.indexing import ZERO, Index, move
 from tinsmith.codegen.render.costs import Costs
 from tinsmith.codegen.roles import Role, count_of
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product
@@ -169,6 +170,8 @@ class Fusion:
         """Return the reason to give ``node`` memory, or None to compute it where it is read."""
         # both words of a Threefry block come out of the same rounds
         if node.op.kind == "movement" or node in self.cipher:
+            return None
+        if node.dtype is dtypes.index:  # of sizes: an argument of the kernel, and what is computed of it
             return None
         if self.cost[node] > self.costs.recompute and any(r.group.work > MOST_WORK for r in requests):
             return f"a kernel that reads it holds {MOST_WORK} operations already"

@@ -16,6 +16,7 @@ from tinsmith.runtime.turns import state, writing
 from tinsmith.schedule.sharding import is_group, places_of
 from tinsmith.tensor import files, storage
 from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.data import TinygradRules
 from tinsmith.tensor.gradient import gradients
 from tinsmith.tensor.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
 from tinsmith.tensor.modes import Mode
@@ -150,12 +151,14 @@ class Backward(TensorBase):
             if n in inside:
                 inside.update(passed_on(n))
         found: dict[Tensor, list[UOp]] = {}
+        computed: dict[Tensor, list[UOp]] = {}
         for t in TensorBase.live:
             if t.requires_grad is not False and t.dtype.is_float and t is not self:
                 nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
-                if nodes and (t.requires_grad or not is_computed(t.uop)):
-                    found[t] = list(dict.fromkeys(nodes))
-        return found
+                if nodes:
+                    leaf = t.requires_grad or not is_computed(t.uop)
+                    (found if leaf else computed)[t] = list(dict.fromkeys(nodes))
+        return found | _leaves_among(computed, found, order) if TinygradRules.on else found
 
     def note_gradient(self) -> None:
         """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
@@ -211,6 +214,23 @@ class Backward(TensorBase):
                 t.grad = None
         TensorBase._unasked.clear()
         TensorBase.forgettings += 1
+
+
+def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
+                  ) -> dict[Tensor, list[UOp]]:
+    """Return the computed tensors that depend on no leaf and on no other computed tensor."""
+    owners: dict[UOp, list[Tensor]] = {}
+    for t, nodes in computed.items():
+        owners.setdefault(nodes[0], []).append(t)
+    below = {n for nodes in leaves.values() for n in nodes}
+    found: dict[Tensor, list[UOp]] = {}
+    for n in order:
+        if any(s in below for s in n.src):
+            below.add(n)
+        elif n in owners:
+            below.add(n)
+            found.update((t, computed[t]) for t in owners[n])
+    return found
 
 
 def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName, members
-from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.core.ofthread import OfThread
 from tinsmith.core.settings import current, settings
@@ -23,7 +23,7 @@ from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import copy_to_host
 from tinsmith.runtime.turns import state, writing
 from tinsmith.tensor import display, files, storage
-from tinsmith.tensor.data import from_data
+from tinsmith.tensor.data import from_data, from_size
 from tinsmith.tensor.history import forget_origins, has_origins, is_computed, note_earlier
 from tinsmith.tensor.layers import InLayer, layer_path
 from tinsmith.tensor.modes import ModeAttribute, WithModes
@@ -71,7 +71,7 @@ class TensorBase(metaclass=WithModes):
         self.grad, self.requires_grad, self._shared = None, requires_grad, None
         self._device = device_name(device)
         if isinstance(data, UOp):
-            self.uop = data
+            self.uop = from_size(data, wanted) if data.dtype is dtypes.index else data
             self._device = data.device or self._device
         elif isinstance(data, TensorBase):
             self.uop, self._device = data.uop, data._device

@@ -11,10 +11,11 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import check_bound, size_text
 from tinsmith.tensor import files
 from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
-from tinsmith.tensor.base import device_name, leaf
-from tinsmith.tensor.data import check_range
+from tinsmith.tensor.base import TensorBase, device_name, leaf
+from tinsmith.tensor.data import check_range, from_size
 from tinsmith.tensor.helpers import constant, product, sizes, symbolic_size
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Creation:
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
         """
+        if isinstance(fill_value, UOp) and fill_value.dtype is dtypes.index:
+            check_bound("full", fill_value)
+            scalar = from_size(fill_value, None if dtype is None else to_dtype(dtype))
+            return cls._made(scalar.expand_to(sizes("full", (shape,))), device, requires_grad)
         if not isinstance(fill_value, Scalar):
             raise DTypeError("full", f"takes a number, got {shown(fill_value)}",
                              "Tensor(...).expand(shape)")
@@ -85,16 +90,18 @@ class Creation:
         >>> Tensor.empty(2, 3).shape
         (2, 3)
         """
-        wanted = sizes("empty", shape)
+        wanted = sizes("empty", shape, bound=False)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if 0 in wanted:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
         name = device_name(device)
         if files.on_disk(name):
             return cls._wrap(files.part(name, product(wanted), kind).reshape(wanted), name, requires_grad)
-        buffer = Buffer(members(name)[0], product(wanted), kind)
-        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted).copy_to(name)
-        return cls._wrap(node, name, requires_grad)
+        greatest = tuple(s.vmax if isinstance(s, UOp) else s for s in wanted)
+        buffer = Buffer(members(name)[0], product(greatest), kind)
+        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(greatest).copy_to(name)
+        return cls._wrap(node if wanted == greatest else node.shrink(tuple((0, s) for s in wanted)), name,
+                         requires_grad)
 
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
@@ -107,7 +114,7 @@ class Creation:
         [1, 4, 7]
         """
         first, last = (0, start) if stop is None else (start, stop)
-        if isinstance(first, UOp) or isinstance(last, UOp):
+        if any(isinstance(v, UOp) for v in (first, last, step)):
             return cls._made(_symbolic_line(first, last, step, dtype), device, requires_grad)
         first, last = number("arange", "start", first), number("arange", "stop", last)
         step = number("arange", "step", step)
@@ -136,6 +143,7 @@ class Creation:
         [0.0, 0.5, 1.0]
         """
         steps = integer("linspace", "the number of steps", steps, least=0)
+        start, stop = (v.item() if isinstance(v, TensorBase) else v for v in (start, stop))
         start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if kind.is_int:
@@ -143,9 +151,13 @@ class Creation:
         wide = kind if kind is dtypes.float64 else dtypes.float32
         if steps < 2:
             return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
-        line = _line(steps, start, (stop - start) / (steps - 1), wide)
-        at_end = UOp.iota(steps).eq(steps - 1)
-        return cls._made(at_end.where(line.const_like(stop), line).cast(kind), device, requires_grad)
+        if kind.is_int:  # cut off towards 0, after exact arithmetic
+            total = UOp.iota(steps, dtypes.int64) * int(stop - start) + int(start) * (steps - 1)
+            line = total.lt(0).where((total * -1) // (steps - 1) * -1, total // (steps - 1))
+        else:  # as PyTorch, each half from its own end
+            step, place = (stop - start) / (steps - 1), UOp.iota(steps).cast(wide)
+            line = UOp.iota(steps).lt(steps // 2).where(place * step + start, (place - (steps - 1)) * step + stop)
+        return cls._made(line.cast(kind), device, requires_grad)
 
     @classmethod
     def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
@@ -244,13 +256,18 @@ def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
 
 
 def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
-    """Integers between bounds that may be symbolic."""
-    if type(step) is not int or step < 1 or not all(isinstance(v, (int, UOp)) for v in (first, last)):
-        raise ArgumentError("arange", f"symbolic bounds with step {step!r}", "integers, and a step of at least 1")
-    count = symbolic_size("arange", (UOp.index(last) - first + (step - 1)) // step)
-    kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+    """Return the integers between bounds, and at a distance, that may be symbolic."""
+    first, last, step = (symbolic("arange", what, v) for what, v in (("start", first), ("stop", last), ("step", step)))
+    low, high = (step.vmin, step.vmax) if isinstance(step, UOp) else (step, step)
+    if low <= 0 <= high:
+        raise ArgumentError("arange", f"a step of {size_text(step)}, which may be 0", "a step of one sign")
+    way = UOp.index(last) - first if low > 0 else UOp.index(first) - last
+    stride = step if low > 0 else -step
+    count = symbolic_size("arange", (way + (stride - 1)) // stride)
+    ends = [from_size(v).dtype for v in (first, last) if isinstance(v, UOp)]
+    kind = promote(dtypes.default_int, *ends) if dtype is None else to_dtype(dtype)
     line = UOp.iota(count).cast(kind)
-    begin: UOp = (line * step if step != 1 else line) + first
+    begin: UOp = (line * step if isinstance(step, UOp) or step != 1 else line) + first
     return begin
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,7 +10,15 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DTypeError, RangeError, ShapeError, shown
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.sizes import normal_size
 from tinsmith.tensor import dlpack
+
+
+class TinygradRules:
+    """tinygrad's rules, which ``compat`` turns on: numbers wrap, None is a line of no elements, and backward fills the
+    gradients of computed tensors that no leaf is below."""
+
+    on: ClassVar[bool] = False
 
 
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
@@ -21,6 +29,8 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
         ShapeError: if nested lists are ragged.
         RangeError: if a number does not fit the dtype.
     """
+    if data is None and TinygradRules.on:
+        return UOp.const(dtype or dtypes.default_float, 0).expand_to((0,))
     if isinstance(data, (bool, int, float)):
         kind = dtype or dtypes.of(data)
         check_range("Tensor", data, kind)
@@ -42,6 +52,15 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     found = dtypes.from_numpy(dense.dtype)
     buffer = Buffer("NPY", dense.size, found, opaque=dense.reshape(-1).view(np.uint8))
     return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
+
+
+def from_size(size: UOp, dtype: DType | None = None) -> UOp:
+    """Return a symbolic integer as a value of ``dtype``: by default the default int, or int64 if its bounds need it."""
+    if dtype is None:
+        small = dtypes.default_int.min <= size.vmin and size.vmax <= dtypes.default_int.max
+        dtype = dtypes.default_int if small else dtypes.int64
+    normal = normal_size(size)
+    return normal.cast(dtype) if isinstance(normal, UOp) else UOp.const(dtype, normal)
 
 
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -87,7 +106,7 @@ def check_range(op: str, value: float, dtype: DType) -> None:
     Raises:
         RangeError: naming the dtype and its limits.
     """
-    if dtype.is_int and not dtype.min <= value <= dtype.max:
+    if dtype.is_int and not TinygradRules.on and not dtype.min <= value <= dtype.max:
         raise RangeError(op, f"{dtype!r} holds integers from {dtype.min} to {dtype.max}, not {value}", "a wider dtype")
     if dtype.is_float and isinstance(value, int) and abs(value) > _LARGEST:
         raise RangeError(op, "the integer is too large for a float", "a smaller number")

@@ -89,7 +89,7 @@ class Filling:
         [5.0, 5.0]
         """
         draw = type(self).randn(*self.shape, dtype=self.dtype, device=self.device)
-        return self._drawn("normal_", draw.mul(number("normal_", "std", std)).add(number("normal_", "mean", mean)))
+        return self._drawn("normal_", draw.mul(number("normal_", "std", std, 0)).add(number("normal_", "mean", mean)))
 
     def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
         """Exponentials of normal draws, written here.
@@ -98,6 +98,7 @@ class Filling:
         [1.0, 1.0]
         """
         draw = type(self).randn(*self.shape, dtype=self.dtype, device=self.device)
+        std, mean = number("log_normal_", "std", std, 0), number("log_normal_", "mean", mean)
         return self._drawn("log_normal_", draw.mul(std).add(mean).exp())
 
     def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:

@@ -12,11 +12,11 @@ from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.sizes import check_bound, normal_size, size_text, value_of_size
+from tinsmith.ir.sizes import check_bound, normal_size, size_text, unbound, value_of_size
 from tinsmith.tensor import files
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.data import check_range
+from tinsmith.tensor.data import check_range, from_size
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -55,29 +55,35 @@ def product(sizes: Sequence[Any]) -> Any:
     return normal_size(math.prod(sizes))
 
 
-def sizes(op: str, values: Sequence[Any]) -> Shape:
+def sizes(op: str, values: Sequence[Any], bound: bool = True) -> Shape:
     """A shape given as numbers or one sequence.
+
+    Args:
+        bound: refuse variables without a value.
 
     Raises:
         DTypeError: if a size is no integer.
         ShapeError: if a size is negative, or may be.
     """
-    shape = tuple(symbolic_size(op, s) if isinstance(s, UOp) else integer(op, "a size", s) for s in listed(values))
+    shape = tuple(symbolic_size(op, s, bound) if isinstance(s, UOp) else integer(op, "a size", s)
+                  for s in listed(values))
     if any(not isinstance(s, UOp) and s < 0 for s in shape):
         raise ShapeError(op, f"shape {shape} has a negative size", "sizes of at least 0")
     return shape
 
 
-def symbolic_size(op: str, size: UOp) -> Any:
+def symbolic_size(op: str, size: UOp, bound: bool = True) -> Any:
     """A size with variables in its normal form (an int if they cancel).
 
     Raises:
         ArgumentError: if a variable has no value.
         ShapeError: if the size is negative.
     """
-    check_bound(op, size)
+    free = not bound and next(unbound(size), None) is not None
+    if not free:
+        check_bound(op, size)
     found = normal_size(size)
-    if isinstance(found, UOp) and found < 0:
+    if isinstance(found, UOp) and (found.vmin < 0 if free else found < 0):
         raise ShapeError(op, f"the size {size_text(found)} is negative", "sizes of at least 0")
     return found
 
@@ -259,7 +265,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
     if isinstance(value, Scalar):
         return like._new(constant(op, value, weak_dtype(value, like.dtype)))
     if isinstance(value, UOp):
-        return like._new(value.cast(dtypes.default_int) if value.dtype is dtypes.index else value)
+        return like._new(from_size(value) if value.dtype is dtypes.index else value)
     if isinstance(value, (np.ndarray, list, tuple)):
         return type(like)(value, device="CPU" if files.on_disk(like._device) else like.device, requires_grad=False)
     raise DTypeError(op, f"cannot combine a tensor with {shown(value)}", "a tensor, a number or an array")

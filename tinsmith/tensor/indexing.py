@@ -172,6 +172,8 @@ class Indexing:
         if size is None:
             return x.flatten()[wide.flatten()]
         places, inside = _first_true(wide, integer("masked_select", "size", size, least=0))
+        if 0 in shape:
+            return type(self).full((size,), fill_value, self.dtype, self.device, requires_grad=False)
         return inside.where(x.flatten().gather(0, places), fill_value)
 
     def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0, *, as_tuple: bool = False) -> Any:

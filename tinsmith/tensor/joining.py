@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import promote
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
 from tinsmith.ir.join import joined
 from tinsmith.ir.sizes import size_text, value_of_size
-from tinsmith.tensor.arguments import choice, integer, integers
+from tinsmith.tensor.arguments import choice, integer
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device
+from tinsmith.tensor.helpers import as_sized, axis_and_size, axis_of, equal, same_device, symbolic_size
 from tinsmith.tensor.slices import box
 from tinsmith.tensor.storage import SLICE
 
@@ -28,7 +29,7 @@ class Joining:
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Tensors end to end along an axis.
+        """Tensors end to end along an axis. One of shape (0,) fits any others, as in PyTorch: it counts for the dtype.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -36,11 +37,15 @@ class Joining:
         Raises:
             ShapeError: if they differ in more than the size of that axis.
         """
+        if isinstance(self, (tuple, list)) and len(others) == 1 and isinstance(others[0], int):
+            others, dim = (), others[0]
         parts = _listed("cat", self, others)
-        first = parts[0]
+        first = next((t for t in parts if t.shape != (0,)), parts[0])
         if not first.ndim:
             raise ShapeError("cat", "0-d tensors have no axis to join along", "stack")
         d = axis_of("cat", first, dim)
+        empty = (*first.shape[:d], 0, *first.shape[d + 1 :])
+        parts = [t.reshape(empty) if t.shape == (0,) else t for t in parts]
         for n, t in enumerate(parts):
             if t.ndim != first.ndim:
                 raise ShapeError("cat", f"tensor {n} has shape {t.shape}, tensor 0 has shape {first.shape}: "
@@ -84,12 +89,14 @@ class Joining:
         """
         d, whole = axis_and_size("split", self, dim)
         total = value_of_size(whole)  # how many parts there are depends on it
+        lengths: list[Any]
         if isinstance(sizes, (tuple, list)):
-            lengths = list(integers("split", "a part's size", sizes, least=0))
+            lengths = [symbolic_size("split", s) if isinstance(s, UOp) else
+                       integer("split", "a part's size", s, least=0) for s in sizes]
         else:
             size = integer("split", "the parts' size", sizes, least=1)
             lengths = [min(size, total - b) for b in range(0, max(total, 1), size)]
-        if sum(lengths) != total:
+        if value_of_size(sum(lengths)) != total:
             raise ShapeError("split", f"parts of sizes {tuple(lengths)} for axis {d} of {self.shape}",
                              f"sizes that sum to {total}")
         out, begin = [], 0

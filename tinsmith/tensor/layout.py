@@ -12,10 +12,11 @@ from tinsmith.core.dtypes import DTypeLike, dtypes
 from tinsmith.core.errors import AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.ir.sizes import value_of_size
-from tinsmith.tensor.arguments import integer, integers, listed
+from tinsmith.tensor.arguments import integer, integers, listed, symbolic
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, one, operand
 from tinsmith.tensor.joining import _listed
+from tinsmith.tensor.subscripts import from_front
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -99,7 +100,7 @@ class Layout:
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
         [1, 3]
         """
-        return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (integer("select", "index", index),)]
+        return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (symbolic("select", "index", index),)]
 
     def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
         """``length`` elements of an axis from ``start`` on.
@@ -108,10 +109,11 @@ class Layout:
         [2, 3]
         """
         d, size = axis_and_size("narrow", self, dim)
-        start = integer("narrow", "start", start, -value_of_size(size), value_of_size(size))
-        start = start + size if start < 0 else start
-        return self.shrink([None] * d + [(start, start + integer("narrow", "length", length, least=0))]
-                           + [None] * (self.ndim - d - 1))
+        if not isinstance(start, UOp):
+            start = integer("narrow", "start", start, -value_of_size(size), value_of_size(size))
+        start = from_front(start, size)
+        length = length if isinstance(length, UOp) else integer("narrow", "length", length, least=0)
+        return self.shrink([None] * d + [(start, start + length)] + [None] * (self.ndim - d - 1))
 
     def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         """The slices of an axis.

@@ -48,8 +48,11 @@ class LinearAlgebra:
         Raises:
             ShapeError: for what is no matrix of fixed size.
         """
-        rows, columns = _sides("qr", self)
+        rows, columns = _sides("qr", self, empty=True)
         choice("qr", "mode", mode, ("reduced", "complete"))
+        if not rows or not columns:
+            q = _identity(self, rows)
+            return (q if mode == "complete" else q[..., :0]), self if mode == "complete" else self[..., :0, :]
         q = with_slopes(_reflected(self.detach(), rows, columns), _q_slope, self)
         q = q[..., : min(rows, columns)] if mode == "reduced" else q
         return q, q.transpose(-1, -2).matmul(self).triu()
@@ -71,8 +74,12 @@ class LinearAlgebra:
         Raises:
             ShapeError: for what is no matrix of fixed size.
         """
-        rows, columns = _sides("svd", self)
+        rows, columns = _sides("svd", self, empty=True)
         full = flag("svd", "full_matrices", full_matrices)
+        if not rows or not columns:
+            u, v = _identity(self, rows), _identity(self, columns)
+            none = self.sum((-2, -1)).unsqueeze(-1)[..., :0]
+            return (u, none, v) if full else (u[..., :0], none, v[..., :0, :])
         if rows < columns:
             v, s, u = self.transpose(-1, -2).svd(full)
             return u.transpose(-1, -2), s, v.transpose(-1, -2)
@@ -151,8 +158,8 @@ class LinearAlgebra:
         return x if wide else x.transpose(-1, -2)
 
 
-def _sides(op: str, x: Tensor) -> tuple[int, int]:
-    if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or 0 in x.shape[-2:]:
+def _sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
+    if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or (not empty and 0 in x.shape[-2:]):
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "two axes of fixed size")
     check_wide(op, x)
     return int(x.shape[-2]), int(x.shape[-1])

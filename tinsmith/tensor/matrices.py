@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import UOp
-from tinsmith.tensor.arguments import integer, number
-from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.arguments import flag, integer, number
+from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.linalg import _identity
 from tinsmith.tensor.slopes import with_slopes
 from tinsmith.tensor.triangles import square
@@ -17,6 +17,7 @@ from tinsmith.tensor.triangles import square
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
+Bound: TypeAlias = Union[float, "Tensor", None]  # a tolerance: a number, or one for each matrix
 _TERMS, _MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where the norm is at most 1/2
 
 
@@ -56,8 +57,8 @@ class Matrices:
         left = self.matmul(x).sub(b).square().sum(-2)
         return LeastSquares(x.squeeze(-1), left.squeeze(-1)) if vector else LeastSquares(x, left)
 
-    def pinv(self: Tensor, rtol: float | None = None) -> Tensor:
-        """The pseudo-inverse of Moore and Penrose, by ``svd``; singular values below ``rtol`` times the greatest are 0.
+    def pinv(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
+        """The pseudo-inverse of Moore and Penrose, by ``svd``; small singular values count as 0.
 
         The gradient is that of G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
 
@@ -65,22 +66,27 @@ class Matrices:
         [[0.5, 0.0], [0.0, 0.0]]
 
         Args:
-            rtol: by default the longer side times the distance of floats at 1.
+            rtol: those up to ``rtol`` times the greatest are small: a number, or a tensor of one for each matrix. By
+                default the longer side times the distance of floats at 1, or 0 beside ``atol``.
+            atol: those up to ``atol`` are small, too.
+            hermitian: the matrix is symmetric: only its lower triangle is read.
         """
-        u, s, v = self.detach().svd(full_matrices=False)
-        large = s.gt(s[..., :1].mul(_tolerance("pinv", self, rtol)))
+        x = self.detach()
+        u, s, v = (_symmetric("pinv", x) if flag("pinv", "hermitian", hermitian) else x).svd(full_matrices=False)
+        large = s.gt(_cutoff("pinv", self, s, rtol, atol))
         inverse = large.where(large.where(s, 1.0).reciprocal(), 0.0)
         return with_slopes(v.transpose(-1, -2).mul(inverse.unsqueeze(-2)).matmul(u.transpose(-1, -2)),
                            _pseudo_inverse_slope, self)
 
-    def matrix_rank(self: Tensor, rtol: float | None = None) -> Tensor:
-        """The number of singular values above ``rtol`` times the greatest.
+    def matrix_rank(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
+        """The number of singular values that are not small: ``pinv`` has the arguments.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
         1
         """
-        s = self.detach().svdvals()
-        return s.gt(s[..., :1].mul(_tolerance("matrix_rank", self, rtol))).sum(-1)
+        x = _symmetric("matrix_rank", self) if flag("matrix_rank", "hermitian", hermitian) else self
+        s = x.detach().svdvals()
+        return s.gt(_cutoff("matrix_rank", x, s, rtol, atol)).sum(-1)
 
     def cond(self: Tensor, p: float = 2.0) -> Tensor:
         """The condition number: the greatest singular value over the smallest.
@@ -147,11 +153,32 @@ class Matrices:
         return parts[0]
 
 
-def _tolerance(op: str, x: Tensor, rtol: float | None) -> float:
+def _cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
+    """Return the greatest singular value that counts as 0, of those in ``s``."""
+    sides = [int(side) for side in x.shape[-2:] if not isinstance(side, UOp)]
+    default = max(sides) * math.ldexp(1.0, -23 if x.dtype.itemsize == 4 else -52)
+    absolute: Any = None if atol is None else _bound(op, "atol", atol)
     if rtol is not None:
-        return float(number(op, "rtol", rtol, least=0))
-    sides = [int(s) for s in x.shape[-2:] if not isinstance(s, UOp)]
-    return max(sides) * math.ldexp(1.0, -23 if x.dtype.itemsize == 4 else -52)
+        relative = _bound(op, "rtol", rtol)
+    elif isinstance(atol, TensorBase):
+        relative = absolute.gt(0).where(0.0, absolute.full_like(default))
+    else:
+        relative = 0.0 if absolute else default
+    found = s[..., :1].mul(relative)
+    return found if absolute is None else found.maximum(absolute)
+
+
+def _bound(op: str, what: str, value: float | Tensor) -> Any:
+    """Return a tolerance as a number, or as a tensor that broadcasts with rows of singular values."""
+    if isinstance(value, TensorBase):
+        return value.unsqueeze(-1) if value.ndim else value
+    return float(number(op, what, value, least=0))
+
+
+def _symmetric(op: str, x: Tensor) -> Tensor:
+    """Return the symmetric matrix that has the lower triangle of ``x``."""
+    square(op, x)
+    return x.tril().add(x.tril(-1).transpose(-1, -2))
 
 
 def _pseudo_inverse_slope(g: Tensor, p: Tensor, x: Tensor) -> tuple[Tensor]:

@@ -320,7 +320,8 @@ class Movement(Joining):
                 raise ShapeError("repeat_interleave", f"{len(each)} repeats for {x.shape[d]} elements", "one for each")
             return x.index_select(d, type(self)(np.repeat(np.arange(len(each), dtype=np.int32), each),
                                                 device=self.device))
-        repeats = integer("repeat_interleave", "repeats", repeats, least=0)
+        if not isinstance(repeats, UOp):
+            repeats = integer("repeat_interleave", "repeats", repeats, least=0)
         shape = x.shape
         wide = x.uop.reshape((*shape[: d + 1], 1, *shape[d + 1 :])).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
         return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))

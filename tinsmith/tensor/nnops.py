@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.activations import Activations
-from tinsmith.tensor.arguments import integer, number, shown
-from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device
+from tinsmith.tensor.arguments import Scalar, integer, number, shown
+from tinsmith.tensor.helpers import axes_of, equal, operand, rounded_once, same_device, same_sizes
 from tinsmith.tensor.hostdata import check_indices
 from tinsmith.tensor.losses import Losses
 from tinsmith.tensor.modes import Mode, note_mode
@@ -100,11 +100,32 @@ class NNOps(Activations, Windows, Losses):
         centred, variance, _ = wide._centred(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
-    def rms_norm(self: Tensor, axis: Axes = -1, eps: float = 1e-6) -> Tensor:
-        """Divided by the root of the mean square along ``axis``."""
-        x, eps = self._float(), number("rms_norm", "eps", eps)
+    def rms_norm(self: Tensor, axis: Axes = -1, *args: Any, weight: Tensor | None = None,
+                 eps: float | None = None) -> Tensor:
+        """Divided by the root of the mean square along ``axis``, times ``weight``.
+
+        Behind ``axis`` comes ``eps`` (1e-6), or PyTorch's ``weight, eps``: then, and where ``axis`` is a sequence that
+        can only be sizes, it is PyTorch's ``normalized_shape``, the sizes of the last axes, and ``eps`` is by default
+        the distance of floats at 1.
+
+        >>> Tensor([3.0, 3.0]).rms_norm((2,), Tensor([2.0, 1.0])).tolist()
+        [2.0, 1.0]
+        """
+        if args and not isinstance(args[0], Scalar):
+            weight, args = args[0], args[1:]
+        if len(args) > (eps is None):
+            raise ArgumentError("rms_norm", f"{shown(args[-1])} is one argument too many",
+                                "rms_norm(axis, eps), or rms_norm(normalized_shape, weight, eps)")
+        x, eps = self._float(), args[0] if args else eps
+        sizes = tuple(axis) if isinstance(axis, (tuple, list)) else None
+        least = 1e-6
+        if sizes and (weight is not None or any(s >= self.ndim for s in sizes)) and same_sizes(
+                sizes, self.shape[-len(sizes) :]):
+            axis, least = tuple(range(-len(sizes), 0)), float(dtypes.finfo(x.dtype).eps)
         wide = x.float() if x.dtype.itemsize <= 2 else x
-        return (wide * ((wide * wide).mean(axis=axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
+        spread = (wide * wide).mean(axis=axis, keepdim=True) + number("rms_norm", "eps", least if eps is None else eps)
+        normal = (wide * spread.rsqrt()).cast(x.dtype)
+        return normal if weight is None else normal * operand("rms_norm", weight, self)
 
     def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,
                   axis: Axes = 1) -> Tensor:

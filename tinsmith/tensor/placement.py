@@ -21,7 +21,8 @@ class Placement(TensorBase):
 
     __slots__ = ()
 
-    def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | None = None) -> Tensor:
+    def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | bool | None = None,
+           non_blocking: bool = False, copy: bool = False) -> Tensor:
         """The same values on another device, or whole on each of several. Parts on several devices are put together.
 
         >>> Tensor([1, 2]).to("CPU").device, Tensor([1]).to(dtypes.float32).dtype
@@ -30,16 +31,22 @@ class Placement(TensorBase):
         Args:
             device: a device, or what stands in its place in PyTorch: a dtype to cast to, or a tensor whose dtype and
                 device to take.
-            dtype: cast to it, too.
+            dtype: cast to it, too. Behind a dtype or a tensor, ``non_blocking`` and ``copy`` come next, as in PyTorch.
+            non_blocking: of PyTorch's; copies never block here.
+            copy: memory of its own, also where nothing changes.
         """
+        if isinstance(dtype, bool):
+            return self.to(device, None, dtype, non_blocking or copy)
         if isinstance(device, TensorBase):
-            return self.to(device._device, device.dtype)
+            return self.to(device._device, device.dtype, non_blocking, copy)
         if isinstance(device, DType):
             device, dtype = self._device, device
         elif device is None and dtype is not None:
             device = self._device
         moved = self._moved(device_name(device))
-        return moved if dtype is None or to_dtype(dtype) is self.dtype else moved._new(moved.uop.cast(to_dtype(dtype)))
+        if dtype is not None and to_dtype(dtype) is not self.dtype:
+            return moved._new(moved.uop.cast(to_dtype(dtype)))
+        return moved.clone() if copy and moved is self else moved
 
     def to_(self, device: DeviceName | None) -> Tensor:
         """Move this tensor to another device in place.

@@ -213,13 +213,15 @@ class Random:
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
-        """Start the stream of random numbers again from ``seed``.
+        """Start the stream of random numbers again from ``seed``, an integer, or an array or a tensor of one.
 
         >>> Tensor.manual_seed(1); a = Tensor.rand(3).tolist()
         >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
         True
         """
-        _stream.reset(integer("manual_seed", "seed", seed) & ((1 << 62) - 1))
+        one = getattr(seed, "shape", ()) not in ((), None) and math.prod(seed.shape) == 1  # type: ignore[attr-defined]
+        number = seed.reshape(()).item() if one else seed  # type: ignore[attr-defined]
+        _stream.reset(integer("manual_seed", "seed", number) & ((1 << 62) - 1))
 
     @classmethod
     def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
@@ -286,7 +288,7 @@ class Random:
         [5.0, 5.0, 5.0]
         """
         wanted, kind = _fixed_sizes("normal", shape), _float_kind("normal", dtype)
-        mean, std = number("normal", "mean", mean), number("normal", "std", std)
+        mean, std = number("normal", "mean", mean), number("normal", "std", std, least=0)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         x = _gaussian(product(wanted), kind, device).reshape(wanted)
@@ -437,4 +439,4 @@ class Random:
 
 def _kaiming(op: str, shape: tuple[Any, ...], a: float) -> float:
     a = number(op, "a", a)
-    return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(sizes(op, shape)[1:]), 1))
+    return math.sqrt(2 / (1 + a * a)) / math.sqrt(max(product(_fixed_sizes(op, shape)[1:]), 1))

@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.tensor.arguments import number, shown
+from tinsmith.tensor.arguments import choice, number, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 from tinsmith.tensor.slopes import with_slopes
@@ -279,14 +279,18 @@ class Reduce:
         return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
 
     @rounded_once
-    def norm(self: Tensor, p: float = 2.0, axis: Axis = None, keepdim: bool = False, *,
+    def norm(self: Tensor, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
         """The p-norm along axes: the greatest magnitude for infinite p, the number of values that are not 0 for p = 0.
+        "fro" is the norm of Frobenius, p = 2; "nuc" the sum of the singular values along two axes.
 
         >>> Tensor([3., 4.]).norm().item()
         5.0
         """
-        axis, p = axis_or_dim("norm", axis, dim), number("norm", "p", 2.0 if p is None else p)
+        axis = axis_or_dim("norm", axis, dim)
+        if isinstance(p, str) and choice("norm", "p", p, ("fro", "nuc")) == "nuc":
+            return _nuclear(self, axis, keepdim)
+        p = number("norm", "p", 2.0 if p is None or p == "fro" else p)
         if p == 0:
             return self.ne(0).sum(axis, keepdim).cast(self.dtype)
         if p == 2:
@@ -296,6 +300,15 @@ class Reduce:
         zero = self.eq(0)  # its power has no slope where p < 1, and gets none
         powers = zero.where(0.0 if p > 0 else float("inf"), zero.where(1.0, self.abs()).pow(p))
         return powers.sum(axis, keepdim).pow(1 / p)
+
+
+def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
+    """Return the nuclear norm of the matrices along two axes."""
+    axes = axes_of("norm", x, axis)
+    if len(axes) != 2:
+        raise ShapeError("norm", f"p='nuc' along {len(axes)} axes of shape {x.shape}", "two axes: dim=(-2, -1)")
+    values = x.permute(*(a for a in range(x.ndim) if a not in axes), *axes).svdvals().sum(-1)
+    return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
 
 
 def _root(total: Tensor) -> Tensor:

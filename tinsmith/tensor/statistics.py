@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+_COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
 class LeastAndGreatest(NamedTuple):
     """What ``aminmax`` returns."""
 
@@ -261,12 +264,16 @@ class Statistics:
         """
         return self.sub(other).reshape(-1).norm(p)
 
-    def cdist(self: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
+    def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
         """The p-norms of the differences of every two rows.
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
+
+        Args:
+            compute_mode: of PyTorch's, which says how to compute; there is one way here.
         """
+        choice("cdist", "compute_mode", compute_mode, _COMPUTE_MODES)
         y = operand("cdist", x2, self)
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
@@ -340,9 +347,10 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     least, most = none.where(least.sub(more), least), none.where(most.add(more), most)
     inside = flat.ge(least) & flat.le(most)
     place = flat.sub(least).div(most.sub(least)).mul(bins).floor().clamp(0, bins - 1)
-    steps = type(x).linspace(0, 1, bins + 1, dtype=kind, device=x.device)
-    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight),
-                     least.add(most.sub(least).mul(steps)))
+    count = type(x).arange(bins + 1, device=x.device)
+    step, ahead = most.sub(least).div(bins), count.cast(kind)
+    edges = count.lt((bins + 1) // 2).where(ahead.mul(step).add(least), ahead.sub(bins).mul(step).add(most))
+    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
 
 
 def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:

@@ -61,8 +61,9 @@ def taken_apart(op: str, x: Tensor, index: Any) -> Plan:
                 shape.append(size)
             slices += [Slice(0, size) for size in item.shape]
         elif isinstance(item, UOp) and item.dtype is dtypes.index:
+            item = from_front(item, size)
             check_box(op, axis, item, item + 1, size)
-            slices.append(Slice(normal_size(item), 1))
+            slices.append(Slice(item, 1))
         elif isinstance(item, (TensorBase, UOp)):
             picks[len(shape)] = _pick(op, x, item, size)
             slices.append(Slice(0, size))
@@ -155,7 +156,7 @@ def position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
 
 def from_front(bound: Any, size: Any) -> Any:
     """A bound of a symbolic slice; a negative number counts from the end."""
-    return normal_size(size + bound if isinstance(bound, int) and bound < 0 else bound)
+    return normal_size(size + bound if (bound.vmax if isinstance(bound, UOp) else bound) < 0 else bound)
 
 
 def slice_of(op: str, s: slice, size: Any, axis: int) -> Slice:

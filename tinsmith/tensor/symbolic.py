@@ -1,26 +1,39 @@
 """Sizes that are known when a program runs, not when it is compiled."""
 from __future__ import annotations
 
-from tinsmith.core.errors import ArgumentError, shown
+from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
+from tinsmith.core.errors import ArgumentError, DTypeError, shown
 from tinsmith.ir import UOp
+from tinsmith.tensor.data import check_range
 
 
-def Variable(name: str, least: int, greatest: int) -> UOp:
+def Variable(name: str, least: int, greatest: int, dtype: DTypeLike | None = None) -> UOp:
     """A named integer between ``least`` and ``greatest``; ``bind`` gives it a value for one use.
 
     Bound variables, and sums, products and quotients of them, are sizes like any other: in slices, reshapes and new
-    tensors. A program depends on names and bounds only and takes the values as arguments, so that one serves all.
+    tensors; as an operand and in ``Tensor(v)`` they are values of the default int, or of int64 where the bounds need
+    it. A program depends on names and bounds only and takes the values as arguments, so that one serves all.
 
     >>> from tinsmith import Tensor
     >>> n = Variable("n", 1, 10)
     >>> [Tensor.arange(10)[: n.bind(v)].sum().item() for v in (3, 7)]
     [3, 21]
 
+    Args:
+        dtype: an integer dtype that must hold the bounds, as in tinygrad; it changes nothing else.
+
     Raises:
+        DTypeError: if ``dtype`` is not one of integers.
+        RangeError: if it cannot hold the bounds.
         ArgumentError: if the name is no string or the bounds are no integers in order.
     """
     ints = type(least) is int and type(greatest) is int
     if not isinstance(name, str) or not ints or least > greatest:
         raise ArgumentError("Variable", f"name {shown(name)}, bounds {shown(least)} and {shown(greatest)}",
                             'Variable("n", least, greatest) with integers least <= greatest')
+    if dtype is not None and (kind := to_dtype(dtype)) is not dtypes.index:
+        if not kind.is_int or kind.is_bool:
+            raise DTypeError("Variable", f"a size is an integer, not {kind!r}", "dtypes.int32 or dtypes.int64")
+        for end in (least, greatest):
+            check_range("Variable", end, kind)
     return UOp.variable(name, least, greatest)

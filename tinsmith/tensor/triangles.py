@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.base import check_tensors
@@ -132,7 +132,7 @@ class Triangles:
         inverse = inverse.transpose(-1, -2) if flag("triangular_solve", "transpose", transpose) else inverse
         return inverse.matmul(self), A
 
-    def lu(self: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def lu(self: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """(P, L, U) with ``P @ L @ U`` the matrix: a permutation, a unit lower and an upper triangle; n steps.
 
         By elimination with the greatest pivot of each column. The gradients of L and U are those of
@@ -141,8 +141,17 @@ class Triangles:
         >>> p, l, u = Tensor([[0.0, 2.0], [4.0, 2.0]]).lu()
         >>> p.tolist(), u.tolist()
         ([[0.0, 1.0], [1.0, 0.0]], [[4.0, 2.0], [0.0, 2.0]])
+
+        Args:
+            pivot: True, as on PyTorch's CPU.
+            get_infos: False: a pivot of 0 is on U's diagonal.
+
+        Raises:
+            ArgumentError: for other values of these.
         """
         n = square("lu", self)
+        if not flag("lu", "pivot", pivot) or flag("lu", "get_infos", get_infos):
+            raise ArgumentError("lu", f"pivot={pivot}, get_infos={get_infos}", "pivot=True, and a look at u.diagonal()")
         packed, order = _eliminated(self.detach(), n)
         row = rows_of(self, n)
         column = row.transpose(-1, -2)

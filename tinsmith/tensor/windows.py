@@ -93,7 +93,7 @@ class Windows:
                dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
         """Convolution over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
 
-        The number of spatial axes is that of the weight (1 to 3).
+        The number of spatial axes is that of the weight (1 to 3). An input without N has a result without N.
 
         Args:
             bias: ``[Cout]``, added to every position.
@@ -108,6 +108,8 @@ class Windows:
             ShapeError: if channels, groups or kernel do not fit the input.
         """
         weight, bias = operand("conv2d", weight, self), None if bias is None else operand("conv2d", bias, self)
+        if _unbatched(self, weight):
+            return self.unsqueeze(0).conv2d(weight, bias, groups, stride, dilation, padding, dtype).squeeze(0)
         dims, groups = _spatial_dims("conv2d", self, weight), integer("conv2d", "groups", groups, least=1)
         steps, spread = _steps("conv2d", stride, dilation, dims)
         amounts = pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
@@ -131,13 +133,16 @@ class Windows:
     @contraction
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                          dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
-        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``.
+        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``, N left out or not.
 
         >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
         [[[[1.0, 2.0, 1.0]]]]
         """
         op = "conv_transpose2d"
         weight, bias = operand(op, weight, self), None if bias is None else operand(op, bias, self)
+        if _unbatched(self, weight):
+            return self.unsqueeze(0).conv_transpose2d(weight, bias, groups, stride, dilation, padding,
+                                                      output_padding).squeeze(0)
         dims, groups = _spatial_dims(op, self, weight), integer(op, "groups", groups, least=1)
         steps, spread = _steps(op, stride, dilation, dims)
         amounts, extra = pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
@@ -292,14 +297,16 @@ def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
+def _unbatched(x: Tensor, weight: Tensor) -> bool:
+    """Return True if a convolution's input has no batch axis."""
+    return 3 <= weight.ndim <= 5 and x.ndim == weight.ndim - 1
+
+
 def _spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
     dims = weight.ndim - 2
     layout = "[Cin, Cout/groups, k…]" if "transpose" in op else "[Cout, Cin/groups, k…]"
     if not 1 <= dims <= 3:
         raise ShapeError(op, f"weight {weight.shape} has {max(dims, 0)} spatial axes", f"a weight {layout} with 1 to 3")
-    if x.ndim == weight.ndim - 1:
-        raise ShapeError(op, f"input {x.shape} has no batch axis; with weight {weight.shape} it is [N, Cin, …] with "
-                         f"{weight.ndim} axes", ".unsqueeze(0) for a batch of one")
     if x.ndim != weight.ndim:
         raise ShapeError(op, f"input {x.shape} has {x.ndim} axes, weight {weight.shape} {weight.ndim}",
                          f"an input [N, Cin, …] and a weight {layout} with equally many spatial axes")

@@ -312,13 +312,15 @@ def beside_zero(node: UOp) -> bool:
 
 
 def nonnegative(node: UOp) -> bool:
-    """Return True if an index expression is never negative, so that machine division rounds like ours."""
-    if node.op is Ops.CONST:
-        return bool(node.arg >= 0)
-    if node.op in (Ops.RANGE, Ops.SPECIAL):
-        return True
-    if node.op in (Ops.VECTORIZE, Ops.GEP):
-        return all(nonnegative(s) for s in node.src)
-    if node.op in (Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN):
-        return all(nonnegative(s) for s in node.src)
-    return bool(node.dtype.kind == "uint")
+    """Return True if an index expression can never be negative, so that machine division rounds as ours does."""
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op in (Ops.VECTORIZE, Ops.GEP, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN):
+            stack.extend(n.src)
+        elif not (n.arg >= 0 if n.op is Ops.CONST else n.op in (Ops.RANGE, Ops.SPECIAL) or n.dtype.kind == "uint"):
+            return False
+    return True

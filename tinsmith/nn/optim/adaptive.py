@@ -34,7 +34,7 @@ class Moments(Optimizer):
         name = type(self).__name__
         b1, b2 = (b1, b2) if betas is None else betas
         self.b1, self.b2 = number(name, "b1", b1, 0, 1), number(name, "b2", b2, 0, 1)
-        self.eps, self.weight_decay = number(name, "eps", eps, 0), number(name, "weight_decay", weight_decay)
+        self.eps, self.weight_decay = number(name, "eps", eps, 0), number(name, "weight_decay", weight_decay, 0)
         self.amsgrad = flag(name, "amsgrad", amsgrad)
         self.count = self._scalar(0.0)  # of steps
         self.correction1, self.correction2 = self._scalar(0.0), self._scalar(0.0)  # 1 - b1^t and 1 - b2^t
@@ -266,7 +266,8 @@ class Adagrad(Optimizer):
                  maximize: bool = False) -> None:
         super().__init__(params, lr, master_weights, maximize=maximize)
         self.lr_decay = number("Adagrad", "lr_decay", lr_decay, 0)
-        self.weight_decay, self.eps = number("Adagrad", "weight_decay", weight_decay), number("Adagrad", "eps", eps, 0)
+        self.weight_decay = number("Adagrad", "weight_decay", weight_decay, 0)
+        self.eps = number("Adagrad", "eps", eps, 0)
         start = number("Adagrad", "initial_accumulator_value", initial_accumulator_value, 0)
         self.count = Tensor(np.zeros(1, np.float32), device=self.device, requires_grad=False)
         self.sums = self.state_like()
@@ -305,8 +306,8 @@ class RMSprop(Optimizer):
                  master_weights: bool = True, *, maximize: bool = False) -> None:
         super().__init__(params, lr, master_weights, maximize=maximize)
         self.alpha, self.eps = number("RMSprop", "alpha", alpha, 0, 1), number("RMSprop", "eps", eps, 0)
-        self.weight_decay = number("RMSprop", "weight_decay", weight_decay)
-        self.momentum = number("RMSprop", "momentum", momentum)
+        self.weight_decay = number("RMSprop", "weight_decay", weight_decay, 0)
+        self.momentum = number("RMSprop", "momentum", momentum, 0)
         self.centered = flag("RMSprop", "centered", centered)
         self.v = self.state_like()
         self.m = self.state_like() if self.centered else []

@@ -28,8 +28,8 @@ class SGD(Optimizer):
                  nesterov: bool = False, master_weights: bool = True, *, dampening: float = 0.0,
                  maximize: bool = False) -> None:
         super().__init__(params, lr, master_weights, maximize=maximize)
-        self.momentum, self.nesterov = number("SGD", "momentum", momentum), flag("SGD", "nesterov", nesterov)
-        self.weight_decay = number("SGD", "weight_decay", weight_decay)
+        self.momentum, self.nesterov = number("SGD", "momentum", momentum, 0), flag("SGD", "nesterov", nesterov)
+        self.weight_decay = number("SGD", "weight_decay", weight_decay, 0)
         self.dampening = number("SGD", "dampening", dampening)
         if self.nesterov and self.dampening:
             raise ArgumentError("SGD", f"nesterov=True with dampening={dampening}", "dampening=0, or no nesterov")
@@ -76,8 +76,8 @@ class LARS(Optimizer):
                  *, maximize: bool = False) -> None:
         super().__init__(params, lr, master_weights, maximize=maximize)
         name = type(self).__name__
-        self.momentum = number(name, "momentum", momentum)
-        self.weight_decay = number(name, "weight_decay", weight_decay)
+        self.momentum = number(name, "momentum", momentum, 0)
+        self.weight_decay = number(name, "weight_decay", weight_decay, 0)
         self.ns_steps, self.ns_coefficients = integer(name, "ns_steps", ns_steps, least=0), ns_coefficients or ()
         if self.ns_steps and not self.ns_coefficients:
             raise ArgumentError(name, f"ns_steps={ns_steps} without ns_coefficients", "(3.4445, -4.775, 2.0315)")
