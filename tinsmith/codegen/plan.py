@@ -6,8 +6,9 @@ each with a price in cycles that tells what they are spent on. A candidate that 
 dropped, with the reason; of those left the cheapest is taken, the first where several cost the same. A contraction that
 no tile suits is taken for rows that are reduced.
 
-What a candidate applies is legal: its generator asks before. Where one of its opts is refused, we made a mistake: with
-``CHECK_IR=1`` it is raised, else the next candidate is taken, and the plan tells.
+What a candidate applies is legal, and fits the device: its generator asks before. Where one of its opts is refused, or
+the program does not fit a block, we made a mistake: with ``CHECK_IR=1`` it is raised, else the next candidate is taken,
+and the plan tells.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Plan:
         structure: what the kernel is.
         chosen: the candidate that was applied, and its ``cycles``.
         other: the runner-up, ``why`` it lost; empty where there was none.
-        mistakes: opts of candidates that were refused, though their generators offered them.
+        mistakes: candidates whose opts or programs were refused, though their generators offered them.
         alone: why workers do not share it, though there is much to do.
     """
 
@@ -61,11 +62,12 @@ class Plan:
         return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
 
 
-def plan(kernel: Kernel, target: Target) -> Plan:
-    """Apply the cheapest candidate that suits ``kernel``; what was chosen, and what came next.
+def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> Plan:
+    """Apply the cheapest candidate that suits ``kernel`` and that ``build`` makes a program of; what was chosen, and
+    what came next.
 
     Raises:
-        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers is refused.
+        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers, or a candidate's program, is refused.
     """
     found = structure(kernel.sink)
     chained = isinstance(found, Contraction) and found.chain
@@ -80,10 +82,13 @@ def plan(kernel: Kernel, target: Target) -> Plan:
             trial = kernel.copied()
             with _refusals(way.what, unfit, mistakes):
                 way.apply(trial)
+                alone = why_alone(trial) if large else ""
+                build(trial)
                 vars(kernel).update(vars(trial))
                 others = ((w.what, why_not(way, w)) for w in ways[at + 1 :] if w.what != way.what)
                 return Plan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes),
-                            why_alone(kernel) if large else "")
+                            alone)
+    build(kernel)
     return Plan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
 
 
