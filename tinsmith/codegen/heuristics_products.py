@@ -18,6 +18,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.price import Price, local_steps, price, waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.stages import converted
 from tinsmith.codegen.tuning import Candidate, apply_to, stride_of, the_sum
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -56,7 +57,22 @@ class Tile(NamedTuple):
                                          self.depth, waves, sizes[2]))
 
 
-def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
+class Widths(NamedTuple):
+    """Bytes of an element of each factor: those that are loaded, and those that local memory keeps."""
+
+    loaded: tuple[int, int]
+    kept: tuple[int, int]
+
+
+def widths(factors: Sequence[UOp]) -> Widths:
+    """The widths of two factors, each of which is staged load by load."""
+    loads = [[n for n in toposort(f) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM] for f in factors]
+    loaded, kept = ([sum(width(n, f) for n in found) for f, found in zip(factors, loads)] for width in (
+        lambda n, f: n.dtype.itemsize, lambda n, f: converted(n, f).dtype.itemsize))
+    return Widths((loaded[0], loaded[1]), (kept[0], kept[1]))
+
+
+def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[Tile]:
     """The tiles that a block may compute: two slots fit its memory, and what is on its way fits registers."""
     data, alone = target.blocks, unit.threads == 1
     for threads, (rows, columns), steps in itertools.product(
@@ -64,8 +80,9 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
         parts = threads // unit.threads
         for down in (1 << i for i in range(parts.bit_length())):
             found = Tile(down, parts // down, rows, columns, steps, unit)
-            carried = sum(found.sides) * found.depth * unit.a.itemsize // 4
-            room = 2 * 4 * (carried + 4 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots, rows are padded
+            carried = sum(side * width for side, width in zip(found.sides, of.loaded)) * found.depth // 4
+            kept = sum(side * width for side, width in zip(found.sides, of.kept)) * found.depth
+            room = 2 * (kept + 16 * max(sum(found.sides), 2 * found.depth))  # of two slots, rows are padded
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
@@ -93,10 +110,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         alone = unit.emit == "muladd"
         least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
         loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.rounds)
-        fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
-        if not fits or any(size < low for size, low in zip(sizes, least)):
+        factors = matrix.operands(trial.folds[0], row, column, unit) if loads_own and not alone else None
+        if alone and fold.dtype.is_float:
+            factors = (found.a, found.b) if sides[0][0] in found.a.ranges else (found.b, found.a)
+        if factors is None or any(size < low for size, low in zip(sizes, least)):
             continue
-        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit)}
+        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit, widths(factors))}
         for tile in sorted(prices, key=lambda t: prices[t]["products"])[:2]:
             down, across = tile.sides
             of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
@@ -109,7 +128,7 @@ def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) ->
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
-    _staged(kernel, next((r for r in kernel.reduces if r in kernel.folds[0].src[1:]), None), tile)
+    _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
@@ -161,10 +180,11 @@ def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
 
 
 def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> None:
-    """A tile per block and slice of all that is loaded for the sum: for a unit with rows as they run in memory."""
+    """A tile per block and slice of all that is loaded for the sum, which may be a single step of a unit: for a unit
+    with rows as they run in memory."""
     inner = (Role.LOCAL, Role.FRAGMENT)
-    while load := next((n for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM
-                        and any(r.arg[1] in inner for r in n.ranges)), None):
+    while load := next((n for n in toposort([*kernel.folds, *kernel.products]) if n.op is Ops.LOAD
+                        and n.src[0].op is Ops.PARAM and any(r.arg[1] in inner for r in n.ranges)), None):
         outside = {r for r in load.ranges if r.arg[1] is Role.GLOBAL or r is outer}
         kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
         flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)
