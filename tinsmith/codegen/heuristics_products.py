@@ -58,18 +58,21 @@ class Tile(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """Bytes of an element of each factor: those that are loaded, and those that local memory keeps."""
+    """Bytes of an element of each factor: in registers on its way, and in local memory."""
 
-    loaded: tuple[int, int]
+    carried: tuple[int, int]
     kept: tuple[int, int]
 
 
 def widths(factors: Sequence[UOp]) -> Widths:
     """The widths of two factors, each of which is staged load by load."""
-    loads = [[n for n in toposort(f) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM] for f in factors]
-    loaded, kept = ([sum(width(n, f) for n in found) for f, found in zip(factors, loads)] for width in (
-        lambda n, f: n.dtype.itemsize, lambda n, f: converted(n, f).dtype.itemsize))
-    return Widths((loaded[0], loaded[1]), (kept[0], kept[1]))
+    carried, kept = [0, 0], [0, 0]
+    for at, factor in enumerate(factors):
+        for load in (n for n in toposort(factor) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM):
+            width = converted(load, factor).dtype.itemsize
+            kept[at] += width
+            carried[at] += max(width, load.dtype.itemsize)
+    return Widths((carried[0], carried[1]), (kept[0], kept[1]))
 
 
 def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[Tile]:
@@ -80,7 +83,7 @@ def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[Tile]:
         parts = threads // unit.threads
         for down in (1 << i for i in range(parts.bit_length())):
             found = Tile(down, parts // down, rows, columns, steps, unit)
-            carried = sum(side * width for side, width in zip(found.sides, of.loaded)) * found.depth // 4
+            carried = sum(side * width for side, width in zip(found.sides, of.carried)) * found.depth // 4
             kept = sum(side * width for side, width in zip(found.sides, of.kept)) * found.depth
             room = 2 * (kept + 16 * max(sum(found.sides), 2 * found.depth))  # of two slots, rows are padded
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
