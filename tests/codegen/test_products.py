@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.codegen.test_matrix import close, product
 from tinsmith import Context
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
+from tinsmith.codegen import heuristics_products
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -119,6 +121,19 @@ def test_a_sum_of_one_step_of_a_unit_has_tiles_too(dtype: DType) -> None:
     for k in (3, 8, 16):
         sink, inputs = product(64, k, 64, dtype, F32)
         close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def test_a_plan_that_does_not_fit_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, _ = product(2048, 2048, 2048, F32)
+    renderer = CUDARenderer(cuda_target("sm_80", 108))
+    monkeypatch.setattr(heuristics_products, "widths", lambda factors: heuristics_products.Widths((4, 4), (0, 0)))
+    renderer.target = replace(renderer.target, local_bytes=12 << 10)
+    with Context(CHECK_IR=0):
+        program = _compile(sink, renderer, None)
+    assert program.plan is not None and program.local_bytes <= 12 << 10
+    assert any("local memory has 12288 bytes" in m for m in program.plan.mistakes)
+    with Context(CHECK_IR=1), pytest.raises(ArgumentError, match="local memory has 12288 bytes"):
+        _compile(sink, renderer, None)
 
 
 def test_a_product_of_padded_steps_has_no_choice_in_its_loop() -> None:
