@@ -3,6 +3,7 @@
 ``check`` shows every kernel whose opts or text changed and fails if there is one, ``bless`` keeps what there is now,
 ``show PROGRAM`` prints a program's sources. ``--targets`` and ``--only`` narrow it to some machines and programs.
 ``regret`` times on this machine what is chosen against the best of its candidates, and keeps it by kind of machine.
+``compile`` builds every kernel of whole networks for every target with blocks of threads, without such a device.
 """
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks.corpus import record, regret
+from benchmarks.corpus import compiled, record, regret
+from benchmarks.corpus.compiled import Built, built
+from benchmarks.corpus.models import models
 from benchmarks.corpus.programs import programs
 from benchmarks.corpus.record import Kept
 from benchmarks.corpus.targets import TARGETS
@@ -39,19 +42,22 @@ def made_by_target(targets: list[str], names: list[str], jobs: int) -> Iterator[
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__.split("\n")[0])
-    parser.add_argument("do", choices=("check", "bless", "show", "regret"))
+    parser.add_argument("do", choices=("check", "bless", "show", "regret", "compile"))
     parser.add_argument("program", nargs="?", default="", help="whose sources are shown")
-    parser.add_argument("--targets", default=",".join(TARGETS), help="some of them (default all): %(default)s")
+    parser.add_argument("--targets", default="", help=f"some of them (default all): {', '.join(TARGETS)}")
     parser.add_argument("--only", metavar="REGEX", default="", help="programs whose names begin so")
+    parser.add_argument("--sizes", default="small,full", help="of the networks that are compiled: %(default)s")
     parser.add_argument("--device", default="CPU", help="where regret is measured (default %(default)s)")
     parser.add_argument("--processor-time", action="store_true", help="regret by processor time, with one worker")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args()
-    options.targets = options.targets.split(",")
-    if unknown := sorted(set(options.targets) - set(TARGETS)):
-        parser.error(f"there is no target {', '.join(unknown)}; there are: {', '.join(TARGETS)}")
+    every = compiled.GRIDS if options.do == "compile" else list(TARGETS)
+    options.targets = options.targets.split(",") if options.targets else every
+    if unknown := sorted(set(options.targets) - set(every)):
+        parser.error(f"there is no target {', '.join(unknown)}; there are: {', '.join(every)}")
     wanted = options.program if options.do == "show" else options.only
-    options.names = [p.name for p in record.matching(wanted, programs())]
+    found = models(options.sizes.split(",")) if options.do == "compile" else programs()
+    options.names = [p.name for p in record.matching(wanted, found)]
     if not options.names:
         parser.error(f"no program's name begins with {wanted!r}")
     return options
@@ -64,8 +70,27 @@ def show(targets: list[str], names: list[str]) -> None:
                 print(f"// {target}, {program.name}: {' '.join(map(record.short, kernel.opts))}\n{kernel.source}")
 
 
+def _built(work: tuple[str, str, tuple[str, ...]]) -> tuple[str, str, Built]:
+    target, name, sizes = work
+    return target, name, built(next(p for p in models(sizes) if p.name == name), target)
+
+
+def compile_all(targets: list[str], names: list[str], sizes: tuple[str, ...], jobs: int) -> bool:
+    """Build the kernels of networks, one network after the other; True if nothing went wrong."""
+    good = True
+    with ProcessPoolExecutor(jobs) as pool:
+        for target, name, found in pool.map(_built, [(t, name, sizes) for name in names for t in targets]):
+            print(f"{target}, {name}: {found.kernels} kernels, {found.compiled} compiled", *found.faults, sep="\n    ",
+                  flush=True)
+            good = good and not found.faults
+    return good
+
+
 def main() -> int:
     options = _options()
+    if options.do == "compile":
+        sizes = tuple(options.sizes.split(","))
+        return int(not compile_all(options.targets, options.names, sizes, options.jobs))
     if options.do == "show":
         show(options.targets, options.names)
         return 0

@@ -15,9 +15,11 @@ from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Device,
 from tinsmith.backend.opencl.device import device_target
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
+from tinsmith.codegen.render.hip import HIPRenderer
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.codegen.render.metal import MetalRenderer
 from tinsmith.codegen.render.opencl import OpenCLRenderer
+from tinsmith.codegen.render.wgsl import WGSLRenderer
 
 AVX2 = frozenset(("sse2", "avx", "avx2", "fma", "f16c"))
 AVX512 = AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
@@ -45,6 +47,7 @@ TARGETS: dict[str, Callable[[], Renderer]] = {
     "opencl": _opencl,
     "metal": MetalRenderer,
 }
+RENDERED: dict[str, Callable[[], Renderer]] = {"hip": HIPRenderer, "webgpu": WGSLRenderer}  # of whole networks alone
 
 
 class _Nowhere(Allocator):
@@ -75,6 +78,6 @@ def device_name(target: str) -> str:
     return f"CORPUS_{target.upper()}"
 
 
-for _target, _renderer in TARGETS.items():
+for _target, _renderer in (TARGETS | RENDERED).items():
     Device.register(device_name(_target), lambda name, make=_renderer: _Unrun(
         name, _Nowhere(), Compiler(), Program, make()))

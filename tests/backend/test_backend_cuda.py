@@ -1,9 +1,17 @@
 """CUDA sources compile with NVRTC on a machine without a GPU."""
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from benchmarks.corpus.programs import CorpusProgram
+from benchmarks.corpus.record import kernels
 from tests.backend.gpus import missing_cuda, needs_nvrtc
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
@@ -142,3 +150,54 @@ def test_threads_that_reduce_and_those_that_write_fit_into_one_block() -> None:
     with Context(CHECK_IR=1):
         kernel = compile_kernel(UOp(Ops.SINK, None, (x.reduce("MAX", (1,)) + total,)), CUDARenderer())
     assert int(np.prod(kernel.block)) <= 1024
+
+
+# *** extremes of negated integers: some assemblers lose the sign ***
+
+_EXTREME = re.compile(r"(?:max|min)\.[su](?:16|32)\s+%\w+, (%\w+), (%\w+);")
+_CHANGES_SIGN = re.compile(r"(?:neg|sub|mul\.lo|mad\.lo)\.\w+\s+(%\w+),")
+_KEEPS = re.compile(r"(?:mov|cvt)[.\w]*\s+(%\w+), (%\w+);")
+
+
+def integer_kernels(dtype: DType) -> list[str]:
+    """Sources whose extremes have negations, differences and products for operands, also such as loops make of them."""
+    def build() -> Callable[[], None]:
+        x, y = (Tensor.empty(512, 64, dtype=dtype) for _ in range(2))
+        steps = Tensor.arange(64, dtype=dtype)
+        outputs = [x.maximum(y.abs()), x.abs().max(1), x.abs().cummax(1)[0], x.minimum(y.minimum(-x)),
+                   x.maximum(y.maximum(0 - x)), x.maximum(y.maximum(y - x)), (x < 0).where(-x, x).maximum(y).max(1),
+                   (steps - x).max(1), x.maximum((x * y).minimum(steps * y))]
+        return lambda: Tensor.realize(*outputs)
+
+    return [k.source for k in kernels(CorpusProgram(f"extremes of {dtype.name}", build), "sm_90a")]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int16, dtypes.int32, dtypes.uint16, dtypes.uint32], ids=str)
+def test_no_sign_changes_right_below_an_extreme(dtype: DType) -> None:
+    """ptxas 12.6 to 13.2 read ``x`` for ``-x`` in ``max(w, max(u, -x))``: see ``minus`` in render/cuda.py."""
+    needs_nvrtc()
+    compiler, seen = nvrtc.NVRTCCompiler("sm_90a", binary=False), 0
+    for source in integer_kernels(dtype):
+        text = compiler.compile(source).decode()
+        changed, renamed = set(_CHANGES_SIGN.findall(text)), dict(_KEEPS.findall(text))
+        for pair in _EXTREME.findall(text):
+            for operand in pair:
+                while operand in renamed and operand not in changed:
+                    operand = renamed[operand]
+                assert operand not in changed, f"{operand} in\n{text}"
+            seen += 1
+    assert seen > 20
+
+
+def test_the_assembler_keeps_the_sign_below_extremes(tmp_path: Path) -> None:
+    """No VIMNMX3 has an operand twice, which is how a lost sign shows."""
+    needs_nvrtc()
+    if (tool := shutil.which("nvdisasm")) is None:
+        pytest.skip("no nvdisasm to look at machine code with")
+    for n, source in enumerate(integer_kernels(dtypes.int32)):
+        path = tmp_path / f"{n}.cubin"
+        path.write_bytes(nvrtc.NVRTCCompiler("sm_90a").compile(source))
+        text = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
+        for line in re.findall(r"VIMNMX3[.\w]* (.*?);", text):
+            operands = [o.strip().removesuffix(".reuse") for o in line.split(",")[1:4]]
+            assert len(set(operands)) == 3, line

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.codegen.test_matrix import close, product
 from tinsmith import Context
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
+from tinsmith.codegen import heuristics_products
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
@@ -94,6 +96,44 @@ def test_float32_is_rounded_where_the_user_allows_it() -> None:
         rounded = run_on(DEVICE, sink, inputs, None)[0]
     assert 1e-5 < np.abs(rounded - exact).max() < 2e-2
     assert not any(u.op is Ops.MMA for u in compile_kernel(sink, Device[DEVICE].renderer).uops)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("unit", [F16, BF16])
+def test_a_computed_operand_is_staged_as_the_unit_reads_it(dtype: DType, unit: DType) -> None:
+    """Its tiles have the bytes that their size was chosen by, and it is computed once an element."""
+    m, k, n = 64, 96, 64
+    x, y = (UOp(Ops.PARAM, dtype, (), (number, shape)) for number, shape in ((1, (m, k)), (2, (k, n))))
+    zero = UOp.const(dtype, 0).reshape((1, 1)).expand((m, k))
+    a = x.alu(Ops.MAX, zero).cast(unit).cast(F32).reshape((m, 1, k)).expand((m, n, k))
+    b = y.permute((1, 0)).cast(unit).cast(F32).reshape((1, n, k)).expand((m, n, k))
+    sink = UOp(Ops.SINK, None, ((a * b).reduce("ADD", (2,)).reshape((m, n)),))
+    program = compile_kernel(sink, Device[DEVICE].renderer)
+    tiles = [u.dtype.scalar for u in program.uops if u.op is Ops.DEFINE_LOCAL]
+    assert tiles and set(tiles) == {unit} and program.plan is not None and not program.plan.mistakes
+    random = np.random.default_rng(3)
+    inputs = {p: random.normal(size=p.arg[1]).astype(dtype.numpy) for p in (x, y)}
+    close(run_on(DEVICE, sink, inputs, None)[0], run_on(DEVICE, sink, inputs, [])[0])
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_a_sum_of_one_step_of_a_unit_has_tiles_too(dtype: DType) -> None:
+    for k in (3, 8, 16):
+        sink, inputs = product(64, k, 64, dtype, F32)
+        close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
+
+
+def test_a_plan_that_does_not_fit_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, _ = product(2048, 2048, 2048, F32)
+    renderer = CUDARenderer(cuda_target("sm_80", 108))
+    monkeypatch.setattr(heuristics_products, "widths", lambda factors: heuristics_products.Widths((4, 4), (0, 0)))
+    renderer.target = replace(renderer.target, local_bytes=12 << 10)
+    with Context(CHECK_IR=0):
+        program = _compile(sink, renderer, None)
+    assert program.plan is not None and program.local_bytes <= 12 << 10
+    assert any("local memory has 12288 bytes" in m for m in program.plan.mistakes)
+    with Context(CHECK_IR=1), pytest.raises(ArgumentError, match="local memory has 12288 bytes"):
+        _compile(sink, renderer, None)
 
 
 def test_a_product_of_padded_steps_has_no_choice_in_its_loop() -> None:

@@ -19,6 +19,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.price import Price, local_steps, price, waves_of
 from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.stages import converted
 from tinsmith.codegen.tuning import Candidate, apply_to, stride_of, the_sum
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -65,7 +66,25 @@ class Tile(NamedTuple):
                                          self.depth, waves, sizes[2]))
 
 
-def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
+class Widths(NamedTuple):
+    """Bytes of an element of each factor: in registers on its way, and in local memory."""
+
+    carried: tuple[int, int]
+    kept: tuple[int, int]
+
+
+def widths(factors: Sequence[UOp]) -> Widths:
+    """Return the widths of two factors, each of which is staged load by load."""
+    carried, kept = [0, 0], [0, 0]
+    for at, factor in enumerate(factors):
+        for load in (n for n in toposort(factor) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM):
+            width = converted(load, factor).dtype.itemsize
+            kept[at] += width
+            carried[at] += max(width, load.dtype.itemsize)
+    return Widths((carried[0], carried[1]), (kept[0], kept[1]))
+
+
+def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[Tile]:
     """Generate the tiles that a block may compute: two slots fit local memory, and the data in flight fit registers."""
     data, alone = target.blocks, unit.threads == 1
     for threads, (rows, columns), steps in itertools.product(
@@ -73,8 +92,9 @@ def tiles(target: Target, unit: MatrixUnit) -> Iterator[Tile]:
         parts = threads // unit.threads
         for down in (1 << i for i in range(parts.bit_length())):
             found = Tile(down, parts // down, rows, columns, steps, unit)
-            carried = sum(found.sides) * found.depth * unit.a.itemsize // 4
-            room = 2 * 4 * (carried + 4 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots with padded rows
+            carried = sum(side * width for side, width in zip(found.sides, of.carried)) * found.depth // 4
+            kept = sum(side * width for side, width in zip(found.sides, of.kept)) * found.depth
+            room = 2 * (kept + 16 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots with padded rows
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
@@ -102,10 +122,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         alone = unit.emit == "muladd"
         least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
         loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.rounds)
-        fits = fold.dtype.is_float if alone else loads_own and matrix.operands(trial.folds[0], row, column, unit)
-        if not fits or any(size < low for size, low in zip(sizes, least)):
+        factors = matrix.operands(trial.folds[0], row, column, unit) if loads_own and not alone else None
+        if alone and fold.dtype.is_float:
+            factors = (found.a, found.b) if sides[0][0] in found.a.ranges else (found.b, found.a)
+        if factors is None or any(size < low for size, low in zip(sizes, least)):
             continue
-        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit)}
+        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit, widths(factors))}
         for tile in sorted(prices, key=lambda t: prices[t]["products"])[:2]:
             down, across = tile.sides
             of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
@@ -118,7 +140,7 @@ def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: Tile) ->
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
-    _staged(kernel, next((r for r in kernel.reduces if r in kernel.folds[0].src[1:]), None), tile)
+    _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: Tile) -> None:
@@ -170,10 +192,11 @@ def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
 
 
 def _staged(kernel: Kernel, outer: UOp | None, tile: Tile) -> None:
-    """Stage every load of the sum, a tile per block and slice; for a unit, rows follow the layout in memory."""
+    """Stage every load of the sum (a fold, or a single step of a unit), a tile per block and slice; for a unit, rows
+    follow the layout in memory."""
     inner = (Role.LOCAL, Role.FRAGMENT)
-    while load := next((n for n in toposort(kernel.folds[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM
-                        and any(r.arg[1] in inner for r in n.ranges)), None):
+    while load := next((n for n in toposort([*kernel.folds, *kernel.products]) if n.op is Ops.LOAD
+                        and n.src[0].op is Ops.PARAM and any(r.arg[1] in inner for r in n.ranges)), None):
         outside = {r for r in load.ranges if r.arg[1] is Role.GLOBAL or r is outer}
         kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
         flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)

@@ -14,7 +14,7 @@ waste least at the edges.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from tinsmith.codegen import matrix
@@ -160,12 +160,13 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
     for axis, multiple in ((m, unit.m * below), (k, steps)):
         if range_size(kernel.ranges[axis]) % multiple:
             kernel.apply(Opt(OptOps.PADTO, axis, multiple))
+    others = {r for axis, r in enumerate(kernel.ranges) if axis not in (m, n)}  # also those that one operand alone has
     kernel.apply(Opt(OptOps.TC, k, (m, n, below if tile.turns else 1, 1), unit=unit.name))
-    if below > 1 and not tile.turns and (rows := _own(kernel, 0)) is not None:
+    if below > 1 and not tile.turns and (rows := _own(kernel, 0, others)) is not None:
         kernel.apply(Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))
     for r in kernel.reduces if steps > unit.k else ():
         kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k))
-    rows, columns = (_own(kernel, which) for which in (0, 1))
+    rows, columns = (_own(kernel, which, others) for which in (0, 1))
     if rows is not None and (columns is not None or tile.roles):
         most = kernel.target.blocks.band if columns is not None else 1
         band = max(d for d in range(1, most + 1) if range_size(rows) % d == 0)
@@ -194,8 +195,8 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
                                  layout="swizzled", depth=slots))
 
 
-def _own(kernel: Kernel, which: int) -> UOp | None:
-    """Return the grid range that only operand ``which`` has."""
+def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
+    """Return the grid range that only operand ``which`` has, and that is not in ``others``."""
     product = kernel.products[0]
-    mine = product.src[which].ranges - product.src[1 - which].ranges
+    mine = product.src[which].ranges - product.src[1 - which].ranges - others
     return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)

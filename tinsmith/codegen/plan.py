@@ -5,8 +5,9 @@ yield candidates: lists of opts, each with a price in cycles by cause. A candida
 is dropped, with the reason; of the others the cheapest is applied, the first of several with equal price. A contraction
 that no tile suits falls back on the generators of row reductions.
 
-A generator only offers legal opts. If one is refused all the same, that is a bug of the generator: with ``CHECK_IR=1``
-the error is raised, else the next candidate is applied and ``Plan.mistakes`` records it.
+A generator only offers legal candidates that fit the device. If an opt is refused all the same, or the program does not
+fit a block, that is a bug of the generator: with ``CHECK_IR=1`` the error is raised, else the next candidate is applied
+and ``Plan.mistakes`` records it.
 """
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Plan:
         cycles: its expected cycles.
         other: the runner-up; empty if there was none.
         why: the reason why ``other`` lost.
-        mistakes: candidates whose opts were refused, although their generators offered them.
+        mistakes: candidates whose opts or programs were refused, although their generators offered them.
         alone: the reason why a large kernel runs on one worker; empty if it does not.
     """
 
@@ -62,11 +63,12 @@ class Plan:
         return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
 
 
-def plan(kernel: Kernel, target: Target) -> Plan:
-    """Apply the cheapest candidate that suits ``kernel``; return the choice and the runner-up.
+def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> Plan:
+    """Apply the cheapest candidate that suits ``kernel`` and whose program ``build`` accepts; return the choice and the
+    runner-up.
 
     Raises:
-        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers is refused.
+        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers, or a candidate's program, is refused.
     """
     found = structure(kernel.sink)
     chained = isinstance(found, Contraction) and found.chain
@@ -81,10 +83,13 @@ def plan(kernel: Kernel, target: Target) -> Plan:
             trial = kernel.copied()
             with _refusals(way.what, unfit, mistakes):
                 way.apply(trial)
+                alone = why_alone(trial) if large else ""
+                build(trial)
                 vars(kernel).update(vars(trial))
                 others = ((w.what, why_not(way, w)) for w in ways[at + 1 :] if w.what != way.what)
                 return Plan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes),
-                            why_alone(kernel) if large else "")
+                            alone)
+    build(kernel)
     return Plan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
 
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tinsmith.codegen.blocks import to_grid
@@ -48,7 +49,32 @@ def begin(sink: UOp, target: Target) -> Kernel:
 
 def choose(kernel: Kernel, target: Target) -> Plan:
     """Apply the opts with the least estimated cost on the target."""
-    return plan(kernel, target if settings.TC else replace(target, units=()))
+    return _plan(kernel, target, lambda trial: _linear(trial.copied()))
+
+
+def _plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> Plan:
+    return plan(kernel, target if settings.TC else replace(target, units=()), build)
+
+
+def _linear(kernel: Kernel) -> list[UOp]:
+    """Return the linear program of a kernel with all its opts.
+
+    Raises:
+        ArgumentError: if a block of the device has fewer threads or less local memory than the program needs.
+    """
+    check, target = bool(settings.CHECK_IR or settings.DEBUG >= 3), kernel.target
+    program = linearize(kernel)
+    if check:
+        verify_kernel(kernel.sink)
+        verify_program(program)
+    most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
+    if (near := local_bytes(program)) > most:
+        raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
+                            "smaller amounts, or fewer GROUP and STAGE opts")
+    if (threads := math.prod(launch_size(program, "lidx"))) > target.block_threads > 0:
+        raise ArgumentError("Opt", f"a block has at most {target.block_threads} threads, the opts ask for {threads}",
+                            "smaller amounts of LOCAL and GROUP")
+    return program
 
 
 def _begin(lowered: UOp, target: Target) -> Kernel:
@@ -68,21 +94,14 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     if check:
         verify_kernel(kernel.sink)
     work, chosen = work_of(kernel), None
-    if opts is not None:
-        for opt in opts:
+    if opts is not None or settings.NOOPT:
+        for opt in opts or ():
             kernel.apply(opt)
-    elif not settings.NOOPT:
-        chosen = choose(kernel, target)
-    passed("opts", kernel)
-    program = linearize(kernel)
-    if check:
-        verify_kernel(kernel.sink)
-        verify_program(program)
-    near = local_bytes(program)
-    most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
-    if near > most:
-        raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
-                            "smaller amounts, or fewer GROUP and STAGE opts")
+        program = _linear(passed("opts", kernel))
+    else:
+        built: list[list[UOp]] = []
+        chosen = _plan(kernel, target, lambda trial: built.append(_linear(passed("opts", trial))))
+        program = built[-1]
     launch, text = assemble(kernel.name(), program, renderer, work)
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
                          transcendentals=transcendentals(lowered), plan=chosen)

@@ -44,7 +44,8 @@ def stage(k: KernelGraph, opt: Opt) -> None:
             if within and not (opt.layout and _loads_elements(product.arg)):
                 return _operand(k, opt, product, which, outside)
     opt.require(not k.roles, "roles leave no threads that fill it together")
-    value = _widened(k, value) if value.op is Ops.LOAD else value
+    if value.op is Ops.LOAD:
+        value = converted(value, k.sink) if opt.layout else _widened(k, value)
     around = {r.arg[1] for r in outside if r in value.ranges}
     opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage has no copy per lane")
     opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
@@ -70,6 +71,19 @@ def _widened(k: KernelGraph, load: UOp) -> UOp:
     users = [n for n in toposort(k.sink) if load in n.src]
     other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
     return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
+
+
+def converted(load: UOp, top: UOp) -> UOp:
+    """Return the value that pointwise float operations with constants make of a load before anything else reads it: the
+    element of a tile, computed once when the tile is staged instead of by every thread that reads it."""
+    inside, value = toposort(top), load
+    while True:
+        users = [n for n in inside if value in n.src]
+        more = users[0] if len(users) == 1 else value
+        if not (more.op.elementwise and more.dtype.is_float and value.dtype.is_float) or not all(
+                s is value or s.op is Ops.CONST for s in more.src):
+            return value
+        value = more
 
 
 # *** panels: loaded values ***

@@ -32,8 +32,11 @@ _HELPERS = {
     **{f"{name}_nan": f'__device__ inline float {name}_nan(float x, float y) {{ float z; '
                       f'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }}'
        for name in ("max", "min")},  # NaN propagates
-    # Some ptxas (12.6 to 13.0) lose a neg.s32 or neg.s16 below two maxima or minima, which become VIMNMX3.
-    "minus": '__device__ inline int minus(int x) { int y; asm("sub.u32 %0, 0, %1;" : "=r"(y) : "r"(x)); return y; }',
+    # ptxas 12.6 to 13.2 read x for -x where two maxima or minima become one VIMNMX3; a PRMT between keeps the sign.
+    "minus": '__device__ inline int minus(int x) { int y; asm("{ .reg .u32 t; sub.u32 t, 0, %1; prmt.b32 %0, t, t, '
+             '0x3210; }" : "=r"(y) : "r"(x)); return y; }',
+    "kept": '__device__ inline int kept(int x) { int y; asm("prmt.b32 %0, %1, %1, 0x3210;" : "=r"(y) : "r"(x)); '
+            'return y; }',
     "add_by_product": "__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
                       '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); '
                       "return z; }",
@@ -77,6 +80,7 @@ _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;
 _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({slot}, {2});",
              Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
+_DIFFERENCES = (Ops.SUB, Ops.MUL, Ops.MULADD)  # the compiler rewrites these to negations if it finds a 0 or -1
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
 UNROLLED = 16  # iterations up to which the compiler unrolls a loop
@@ -116,6 +120,11 @@ def _negated(u: UOp, src: list[str]) -> str:
         return src[0]
     factors = {Ops.SUB: (0, None), Ops.MUL: (-1, -1)}.get(u.op, ())
     return next((src[1 - n] for n, c in enumerate(factors) if u.src[n].is_const and u.src[n].arg == c), "")
+
+
+def _in_register(dtype: DType) -> bool:
+    """Return True for the integers whose extremes VIMNMX3 computes: those of at most 32 bits."""
+    return dtype.is_int and dtype.itemsize <= 4 and dtype is not dtypes.index
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
@@ -206,6 +215,7 @@ class CUDARenderer(GPURenderer):
         self.maps: dict[Map, int] = {}
         self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
         self.pipelined = False  # loops load ahead (software pipeline): inner loops are unrolled
+        self.compared = frozenset[UOp]()  # differences and products that are operands of MAX or MIN
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         # equal in a warp, which the compiler cannot prove
@@ -222,14 +232,19 @@ class CUDARenderer(GPURenderer):
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
                 s.op is Ops.CONST for s in u.src):
             return f"add_by_product({strip(src[0])}, {strip(src[1])}, {_ONE})"
-        if (a := _negated(u, src)) and u.dtype.kind == "int" and u.dtype.itemsize <= 4 and (
-                u.dtype.scalar is not dtypes.index):
-            return f"minus({strip(a)})"
+        if _in_register(u.dtype.scalar) and (a := _negated(u, src)):
+            return self.of_bits(u.dtype.scalar, f"minus({strip(a)})")
+        if u in self.compared:
+            return self.of_bits(u.dtype.scalar, f"kept({strip(super().plain(u, src))})")
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({strip(src[0])})"
         if u.op is Ops.FDIV and _above_one(u):
             return f"({src[0]}*reciprocal({strip(src[1])}))"
         return super().plain(u, src)
+
+    def of_bits(self, dtype: DType, text: str) -> str:
+        """An int as the 32-bit type that it has the bits of; narrower results are cut to their type anyway."""
+        return f"(({self.type_name(dtype)}){text})" if dtype is dtypes.uint32 else text
 
     def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype is dtypes.tf32 and source is dtypes.float32:
@@ -251,6 +266,8 @@ class CUDARenderer(GPURenderer):
     def render(self, name: str, program: Sequence[UOp]) -> str:
         own = copy.copy(self)  # a copy that holds the state of this program
         own.by_products, own.pipelined = _shifts(program), any(u.op is Ops.BARRIER and u.src for u in program)
+        own.compared = frozenset(s for u in program if u.op in (Ops.MAX, Ops.MIN) and _in_register(u.dtype.scalar)
+                                 for s in u.src if s.op in _DIFFERENCES)
         if any(u.op is Ops.DEFINE_RING for u in program):
             own.near, own.maps = rings.offsets(program), maps(program)
         text = super(CUDARenderer, own).render(name, program)
