@@ -26,7 +26,7 @@ from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import Looks, alone
+from tinsmith.tensor.storage import Looks, Writes, alone
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -108,10 +108,11 @@ class Capture(CacheCollector):
         """A size or a condition whose value the function went by."""
         self.decisions[size] = value
 
-    def settle(self, result: Any, donate: bool = False) -> None:
+    def settle(self, result: Any, writes: Writes, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
 
         Args:
+            writes: what the function wrote.
             donate: replays may write over the results of the call before.
 
         Raises:
@@ -142,7 +143,7 @@ class Capture(CacheCollector):
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
         aliases = self.aliases(returned, graded)
         nesting = rebuilt(result, lambda t: self.returned(t, finder, aliases) if isinstance(t, Tensor) else fresh(t))
-        written = self.written(changed, finder)
+        written = self.written(changed, {id(t) for t in writes.replaced}, finder)
         late = [t for t in graded if t.grad is not None and not placed(t.grad.uop)]
         templates = dict(zip(map(id, late), finder.templates([t.grad.uop for t in late if t.grad is not None])))
         for t in graded:
@@ -157,7 +158,7 @@ class Capture(CacheCollector):
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
-                             len(finder.groups))
+                             len(finder.groups), self.added_to(writes, graded))
         if self.replay.compiled.missing:
             raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(self.replay.compiled.missing)} as one program")
@@ -166,12 +167,14 @@ class Capture(CacheCollector):
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers, self.decisions, self.unasked = {}, {}, set()
 
-    def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
+    def written(self, changed: list[Tensor], replaced: Collection[int], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
         found: list[Written] = []
         shared: dict[int, list[Tensor]] = {}
         for t in changed:
-            if alone(t):
+            if id(t) in replaced:  # only what the call made shares its new memory
+                found.append(Written(self.current(t), finder.template(t.uop), replaces=True))
+            elif alone(t):
                 found.append(Written(self.current(t), finder.template(t.uop)))
             else:
                 assert t._shared is not None
@@ -184,6 +187,12 @@ class Capture(CacheCollector):
             if len(parts) > 1:
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
+
+    def added_to(self, writes: Writes, graded: list[Tensor]) -> list[Place]:
+        """The tensors whose gradient was added to where it was though nobody asked for it: it may be forgotten then."""
+        new = {id(t) for t in graded}
+        old = [self.before[id(t)][0] for t in writes.graded if id(t) in self.before and id(t) not in new]
+        return [self.place(t) for t in old if t.gradient_unasked()]
 
     def alike(self) -> list[Tensor]:
         """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one

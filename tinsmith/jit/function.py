@@ -15,7 +15,7 @@ from tinsmith.core.errors import JitError, place, user_line
 from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
-from tinsmith.core.weak import LiveSet, WhileAlive
+from tinsmith.core.weak import WhileAlive
 from tinsmith.ir.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.memory import compute, settle
@@ -24,6 +24,7 @@ from tinsmith.runtime.record import recorders
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import running
+from tinsmith.tensor.storage import Writes
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -208,16 +209,16 @@ class TinyJit(Generic[R]):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
-             finish: Callable[[R], bool] | None = None) -> R:
+             finish: Callable[[R, Writes], bool] | None = None) -> R:
         """Run the function. What it returns and writes, and gradients, are computed and have no history, as after a
         replay.
 
         Args:
             watch: held while the function runs.
-            finish: computes these tensors in another way, if it can.
+            finish: computes these tensors in another way, if it can, from the result and what was written.
         """
         before = [(t, t.grad) for t in TensorBase.live]
-        written: LiveSet[Tensor] = LiveSet()
+        written = Writes()
         TensorBase.watchers.append(written)
         try:
             with watch or contextlib.nullcontext():
@@ -228,7 +229,7 @@ class TinyJit(Generic[R]):
         results = [t for t in leaves(result) if isinstance(t, Tensor)]
         state = [*written, *capturing.kept_gradients(before, changed)]
         made = [*results, *state]
-        if not (finish is not None and finish(result)) and made:
+        if not (finish is not None and finish(result, written)) and made:
             compute(results, state)
         kept = {t.uop.base for t, _ in before if id(t) not in changed}
         history.forget(t.uop for t in made if t.uop.base not in kept)
@@ -243,7 +244,7 @@ class TinyJit(Generic[R]):
         reason = ""
         capture = capturing.Capture(self.fxn, args, kwargs, tensors, self._roots(args, kwargs), list(bound))
 
-        def finish(result: R) -> bool:
+        def finish(result: R, written: Writes) -> bool:
             nonlocal reason
             try:
                 if capture.host_read is not None:
@@ -251,7 +252,7 @@ class TinyJit(Generic[R]):
                 else:
                     reason = capture.watch.reason()
                 if not reason:
-                    capture.settle(result, self.donate)
+                    capture.settle(result, written, self.donate)
             except capturing.Uncapturable as why:
                 reason = str(why)
             return not reason

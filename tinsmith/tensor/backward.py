@@ -37,8 +37,6 @@ class Backward(TensorBase):
         >>> Tensor([1.0]).requires_grad_().requires_grad
         True
         """
-        if requires_grad:
-            self._check_gradient()
         self.requires_grad = bool(requires_grad)
         return self  # type: ignore[return-value]
 
@@ -162,6 +160,8 @@ class Backward(TensorBase):
         """
         if self.requires_grad is None:
             TensorBase._unasked[self] = None
+        for written in TensorBase.watchers:
+            written.graded.add(self)
 
     def gradient_unasked(self) -> bool:
         """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.

@@ -32,7 +32,7 @@ from tinsmith.tensor.realize import (
     value_of,
     version,
 )
-from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
+from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share, Writes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class TensorBase:
     """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
 
-    __slots__ = ("__weakref__", "_device", "_shared", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_device", "_requires_grad", "_shared", "grad", "uop")
     uop: UOp
     _shared: Share | None  # with views, and with what this is a view of
     grad: Tensor | None
-    requires_grad: bool | None
+    _requires_grad: bool | None  # checked: ``requires_grad``
 
     training: ClassVar[bool] = False
     recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
@@ -53,13 +53,13 @@ class TensorBase:
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
-    watchers: ClassVar[list[LiveSet[Any]]] = []  # sets that want to hold every tensor that is written
+    watchers: ClassVar[list[Writes]] = []  # sets that want to hold every tensor that is written
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
-        self.grad, self.requires_grad, self._shared = None, requires_grad, None
+        self.grad, self._requires_grad, self._shared = None, requires_grad, None
         self._device = device_name(device)
         if isinstance(data, UOp):
             self.uop = data
@@ -87,6 +87,24 @@ class TensorBase:
         _note_origin(self.uop, sys._getframe())
         TensorBase.live.add(self)
 
+    @property
+    def requires_grad(self) -> bool | None:
+        """True if ``backward`` fills ``.grad``, False if it does not; None: it does for floats made from data.
+
+        >>> Tensor([1.0]).requires_grad, Tensor([1.0], requires_grad=True).requires_grad
+        (None, True)
+
+        Raises:
+            DTypeError: if a tensor of integers or bools is to have a gradient.
+        """
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool | None) -> None:
+        if wanted:
+            self._check_gradient()
+        self._requires_grad = wanted
+
     def _check_gradient(self) -> None:
         """Refuse a gradient of what is no float, as PyTorch does.
 
@@ -103,7 +121,7 @@ class TensorBase:
         self = object.__new__(cls)
         if not cls.recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
             uop = UOp(Ops.DETACH, None, (uop,))
-        self.uop, self.grad, self.requires_grad, self._shared = uop, None, requires_grad, None
+        self.uop, self.grad, self._requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
         if uop.origin and uop.base.op is Ops.CONST:  # a kept node, which may have been another line's
             uop.origin = ()
@@ -315,6 +333,8 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         """Take another tensor's value and place; what shared this one's memory keeps it."""
         self.uop, self._device, self._shared = other.uop, other._device, None
         self._note_write()
+        for written in TensorBase.watchers:
+            written.replaced.add(self)
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
@@ -338,9 +358,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         check_tensors("replace", [other])
         if self.shape != other.shape:
             raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
-        self.uop, self._shared = other.uop, None
-        self._note_write()
-        return self  # type: ignore[return-value]
+        return self._take_place(other)
 
     def assign(self, value: Any) -> Tensor:
         """Write ``value`` to this tensor's memory: views of it, and what it is a view of, see it too. What was computed

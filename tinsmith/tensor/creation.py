@@ -35,9 +35,8 @@ class Creation:
         if requires_grad is not False:
             uop = leaf(uop)
         name = device_name(device)
-        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name, requires_grad)
-        if requires_grad:
-            made._check_gradient()
+        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name)
+        made.requires_grad = requires_grad
         return made.to(name)
 
     @classmethod
@@ -91,10 +90,13 @@ class Creation:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
         name = device_name(device)
         if files.on_disk(name):
-            return cls._wrap(files.part(name, product(wanted), kind).reshape(wanted), name, requires_grad)
-        buffer = Buffer(members(name)[0], product(wanted), kind)
-        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted).copy_to(name)
-        return cls._wrap(node, name, requires_grad)
+            node = files.part(name, product(wanted), kind).reshape(wanted)
+        else:
+            buffer = Buffer(members(name)[0], product(wanted), kind)
+            node = UOp(Ops.BUFFER, kind, (), buffer).reshape(wanted).copy_to(name)
+        made = cls._wrap(node, name)
+        made.requires_grad = requires_grad
+        return made
 
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,

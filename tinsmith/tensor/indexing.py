@@ -55,7 +55,7 @@ class Indexing:
         if files.on_disk(self._device) and any(isinstance(i, (list, np.ndarray, TensorBase)) for i in (
                 index if isinstance(index, tuple) else (index,))):  # its places are computed, which no file can do
             changed = self.to("CPU")
-            changed[index] = value.to("CPU") if isinstance(value, TensorBase) else value
+            changed[index] = value.to("CPU") if isinstance(value, TensorBase) else value  # type: ignore[attr-defined]
             return self._write(changed.uop)
         mask = whole_mask(self, index)
         if mask is not None:
