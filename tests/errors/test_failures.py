@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden.running import ROOT, environment
+from tests.golden.running import ROOT, environment, interruptible
 from tinsmith import Device, GlobalCounters, Tensor
+from tinsmith.backend.cpu.device import CPUGraph
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.python.device import DEVICE, PythonProgram
@@ -148,8 +149,9 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
 def test_ctrl_c_ends_a_long_loop(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT, env=environment(tmp_path), text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with interruptible():
+        process = subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT, env=environment(tmp_path), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.5)
@@ -189,8 +191,9 @@ for kind, make in kinds.items():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_kernel_that_would_take_years(tmp_path: Path, device: str, threads: int) -> None:
     env = {**environment(tmp_path), "DEV": device, "THREADS": str(threads)}
-    done = subprocess.run([sys.executable, "-c", ENDLESS], cwd=ROOT, env=env, text=True, capture_output=True,
-                          timeout=100, check=False)
+    with interruptible():
+        done = subprocess.run([sys.executable, "-c", ENDLESS], cwd=ROOT, env=env, text=True, capture_output=True,
+                              timeout=100, check=False)
     assert done.stdout == "interrupted serial 1.0 True\ninterrupted parallel 1.0 True\n", done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
 
@@ -262,3 +265,72 @@ def test_threads_compute_at_the_same_time() -> None:
     for t in threads:
         t.join(100)
     assert not wrong, repr(wrong[0])
+
+
+# *** handlers of signals ***
+
+HANDLED = """
+import random, signal, sys, threading
+from tinsmith import Context, Tensor, TinyJit
+
+class Stop(Exception): ...
+
+def stop(number, frame):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+draw, interval, came = random.Random(5), sys.getswitchinterval(), 0
+for n in range(40):
+    sums = [(Tensor([1.0] * (1000 + 7 * n + k), requires_grad=False) * 2).sum() for k in range(4)]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + draw.random() * 0.1)
+        with Context(CACHELEVEL=0):
+            Tensor.realize(*sums)
+    except Stop:
+        came += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert [s.item() for s in sums] == [2.0 * (1000 + 7 * n + k) for k in range(4)]
+assert came > 3, came
+assert sys.getswitchinterval() == interval
+assert not [t for t in threading.enumerate() if t.name == "tinsmith compiler"]
+
+x = Tensor([1.0]).realize()
+f = TinyJit(lambda x: x * 2 + 1)
+for _ in range(5):
+    f(x)
+came = 0
+for n in range(200):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + draw.random() * 0.001)
+        while True:
+            assert f(x).item() == 3.0
+    except Stop:
+        came += 1
+assert came == 200
+print("good")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
+def test_an_exception_of_a_signals_handler_surfaces_as_itself(tmp_path: Path) -> None:
+    done = python(HANDLED, tmp_path)
+    assert done.stdout == "good\n", done.stderr
+
+
+def test_a_kernel_that_a_signals_handler_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError("too late")
+
+    def interrupted(self: CPUGraph, *args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    y = Tensor([1.0, 2.0]).realize() * 3
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with monkeypatch.context() as patch, pytest.raises(TimeoutError, match="too late"):
+            patch.setattr(CPUGraph, "__call__", interrupted)
+            y.realize()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert y.tolist() == [3.0, 6.0]

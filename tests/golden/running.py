@@ -1,10 +1,13 @@
 """Running scripts as a user would, and reducing what they print to what must never change."""
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,6 +23,17 @@ def environment(cache: Path, **settings: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in SETTINGS}
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
     return {**kept, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "CACHE_DIR": str(cache), **settings}
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Processes started in this block end at a SIGINT, even if it is ignored here, as in a background job of a shell:
+    what is ignored stays so in a child, while a handler becomes the default."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run(arguments: list[str], cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:

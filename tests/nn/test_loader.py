@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.golden.running import environment
+from tests.golden.running import environment, interruptible
 from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.nn.loader import DataLoader, Windows, collate
@@ -255,8 +255,9 @@ if __name__ == "__main__":
 
 def run(tmp_path: Path, what: str, how: str) -> subprocess.Popen[str]:
     (tmp_path / "script.py").write_text(SCRIPT)
-    return subprocess.Popen([sys.executable, "script.py", what, how], cwd=tmp_path, env=environment(tmp_path),
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    with interruptible():
+        return subprocess.Popen([sys.executable, "script.py", what, how], cwd=tmp_path, env=environment(tmp_path),
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def test_processes(tmp_path: Path) -> None:

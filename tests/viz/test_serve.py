@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.running import ROOT, environment, run
+from tests.golden.running import ROOT, environment, interruptible, run
 from tinsmith import Tensor, viz
 from tinsmith.viz.serve import HOST, Server
 
@@ -78,8 +78,9 @@ def test_served_until_ctrl_c(command: list[str], four: Path, tmp_path: Path) -> 
     (tmp_path / "program.py").write_text("from tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n")
     (tmp_path / "program.trace.json").write_bytes(four.read_bytes())
     settings = {"VIZ": "1"} if command == ["program.py"] else {}
-    process = subprocess.Popen([sys.executable, "-u", *command], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-                               env=environment(ROOT / ".none", CACHELEVEL="0", **settings))
+    with interruptible():
+        process = subprocess.Popen([sys.executable, "-u", *command], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                                   env=environment(ROOT / ".none", CACHELEVEL="0", **settings))
     assert process.stdout is not None
     try:
         line = next(text for text in process.stdout if "127.0.0.1" in text)

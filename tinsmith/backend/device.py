@@ -172,6 +172,8 @@ class Compiled:
 
     persistent: ClassVar[bool] = False  # what lies there outlives the process: it is written at once
 
+    concurrent: ClassVar[bool] = False  # several threads may launch at a time
+
     interpreted: ClassVar[bool] = False  # programs are no machine code: they take thousands of times as long
 
     dlpack: tuple[int, int] | None = None  # DLPack's kind and number of its memory, if its handles are ``Block``s

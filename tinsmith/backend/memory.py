@@ -14,7 +14,7 @@ from tinsmith.backend.freelists import Block
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import timeline
 from tinsmith.ir.interning import forget_dead
 
@@ -85,7 +85,7 @@ class Buffer:
                  base: Buffer | None = None, offset: int = 0, opaque: Any = None) -> None:
         self.device, self.size, self.dtype = device, size, dtype
         self.options, self.base, self.offset = options or _NO_WISHES, base, offset
-        if base is None and opaque is None and settings.CHECKED >= 2:
+        if base is None and opaque is None and current().CHECKED >= 2:
             self.offset = GUARD
         self.failed: BaseException | None = None
         self.lent = False  # whether others than tensors look at the memory: a new version never takes it over
@@ -129,10 +129,11 @@ class Buffer:
         used = count[self.device] = count[self.device] + self.nbytes
         if used > peak[self.device]:
             peak[self.device] = used
-        if settings.timed:
+        now = current()
+        if now.timed:
             timeline.memory(self.device)
         _owned.add(owned)
-        if settings.POISON or settings.CHECKED:
+        if now.POISON or now.CHECKED:
             self.poison()
         self.guard()
         return self

@@ -1,23 +1,30 @@
 """Every environment variable that Tinsmith reads, declared once with its type, default and meaning.
 
-``settings.DEBUG`` is an int; ``with Context(DEBUG=2): ...`` changes it for a block, in this thread only.
+``settings.DEBUG`` is an int; ``with Context(DEBUG=2): ...`` changes it for a block, in this thread and task only.
+An assignment outside of such a block changes the process's default, which every thread sees that is in no block.
 """
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 import numbers
 import os
 import re
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.core.log import log
 from tinsmith.core.names import nearest
+
+if TYPE_CHECKING:
+    from tinsmith.core.dtypes import DType
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _ENVIRONMENT: Final = ("<environment>", 0)  # no line of the program is to blame for a variable
 
@@ -121,39 +128,24 @@ DECLARED: Final = (
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
 _BY_NAME: Final = {s.name: s for s in DECLARED}
+_NAMES: Final = (*_BY_NAME, "training", "recording", "autocast_dtype")
+
+MODES: Final[dict[str, Any]] = {"training": False, "recording": True, "autocast_dtype": None}
+_MOST: Final = 256  # kept values; blocks of a program have few different ones
 
 
-class _Settings(threading.local):
-    """Attribute access to the declared settings; each thread starts from the environment."""
+class _Names:
+    """What ``current()`` has."""
 
-    def __init__(self) -> None:
-        for s in DECLARED:
-            text = self.of_threads.get(s.name, os.environ.get(s.name))
-            super().__setattr__(s.name, s.default if text is None else s.parse(text, _ENVIRONMENT))
-        self._changed()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        self._changed()
-
-    def _changed(self) -> None:
-        super().__setattr__("token", object())
-        super().__setattr__("code_key", tuple(getattr(self, s.name) for s in DECLARED if s.affects_code))
-        super().__setattr__("memory_limit", bytes_of(self.MEMORY_BUDGET))
-        super().__setattr__("program_key", (*self.code_key, self.memory_limit))
-        timed = bool(self.PROFILE or self.VIZ)
-        super().__setattr__("timed", timed)
-        super().__setattr__("one_by_one", timed or self.DEBUG >= 2 or self.CHECKED >= 2)
-        super().__setattr__("recorded", bool(self.VIZ or self.GRAPH or self.JITGRAPH))
-
-    of_threads: ClassVar[dict[str, str]] = {}  # what threads begin with instead of the environment's
-    token: object  # another one after every change
     code_key: tuple[int | str, ...]  # the values that change generated code: part of every cache key
     program_key: tuple[int | str, ...]  # the same, and those that change how a program uses its kernels
     memory_limit: int  # MEMORY_BUDGET in bytes; 0 = none
     timed: bool  # whatever runs goes on the timeline
     one_by_one: bool  # kernels run one at a time
     recorded: bool  # how programs are made is recorded
+    training: bool  # ``Tensor.train``
+    recording: bool  # ``Tensor.no_grad``
+    autocast_dtype: DType | None  # ``Tensor.autocast``
     DEBUG: int
     DEV: str
     NOOPT: int
@@ -187,11 +179,150 @@ class _Settings(threading.local):
     MEMORY_BUDGET: str
     CUDA_SYNC: int
     SPIN_US: int
+    ALLOW_TF32: int
+
+
+class Values(_Names):
+    """What the settings and the modes of ``Tensor`` are, all at one time; equal ones are one object.
+
+    A hot path asks ``current()`` for them once.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        vars(self).update(given)
+        self.code_key = tuple(given[s.name] for s in DECLARED if s.affects_code)
+        self.memory_limit = bytes_of(given["MEMORY_BUDGET"])
+        self.program_key = (*self.code_key, self.memory_limit)
+        self.timed = bool(self.PROFILE or self.VIZ)
+        self.one_by_one = bool(self.timed or self.DEBUG >= 2 or self.CHECKED >= 2)
+        self.recorded = bool(self.VIZ or self.GRAPH or self.JITGRAPH)
+
+
+_kept: Final[dict[tuple[Any, ...], Values]] = {}
+
+
+def _values_of(given: Mapping[str, Any]) -> Values:
+    key = tuple(given[name] for name in _NAMES)
+    found = _kept.get(key)
+    if found is None:
+        if len(_kept) >= _MOST:
+            _kept.clear()
+        found = _kept[key] = Values({name: given[name] for name in _NAMES})
+    return found
+
+
+class _Block:
+    """The blocks that a thread, or a task, is in, on top of the process's defaults.
+
+    Attributes:
+        entries: who entered, and the changes by name; the innermost last.
+        changes: of all of them.
+        found: the defaults that were looked at last, and what the values are with them.
+    """
+
+    __slots__ = ("changes", "entries", "found")
+
+    def __init__(self, entries: tuple[tuple[object, Mapping[str, Any]], ...]) -> None:
+        self.entries = entries
+        self.changes = {name: value for _, changes in entries for name, value in changes.items()}
+        self.found = self.on(_Process.default)
+
+    def on(self, default: Values) -> tuple[Values, Values]:
+        return default, _values_of({**vars(default), **self.changes})
+
+
+class _Process:
+    """What holds outside of all blocks."""
+
+    default: Values
+
+
+_block: Final[contextvars.ContextVar[_Block | None]] = contextvars.ContextVar("tinsmith", default=None)
+_block_now: Final = _block.get
+
+
+def current() -> Values:
+    """The values in this thread and task, at this moment."""
+    block = _block_now()
+    if block is None:
+        return _Process.default
+    default, found = block.found
+    if default is not _Process.default:
+        block.found = default, found = block.on(_Process.default)
+    return found
+
+
+def change(name: str, value: Any) -> None:
+    """An assignment: to the innermost block that changes ``name``, until that ends; else for the whole process."""
+    if name not in _NAMES:
+        raise AttributeError(f"no setting {name!r}")
+    block = _block_now()
+    entries = () if block is None else block.entries
+    at = next((n for n in reversed(range(len(entries))) if name in entries[n][1]), None)
+    if at is None:
+        _Process.default = _values_of({**vars(_Process.default), name: value})
+    else:
+        owner, changes = entries[at]
+        _block.set(_Block((*entries[:at], (owner, {**changes, name: value}), *entries[at + 1 :])))
+
+
+def enter(owner: object, changes: Mapping[str, Any]) -> None:
+    """Begin a block of this thread and task: settings and modes have other values."""
+    block = _block_now()
+    _block.set(_Block((*(() if block is None else block.entries), (owner, changes))))
+
+
+def leave(owner: object) -> None:
+    """End the innermost block of ``owner``; others that have begun meanwhile, as those of a generator do, go on."""
+    block = _block_now()
+    entries = () if block is None else block.entries
+    at = next((n for n in reversed(range(len(entries))) if entries[n][0] is owner), None)
+    if at is not None:  # else it is another thread that ends it
+        left = (*entries[:at], *entries[at + 1 :])
+        _block.set(_Block(left) if left else None)
+
+
+def in_context(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function`` for another thread, once: there the settings and modes of this moment, and of this thread, hold.
+
+    >>> from threading import Thread
+    >>> with Context(NOOPT=1):
+    ...     thread = Thread(target=in_context(lambda: print(settings.NOOPT)))
+    >>> thread.start(); thread.join()
+    1
+    """
+    context = contextvars.copy_context()
+
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return context.run(function, *args, **kwargs)
+
+    return run
+
+
+class _Settings(_Names):
+    """Attribute access to ``current()``."""
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(current(), name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            change(name, value)
+
+
+def _read() -> None:
+    """The process's defaults, from the environment."""
+    given: dict[str, Any] = dict(MODES)
+    for s in DECLARED:
+        text = os.environ.get(s.name)
+        given[s.name] = s.default if text is None else s.parse(text, _ENVIRONMENT)
+    _Process.default = _values_of(given)
 
 
 def _from_environment() -> _Settings:
     """The settings. A variable that is no number ends a program with one line: no line of the program is to blame."""
     try:
+        _read()
         return _Settings()
     except ArgumentError as error:
         wrong, before = error, sys.excepthook
@@ -338,7 +469,7 @@ def child_environment(**changes: int | str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def Context(**changes: Any) -> Iterator[None]:
-    """Change settings inside a ``with`` block.
+    """Change settings inside a ``with`` block, for this thread and asyncio task, and for the threads that work for it.
 
     >>> with Context(NOOPT=1):
     ...     settings.NOOPT
@@ -352,11 +483,9 @@ def Context(**changes: Any) -> Iterator[None]:
             close = nearest(name, _BY_NAME)
             raise ArgumentError("Context", f"unknown setting {name!r}",
                                 f"did you mean {close}=?" if close else f"one of {', '.join(_BY_NAME)}")
-    before = {name: getattr(settings, name) for name in changes}
+    owner = object()
+    enter(owner, {name: _BY_NAME[name].checked(value) for name, value in changes.items()})
     try:
-        for name, value in changes.items():
-            setattr(settings, name, _BY_NAME[name].checked(value))
         yield
     finally:
-        for name, value in before.items():
-            setattr(settings, name, value)
+        leave(owner)

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.core.settings import Context, settings
+from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show_whole
 from tinsmith.inspect.debug import lines_of
 from tinsmith.runtime.compiled import CompiledSchedule
@@ -50,15 +50,12 @@ class SourceList:
 @contextlib.contextmanager
 def listing(out: TextIO, device: str) -> Iterator[SourceList]:
     """While it lasts, sources go to ``out``, and a device that is not here is stood in for."""
-    found, before = SourceList(out), Device.shows_source
+    found, before = SourceList(out), (Device.shows_source, settings.DEV)
     lowered.append(found)
-    Device.shows_source = True
-    settings.of_threads["DEV"] = device
+    Device.shows_source, settings.DEV = True, device  # for the threads of a script too
     try:
-        with Context(DEV=device):
-            Device[device]
-            yield found
+        Device[device]
+        yield found
     finally:
-        Device.shows_source = before
-        del settings.of_threads["DEV"]
+        Device.shows_source, settings.DEV = before
         lowered.remove(found)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.ofthread import OfThread
 from tinsmith.ir.evaluate import evaluate_scalar
 from tinsmith.ir.linear import order
 from tinsmith.ir.ops import Ops
@@ -95,7 +96,8 @@ def unbound(size: UOp) -> Iterator[UOp]:
 
 
 Watcher = Callable[[UOp, int], None]
-watchers: list[Watcher] = []  # told of every size and condition whose value a program went by, and of the value
+# Told of every size and condition whose value a program went by, and of the value.
+watchers: OfThread[Watcher] = OfThread()
 
 
 def value_of_size(size: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
 from tinsmith.core.texts import bytes_text
+from tinsmith.core.weak import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import substitute, toposort
@@ -26,12 +27,16 @@ from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import Looks, Writes, alone
+from tinsmith.tensor.storage import Looks, alone
 from tinsmith.tensor.tensor import Tensor
 
 
 class Uncapturable(Exception):
     """The call was right, and cannot be replayed; the text says why."""
+
+
+class Disturbed(Uncapturable):
+    """Another thread wrote what the call works on: the next one may be captured."""
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -93,6 +98,10 @@ class Capture(CacheCollector):
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
         self.decisions: dict[UOp, int] = {}
+        self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
+        self.graded: LiveSet[Tensor] = LiveSet()
+        self.replaced: LiveSet[Tensor] = LiveSet()
+        self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
         """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
@@ -108,11 +117,10 @@ class Capture(CacheCollector):
         """A size or a condition whose value the function went by."""
         self.decisions[size] = value
 
-    def settle(self, result: Any, writes: Writes, donate: bool = False) -> None:
+    def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
 
         Args:
-            writes: what the function wrote.
             donate: replays may write over the results of the call before.
 
         Raises:
@@ -127,13 +135,17 @@ class Capture(CacheCollector):
         if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
-        changed = [t for t, old, _ in self.before.values()
-                   if t.uop is not old and (placed(old) or id(t) in self.known or id(t) in self.numbers)]
+        self.check_disturbed()
+        mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
+        changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
+            id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
         forgets = TensorBase.forgettings != self.forgettings
+        got = {id(t) for t in self.graded}
         graded = [t for t, _, grad in self.before.values() if t.grad is not grad and not (
-            forgets and self.is_forgotten(t))]
+            forgets and self.is_forgotten(t)) and (id(t) in got or id(t) in self.known or id(t) in self.numbers)]
         kept = kept_gradients([(t, self.before[id(t)][2]) for t in graded], {id(t) for t in changed})
         compute(returned, [*changed, *kept])
+        self.check_disturbed()
         draws = random.state()[1] - self.first_draw
         self.bind(returned, graded, forgets)
         finder = _Finder(self)
@@ -143,7 +155,7 @@ class Capture(CacheCollector):
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
         aliases = self.aliases(returned, graded)
         nesting = rebuilt(result, lambda t: self.returned(t, finder, aliases) if isinstance(t, Tensor) else fresh(t))
-        written = self.written(changed, {id(t) for t in writes.replaced}, finder)
+        written = self.written(changed, {id(t) for t in self.replaced}, finder)
         late = [t for t in graded if t.grad is not None and not placed(t.grad.uop)]
         templates = dict(zip(map(id, late), finder.templates([t.grad.uop for t in late if t.grad is not None])))
         for t in graded:
@@ -158,7 +170,7 @@ class Capture(CacheCollector):
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
-                             len(finder.groups), self.added_to(writes, graded))
+                             len(finder.groups), self.added_to(graded))
         if self.replay.compiled.missing:
             raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(self.replay.compiled.missing)} as one program")
@@ -188,11 +200,21 @@ class Capture(CacheCollector):
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
 
-    def added_to(self, writes: Writes, graded: list[Tensor]) -> list[Place]:
+    def added_to(self, graded: list[Tensor]) -> list[Place]:
         """The tensors whose gradient was added to where it was though nobody asked for it: it may be forgotten then."""
         new = {id(t) for t in graded}
-        old = [self.before[id(t)][0] for t in writes.graded if id(t) in self.before and id(t) not in new]
+        old = [self.before[id(t)][0] for t in self.graded if id(t) in self.before and id(t) not in new]
         return [self.place(t) for t in old if t.gradient_unasked()]
+
+    def check_disturbed(self) -> None:
+        """Refuse a call during which another thread wrote what it reads or writes.
+
+        Raises:
+            Disturbed: if there was such a write.
+        """
+        mine = self.known.keys() | self.numbers.keys() | {id(t) for t in self.wrote}
+        if any(id(t) in mine for t in self.disturbed):
+            raise Disturbed
 
     def alike(self) -> list[Tensor]:
         """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one

@@ -15,16 +15,15 @@ from tinsmith.core.errors import JitError, place, user_line
 from tinsmith.core.late import Late
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
-from tinsmith.core.weak import WhileAlive
+from tinsmith.core.weak import LiveSet, WhileAlive
 from tinsmith.ir.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.memory import compute, settle
 from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
 from tinsmith.runtime.record import recorders
+from tinsmith.runtime.turns import let_go, overwritten, state, take, wait_for
 from tinsmith.tensor import history, random
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.realize import running
-from tinsmith.tensor.storage import Writes
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -136,14 +135,16 @@ class TinyJit(Generic[R]):
         return self._last.replay.plan()
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        with running:
-            if self._quick is not None and not kwargs and not recorders:
+        with state:
+            while self._quick is not None and not kwargs and not recorders:
                 capture = self._quick.get("value")
                 matched = None if capture is None or capture.quick is None else capture.quick.match(args)
-                if capture is not None and matched is not None:
+                if capture is None or matched is None:
+                    break
+                found, tensors = matched
+                if not overwritten or not wait_for(found):
                     self.cnt += 1
                     self.replays += 1
-                    found, tensors = matched
                     replay = capture.replay
                     if replay.direct is not None:
                         return replay.direct(found)  # type: ignore[return-value]
@@ -181,6 +182,8 @@ class TinyJit(Generic[R]):
             if capture is None or capture.state.change(args, kwargs) is not None:
                 continue
             found = capture.guards.find(tensors, seed, bound)
+            if found is not None and wait_for(found):
+                return self._call(args, kwargs)
             if found is not None:
                 kept.insert(0, kept.pop(n))
                 self._last = capture
@@ -209,28 +212,32 @@ class TinyJit(Generic[R]):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
-             finish: Callable[[R, Writes], bool] | None = None) -> R:
+             finish: Callable[[R], bool] | None = None) -> R:
         """Run the function. What it returns and writes, and gradients, are computed and have no history, as after a
         replay.
 
         Args:
             watch: held while the function runs.
-            finish: computes these tensors in another way, if it can, from the result and what was written.
+            finish: computes these tensors in another way, if it can.
         """
         before = [(t, t.grad) for t in TensorBase.live]
-        written = Writes()
+        written: LiveSet[Tensor] = LiveSet()
         TensorBase.watchers.append(written)
+        saved: list[Any] = []
         try:
+            let_go(saved)
             with watch or contextlib.nullcontext():
                 result = self.fxn(*args, **kwargs)
         finally:
+            if saved:
+                take(saved[0])
             TensorBase.watchers.remove(written)
         changed = {id(t) for t in written}
         results = [t for t in leaves(result) if isinstance(t, Tensor)]
-        state = [*written, *capturing.kept_gradients(before, changed)]
-        made = [*results, *state]
-        if not (finish is not None and finish(result, written)) and made:
-            compute(results, state)
+        changes = [*written, *capturing.kept_gradients(before, changed)]
+        made = [*results, *changes]
+        if not (finish is not None and finish(result)) and made:
+            compute(results, changes)
         kept = {t.uop.base for t, _ in before if id(t) not in changed}
         history.forget(t.uop for t in made if t.uop.base not in kept)
         return result
@@ -241,30 +248,42 @@ class TinyJit(Generic[R]):
             show(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
-        reason = ""
+        reason, disturbed = "", False
         capture = capturing.Capture(self.fxn, args, kwargs, tensors, self._roots(args, kwargs), list(bound))
 
-        def finish(result: R, written: Writes) -> bool:
-            nonlocal reason
+        def finish(result: R) -> bool:
+            nonlocal reason, disturbed
             try:
                 if capture.host_read is not None:
                     reason = f"reads values on the host at {place(*capture.host_read)}"
                 else:
                     reason = capture.watch.reason()
                 if not reason:
-                    capture.settle(result, written, self.donate)
+                    capture.settle(result, self.donate)
+            except capturing.Disturbed:
+                disturbed = True
             except capturing.Uncapturable as why:
                 reason = str(why)
-            return not reason
+            return not reason and not disturbed
 
         recorders.append(capture)
         watchers.append(capture.decided)
+        TensorBase._sharers.append(capture.wrote)
+        TensorBase._disturbed.append(capture.disturbed)
+        TensorBase._graders.append(capture.graded)
+        TensorBase._replacers.append(capture.replaced)
         try:
             result = self._run(args, kwargs, capture.watch, finish)
         finally:
             recorders.remove(capture)
             watchers.remove(capture.decided)
+            TensorBase._sharers.remove(capture.wrote)
+            TensorBase._disturbed.remove(capture.disturbed)
+            TensorBase._graders.remove(capture.graded)
+            TensorBase._replacers.remove(capture.replaced)
             capture.unread.end()
+        if disturbed:
+            return result
         if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
             self._warn(f"changes Python values that it also reads ({self._changed(capture, args, kwargs)}); count and "
                        "collect outside of it, from what it returns, or keep a number in a tensor (self.n.add_(1))")

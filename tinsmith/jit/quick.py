@@ -10,7 +10,8 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.settings import settings
+from tinsmith.core.handlers import is_from_handler
+from tinsmith.core.settings import current
 from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.symbols import symbols
@@ -62,8 +63,7 @@ class Quick:
     """
 
     def __init__(self, state: State, guards: Guards, args: tuple[Any, ...]) -> None:
-        self.token = settings.token
-        self.training, self.recording, self.autocast_dtype = Tensor.training, Tensor.recording, Tensor.autocast_dtype
+        self.values = current()
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
         self.kinds = vars(dtypes)  # read without the hook that explains unknown names
         self.guards = guards
@@ -97,8 +97,7 @@ class Quick:
 
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
         """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
-        if settings.token is not self.token or len(args) != self.count or Tensor.training is not self.training or (
-                Tensor.recording is not self.recording or Tensor.autocast_dtype is not self.autocast_dtype or
+        if current() is not self.values or len(args) != self.count or (
                 self.kinds["default_float"] is not self.default_float or
                 self.kinds["default_int"] is not self.default_int):
             return None
@@ -126,7 +125,9 @@ class Quick:
         try:
             if self.differs(args, {}) is not None:
                 return None
-        except Exception:  # something on the way is gone
+        except Exception as why:  # something on the way is gone
+            if is_from_handler(why):
+                raise
             return None
         tensors = args if self.whole else [args[row[0]] for row in self.tensors]
         if self.in_order:

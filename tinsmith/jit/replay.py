@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from tinsmith.jit.signature import fresh, leaves, rebuilt
 from tinsmith.jit.sole import COUNTED, is_sole, references
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.running import failed, launch
+from tinsmith.runtime.turns import let_go, overwriting, take, under_way
 from tinsmith.schedule.items import Slot
 from tinsmith.tensor import random
 from tinsmith.tensor.backward import Backward
@@ -249,6 +251,20 @@ class Replay:
             arguments: the tensors among the arguments.
             bound: values of the bound variables among them.
         """
+        if not self.written or (not self.in_place and threading.active_count() == 1):
+            return self._run(found, arguments, bound)
+        with overwriting(self._given_up(found, arguments)):  # for others, reading and writing state is one step
+            return self._run(found, arguments, bound)
+
+    def _given_up(self, found: list[Buffer], arguments: Sequence[Tensor]) -> Iterator[Buffer]:
+        """The memory that old versions of state are in."""
+        yield from (found[group] for _, group, _ in self.in_place)
+        for w in self.written:
+            t = None if w.sets else w.place.find(arguments)
+            if t is not None and t.uop.base.op is Ops.BUFFER:
+                yield t.uop.base.arg
+
+    def _run(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
         entries: list[Any] = [None] * len(self.outputs)
         overwrites = False
         for place, group, parts in self.in_place:
@@ -265,8 +281,9 @@ class Replay:
         inputs = found if self.plain_inputs else [_part(held if g < 0 else found[g], p) for g, held, p in self.inputs]
         try:
             with interrupt_later() if overwrites else contextlib.nullcontext():
-                launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values],
-                       self.blocks_now())
+                blocks = self.blocks_now()
+                launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values], blocks)
+                self.keep_blocks(blocks)
         except BaseException as error:
             self.forget()
             if isinstance(error, OutOfMemoryError):
@@ -321,16 +338,19 @@ class Replay:
         return Direct(self) if simple and self.bound.parts[0].graph is not None else None
 
     def blocks_now(self) -> list[Buffer]:
-        """Memory for the temporaries; small blocks are kept."""
-        blocks = self.blocks
+        """Memory for the temporaries of one call; small blocks are kept."""
+        blocks, self.blocks = self.blocks, None
         if blocks is None:
             blocks = self.bound.new_blocks()
-            if self.keeps_blocks:
-                self.blocks = blocks
         elif settings.POISON:
             for b in blocks:
                 b.poison()
         return blocks
+
+    def keep_blocks(self, blocks: list[Buffer]) -> None:
+        """Keep what a call is done with, if it is small."""
+        if self.keeps_blocks:
+            self.blocks = blocks
 
     def plan(self) -> Plan:
         """What a call takes now."""
@@ -443,12 +463,14 @@ class Direct:
     Its calls do what those of ``Replay`` do, where nothing is timed, with as little Python as there can be.
     """
 
-    __slots__ = ("_blocks", "_bytes", "_device", "_graph", "_kernels", "_ops", "_replay", "_requires_grad", "_take")
+    __slots__ = ("_blocks", "_bytes", "_device", "_graph", "_kernels", "_ops", "_replay", "_requires_grad", "_take",
+                 "_turn")
 
     def __init__(self, replay: Replay) -> None:
         (part,) = replay.bound.parts
         assert replay.lone is not None and part.graph is not None
         self._replay, self._graph, self._take = replay, part.graph, replay.outputs[0].take
+        self._turn = part.turn
         self._blocks = bool(replay.bound.blocks)
         self._kernels, self._ops, self._bytes = len(part.steps), part.ops, part.bytes
         self._device, self._requires_grad = replay.lone.device, replay.lone.requires_grad
@@ -457,13 +479,26 @@ class Direct:
         """The output, from buffers that have been checked."""
         entry = self._take(found)
         found.append(entry.buffer)
-        if self._blocks:
-            found += self._replay.blocks_now()
+        blocks = self._replay.blocks_now() if self._blocks else None
+        if blocks is not None:
+            found += blocks
+        under_way[id(found)] = found
+        saved: list[Any] = []
         try:
-            self._graph(found, ())
+            try:
+                let_go(saved)
+                with self._turn:
+                    self._graph(found, ())
+            finally:
+                if saved:
+                    take(saved[0])
         except BaseException as error:
             self._failed(found, entry, error)
             raise
+        finally:
+            del under_way[id(found)]
+        if blocks is not None:
+            self._replay.keep_blocks(blocks)
         counters = GlobalCounters
         counters.kernel_count += self._kernels
         counters.global_ops += self._ops

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tinsmith.core.handlers import is_from_handler
 from tinsmith.ir import UOp
 from tinsmith.jit.attributes import (
     ABSENT,
@@ -144,6 +145,8 @@ class State:
         except Unguardable as why:
             self.failed = str(why)
         except Exception as why:  # an object of the user's that cannot even be looked at
+            if is_from_handler(why):
+                raise
             self.failed = f"can read Python state that cannot be watched ({type(why).__name__}: {why})"
 
     # *** what ran ***
@@ -453,7 +456,9 @@ class State:
         """The path of the first difference; None if all is as it was."""
         try:
             number = self.differs(args, kwargs)
-        except Exception:  # something on the way is gone
+        except Exception as why:  # something on the way is gone
+            if is_from_handler(why):
+                raise
             return "something that it reads, which is gone"
         return None if number is None else self.paths[number] or "the function"
 

@@ -32,11 +32,11 @@ class Unread(Buffer):
     def allocate(self) -> Buffer:
         """Compute the value; its memory is this buffer's from then on."""
         value = Tensor(self._graph)
-        others, recorders[:] = recorders[:], []
+        others = recorders.exchange([])
         try:
             realize_tensors([value])
         finally:
-            recorders[:] = others
+            recorders.exchange(others)
         source: Buffer = value.uop.base.arg
         self._opaque, self.offset, self._source, self._graph = source.opaque, source.offset, source, None
         return self

@@ -18,6 +18,7 @@ from tinsmith.backend.device import Device, DeviceName
 from tinsmith.backend.memory import Buffer, borrowed
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.core.settings import in_context
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.signature import rebuilt
 from tinsmith.tensor import dlpack, files, random
@@ -350,7 +351,7 @@ class DataLoader:
     def _submitted(self, workers: Executor, part: Sequence[int], device: str) -> Future[Any]:
         if self.processes:
             return workers.submit(_load_here, part)
-        return workers.submit(lambda: self._placed(self.task(part), device))
+        return workers.submit(in_context(lambda: self._placed(self.task(part), device)))
 
     def _placed(self, batch: Any, device: str) -> Any:
         return rebuilt(batch, lambda leaf: _place(leaf, device) if _is_numeric(leaf) else leaf)

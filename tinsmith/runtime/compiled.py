@@ -1,10 +1,11 @@
 """A schedule whose kernels are loaded programs: what runs, what is kept in memory and what goes to disk."""
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, Layout
@@ -17,6 +18,7 @@ from tinsmith.core.recent import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.step import Step
+from tinsmith.runtime.turns import turn_of
 from tinsmith.schedule.items import Schedule, Slot
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.planner import Plan
@@ -71,12 +73,16 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
 
 @dataclass(eq=False, repr=False)
 class KernelItem:
-    """Kernels of one worker that are launched together, with the copies that it makes itself."""
+    """Kernels of one worker that are launched together, with the copies that it makes itself.
+
+    ``turn`` is to be held meanwhile.
+    """
 
     steps: list[Step]
     graph: Graph | None = None
     ops: int = 0
     bytes: int = 0
+    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __repr__(self) -> str:
         return f"KERNEL {', '.join(s.name for s in self.steps)}"
@@ -90,7 +96,8 @@ class KernelItem:
             launches.append(Launched(program, tuple(bound.places[s] for s in step.slots), tuple(step.variables)))
             self.ops += kernel.ops
             self.bytes += kernel.bytes
-        self.graph = Device[self.steps[0].device].graph(launches)
+        device = Device[self.steps[0].device]
+        self.graph, self.turn = device.graph(launches), turn_of(device)
 
     def count(self) -> None:
         GlobalCounters.kernel_count += len(self.steps)

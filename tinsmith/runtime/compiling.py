@@ -9,7 +9,8 @@ from typing import Final
 
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram, Launch
-from tinsmith.core.settings import settings
+from tinsmith.core.handlers import raised_by_handler
+from tinsmith.core.settings import in_context
 from tinsmith.core.timeline import span
 from tinsmith.runtime.compiled import is_loaded, load
 
@@ -46,15 +47,17 @@ class Compilation:
         self._threads: list[threading.Thread] = []
         self._most: dict[str, int] = {}  # threads, by device
         self._abandoned = False
-        self._settings = dict(vars(settings))
         self._interval = sys.getswitchinterval()
 
     def __enter__(self) -> Compilation:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._abandoned = True
         self._finish()
+        first = raised_by_handler(error)
+        if first is not None and first is not error:
+            raise first from None
 
     def add(self, device: str, kernel: KernelProgram) -> None:
         """Begin to compile ``kernel``, unless it is loaded or was added before."""
@@ -67,7 +70,8 @@ class Compilation:
             self._queue.put(job)
             if len(self._threads) < min(self._most[device], len(self._jobs) - 1):
                 sys.setswitchinterval(min(SWITCH, self._interval))
-                self._threads.append(threading.Thread(target=self._serve, name="tinsmith compiler", daemon=True))
+                work = in_context(self._serve)
+                self._threads.append(threading.Thread(target=work, name="tinsmith compiler", daemon=True))
                 self._threads[-1].start()
 
     def load(self) -> None:
@@ -90,7 +94,6 @@ class Compilation:
 
     def _serve(self) -> None:
         """What a thread of its own does until it is told to end."""
-        vars(settings).update(self._settings)
         while (job := self._queue.get()) is not None:
             self._run(job)
 
@@ -103,14 +106,17 @@ class Compilation:
         """Help the other threads until everything is compiled."""
         if not self._threads:
             return
-        with contextlib.suppress(queue.Empty):
-            while True:
-                job = self._queue.get_nowait()
-                if job is not None:  # else this was interrupted before, while threads were told to end
-                    self._run(job)
-        for _ in self._threads:
-            self._queue.put(None)
+        try:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    job = self._queue.get_nowait()
+                    if job is not None:  # else this was interrupted before, while threads were told to end
+                        self._run(job)
+        finally:
+            for _ in self._threads:
+                self._queue.put(None)
+            sys.setswitchinterval(self._interval)
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # else it has ended, or a signal's handler has come before it could begin
+                thread.join()
         self._threads.clear()
-        sys.setswitchinterval(self._interval)

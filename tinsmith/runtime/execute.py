@@ -10,7 +10,7 @@ from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.collector import no_collection
 from tinsmith.core.late import Late
 from tinsmith.core.recent import Recent
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import PYTHON, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute
@@ -40,10 +40,11 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
         free: BUFFERs that nobody reads after this program: a new version may take their memory.
         known: of the same roots, if they were looked at before.
     """
-    settled = device, settings.program_key
+    now = current()
+    settled = device, now.program_key
     found, compiled = known or seen(roots), None
     if found is not None:
-        spared = _spared(found.buffers, free) if settings.memory_limit else ()
+        spared = _spared(found.buffers, free) if now.memory_limit else ()
         compiled = _compiled.get((found.form, settled, spared))
         if compiled is None and not recorders:  # a replay has the constants that it was captured with
             table = scalars.arguments(found.form.rows, roots, device, settled)
@@ -54,7 +55,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
                 spared = _spared(found.buffers, free)
                 compiled = _compiled.get((found.form, settled, spared))
         _, key, buffers, values, _ = found
-    if found is None or compiled is None or settings.DEBUG >= 3:
+    if found is None or compiled is None or now.DEBUG >= 3:
         with no_collection():  # nodes are in no cycles, and a pass over those of a large graph takes seconds
             graph, buffers, values = canonical(roots)
             spared = _spared(buffers, free)

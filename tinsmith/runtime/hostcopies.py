@@ -12,6 +12,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.evaluate import evaluate
 from tinsmith.runtime.record import recorders
 from tinsmith.runtime.running import copy
+from tinsmith.runtime.turns import looked_at, reading
 
 
 def is_host_copy(node: UOp) -> bool:
@@ -41,11 +42,12 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     for recorder in recorders:
         recorder.read()
     buffer = uop.base.arg
-    buffer.check()
-    if isinstance(buffer, Shards):
-        flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
-    else:
-        flat = _host_copy(buffer)
+    with reading(buffer):
+        buffer.check()
+        if isinstance(buffer, Shards):
+            flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
+        else:
+            flat = _host_copy(buffer)
     if uop is uop.base:
         return flat.reshape(uop.shape)
     (out,) = evaluate([uop], {uop.base: flat})
@@ -61,7 +63,9 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
     mapped = None if recorders or isinstance(buffer, Shards) else buffer.host_view()
     if mapped is None:
         return copy_to_host(uop)
-    buffer.check()
+    with reading(buffer):
+        buffer.check()
+        looked_at(mapped.obj, buffer)
     flat = np.frombuffer(mapped, buffer.dtype.numpy)
     found: np.ndarray[Any, Any] = flat if uop is uop.base else evaluate([uop], {uop.base: flat})[0]
     return found.reshape(uop.shape)

@@ -23,7 +23,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import in_context
 from tinsmith.runtime.compiled import CompiledSchedule, CopyItem, KernelItem, copy_item
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.overlap import COPIES, queue_of, workers
@@ -306,9 +306,9 @@ class _Run:
         self.failed: list[Step] = []
         self.stopped = False
         self.running = len(queue.threads)
-        self.settings = dict(vars(settings))
-        for thread, commands in queue.threads.items():
-            _worker(thread).put(functools.partial(self.serve, commands))
+        with _entering:  # of two runs, all threads take the same one first: else each may wait for the other
+            for thread, commands in queue.threads.items():
+                _worker(thread).put(in_context(functools.partial(self.serve, commands)))
 
     def wait(self, launched: list[Step]) -> None:
         """Wait for the threads; Ctrl-C stops them after the commands they are at."""
@@ -329,7 +329,6 @@ class _Run:
     def serve(self, commands: Sequence[tuple[str, Item]]) -> None:
         """One thread. All of them keep the order of the program's steps, so that the first command of those that are
         left never waits."""
-        vars(settings).update(self.settings)
         steps: list[Step] = []
         try:
             for name, item in commands:
@@ -351,7 +350,8 @@ class _Run:
         device = name.removesuffix(COPIES)
         if isinstance(item, KernelItem):
             assert item.graph is not None
-            item.graph(self.bases, self.values)
+            with item.turn:
+                item.graph(self.bases, self.values)
         elif isinstance(item, CopyItem):
             assert self.queue.compiled is not None
             target, source = (self.queue.compiled.bound.places[s].of(self.bases) for s in item.step.slots)
@@ -376,6 +376,7 @@ class _Run:
                 Device[other].synchronize()
 
 
+_entering = threading.Lock()
 _workers: dict[str, SimpleQueue[Callable[[], None]]] = {}
 
 
@@ -393,5 +394,11 @@ def _worker(name: str) -> SimpleQueue[Callable[[], None]]:
     return _workers[name]
 
 
+def _after_fork() -> None:
+    global _entering
+    _entering = threading.Lock()
+    _workers.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.clear)
+    os.register_at_fork(after_in_child=_after_fork)

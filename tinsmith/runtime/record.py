@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tinsmith.backend.memory import Buffer
+from tinsmith.core.ofthread import OfThread
 from tinsmith.ir import UOp
 
 if TYPE_CHECKING:
@@ -27,6 +28,6 @@ class Recorder(Protocol):
         ...
 
 
-recorders: list[Recorder] = []
+recorders: OfThread[Recorder] = OfThread()  # a capture learns of what its own thread does
 lowered: list[Callable[[CompiledSchedule], None]] = []  # told of every program that is lowered
 endings: list[Callable[[Any], None]] = []  # given the ``trace.Trace`` of a run at its end

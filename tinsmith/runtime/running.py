@@ -13,12 +13,14 @@ from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
+from tinsmith.core.handlers import is_from_handler
 from tinsmith.core.late import Late
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import current, settings
 from tinsmith.core.texts import bytes_text
 from tinsmith.core.timeline import timeline
 from tinsmith.runtime.compiled import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
+from tinsmith.runtime.turns import let_go, take, turn_of, under_way
 
 if TYPE_CHECKING:
     from tinsmith.inspect import checked, debug, profile
@@ -82,17 +84,37 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
     launched: list[Step] = []
     try:
-        if settings.one_by_one:
+        now = current()
+        if now.one_by_one:
             _one_by_one(bound, bases, values, launched)
-        elif bound.queue is not None:
-            bound.queue(bases, values, launched)
         else:
-            _by_parts(bound, bases, values, launched)
-        if settings.POISON or settings.CHECKED:
+            under_way[id(bases)] = bases
+            _unlocked(bound, bases, values, launched)
+            if bound.queue is None:
+                for part in bound.parts:
+                    if part.graph is not None:
+                        part.count()
+        if now.POISON or now.CHECKED:
             _verify_written(bound, inputs, outputs)
     except BaseException as error:
         failed(bound, inputs, outputs, launched, error)
         raise
+    finally:
+        under_way.pop(id(bases), None)
+
+
+def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run all of it while other threads have their turns."""
+    saved: list[object] = []
+    try:
+        let_go(saved)
+        if bound.queue is not None:
+            bound.queue(bases, values, launched)
+        else:
+            _by_parts(bound, bases, values, launched)
+    finally:
+        if saved:
+            take(saved[0])
 
 
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
@@ -101,8 +123,8 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
         if part.graph is None:
             copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
         else:
-            part.graph(bases, values)
-            part.count()
+            with part.turn:
+                part.graph(bases, values)
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
@@ -153,7 +175,8 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
             b.failed = error
     if isinstance(error, LaunchError) and error.number is not None:
         launched = launched[error.number : error.number + 1]
-    if isinstance(error, Exception) and not isinstance(error, (TinsmithError, VerifyError)):
+    explained = isinstance(error, (TinsmithError, VerifyError)) or is_from_handler(error)
+    if isinstance(error, Exception) and not explained:
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 
@@ -186,7 +209,8 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
         debug.show_kernel(step.item, step.shown, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     start = time.perf_counter()
-    seconds = device.timed(call)
+    with turn_of(device):
+        seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
                 lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import DTypeError
+from tinsmith.core.settings import current
 from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.modes import Mode
@@ -48,12 +49,12 @@ class Autocast:
         kind = to_dtype(dtype)
         if kind not in (dtypes.bfloat16, dtypes.float16):
             raise DTypeError("autocast", f"contractions in {kind!r}", "bfloat16 or float16")
-        return Mode(TensorBase, "autocast_dtype", kind if flag("autocast", "enabled", enabled) else None)
+        return Mode("autocast_dtype", kind if flag("autocast", "enabled", enabled) else None)
 
 
 def narrow_dtype(*operands: Tensor) -> DType | None:
     """What a contraction rounds these operands to: None outside of ``autocast``, and where they are not float32."""
-    kind = TensorBase.autocast_dtype
+    kind = current().autocast_dtype
     if kind is None or not all(isinstance(t, TensorBase) and t.dtype.is_float for t in operands):
         return None
     return kind if promote(*(t.dtype for t in operands)) is dtypes.float32 else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
+from tinsmith.runtime.turns import state, writing
 from tinsmith.schedule.sharding import is_group, places_of
 from tinsmith.tensor import files, storage
 from tinsmith.tensor.base import TensorBase, check_tensors
@@ -114,28 +115,30 @@ class Backward(TensorBase):
                           None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))
         sums = [_summed(rest, len(nodes)) for nodes in wanted.values()]
-        for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
-            new = t._new(g)
-            t.note_gradient()
-            if t.grad is None or create_graph:
-                total = new if t.grad is None else t.grad + new
-                t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
-            else:
-                t.grad._accumulate(new)
+        with state:  # gradients of other threads add up with these
+            for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
+                new = t._new(g)
+                t.note_gradient()
+                if t.grad is None or create_graph:
+                    total = new if t.grad is None else t.grad + new
+                    t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+                else:
+                    t.grad._accumulate(new)
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
         return self  # type: ignore[return-value]
 
     def _accumulate(self, new: Tensor) -> None:
         """Add a gradient to this one, in its memory: whoever holds it, or a view of it, sees the sum."""
-        old = self.uop
-        total = (self + new).uop
-        if total.dtype is not self.dtype or total.shape != self.shape:
-            raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
-                                f"{new.shape} and {new.dtype!r}", "another .grad, or None")
-        storage.write(self, total, unseen_version)
-        note_earlier(self, old)
-        self._note_write()
+        with writing(self):
+            old, sharing = self.uop, storage.sharing(self)
+            total = (self + new).uop
+            if total.dtype is not self.dtype or total.shape != self.shape:
+                raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
+                                    f"{new.shape} and {new.dtype!r}", "another .grad, or None")
+            storage.write(self, total, unseen_version)
+            note_earlier(self, old)
+            self._note_write(sharing)
 
     def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
         """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
@@ -158,10 +161,10 @@ class Backward(TensorBase):
         >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
         True
         """
+        for graded in TensorBase._graders:
+            graded.add(self)
         if self.requires_grad is None:
             TensorBase._unasked[self] = None
-        for written in TensorBase.watchers:
-            written.graded.add(self)
 
     def gradient_unasked(self) -> bool:
         """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
@@ -181,7 +184,7 @@ class Backward(TensorBase):
         >>> ((w + y) * w).sum().gradient(w)[0].tolist()
         [5.0, 10.0]
         """
-        return Mode(TensorBase, "recording", False)
+        return Mode("recording", False)
 
     @staticmethod
     def take_losses() -> list[Tensor]:

@@ -14,16 +14,19 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.settings import settings
+from tinsmith.core.ofthread import OfThread
+from tinsmith.core.settings import current, settings
 from tinsmith.core.weak import LiveSet, WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.sizes import value_of_size
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.hostcopies import copy_to_host
+from tinsmith.runtime.turns import state, writing
 from tinsmith.tensor import display, files, storage
 from tinsmith.tensor.data import from_data
 from tinsmith.tensor.history import forget_origins, has_origins, is_computed, note_earlier
 from tinsmith.tensor.layers import InLayer, layer_path
+from tinsmith.tensor.modes import ModeAttribute, WithModes
 from tinsmith.tensor.realize import (
     is_leaf,
     kept_version,
@@ -32,13 +35,13 @@ from tinsmith.tensor.realize import (
     value_of,
     version,
 )
-from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share, Writes
+from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-class TensorBase:
+class TensorBase(metaclass=WithModes):
     """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
 
     __slots__ = ("__weakref__", "_device", "_requires_grad", "_shared", "grad", "uop")
@@ -47,13 +50,20 @@ class TensorBase:
     grad: Tensor | None
     _requires_grad: bool | None  # checked: ``requires_grad``
 
-    training: ClassVar[bool] = False
-    recording: ClassVar[bool] = True  # whether results can be differentiated: see ``no_grad``
-    autocast_dtype: ClassVar[DType | None] = None  # what contractions round float32 to: see ``autocast``
+    if TYPE_CHECKING:
+        training: ClassVar[bool]
+        recording: ClassVar[bool]  # whether results can be differentiated: see ``no_grad``
+        autocast_dtype: ClassVar[DType | None]  # what contractions round float32 to: see ``autocast``
+    else:
+        training, recording, autocast_dtype = ModeAttribute(), ModeAttribute(), ModeAttribute()
     live: ClassVar[LiveSet[Any]] = LiveSet()
     _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
     _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
-    watchers: ClassVar[list[Writes]] = []  # sets that want to hold every tensor that is written
+    watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
+    _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
+    _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
+    _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
+    _replacers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that is given another memory
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
@@ -119,7 +129,7 @@ class TensorBase:
     def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
         """A tensor of a node just made; the user's line is noted on the node."""
         self = object.__new__(cls)
-        if not cls.recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
+        if not current().recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
             uop = UOp(Ops.DETACH, None, (uop,))
         self.uop, self.grad, self._requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
@@ -139,12 +149,13 @@ class TensorBase:
 
     def _view(self, look: Look, arg: Any) -> Tensor:
         """A tensor that looks at this one's memory: a write through either is seen by both."""
-        uop, shared = storage.shown(self, look, arg)
-        t = type(self)._wrap(uop, self._device)
-        if t.uop is not uop:
-            shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
-        t._shared = shared
-        shared.storage.add(t)
+        with state:
+            uop, shared = storage.shown(self, look, arg)
+            t = type(self)._wrap(uop, self._device)
+            if t.uop is not uop:
+                shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
+            t._shared = shared
+            shared.storage.add(t)
         return t
 
     # *** what it is ***
@@ -333,8 +344,8 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         """Take another tensor's value and place; what shared this one's memory keeps it."""
         self.uop, self._device, self._shared = other.uop, other._device, None
         self._note_write()
-        for written in TensorBase.watchers:
-            written.replaced.add(self)
+        for replaced in TensorBase._replacers:
+            replaced.add(self)
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
@@ -394,19 +405,23 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         if files.on_disk(self._device):
             files.write(self.uop, type(self)._wrap(value, value.device or "CPU").numpy())
             return self._note_write()
-        recorded = self._records_writes()
+        with writing(self):
+            self._record_write(value)
+
+    def _record_write(self, value: UOp) -> None:
+        recorded, sharing = self._records_writes(), storage.sharing(self)
         if recorded:
-            forget_origins(storage.sharing(self))
+            forget_origins(sharing)
             storage.write(self, value, version)
         elif is_computed(storage.whole(self)) or self._is_copy():
             storage.write(self, value, kept_version)
         else:
-            before = [(t, t.uop) for t in storage.sharing(self) if not is_computed(t.uop)]
+            before = [(t, t.uop) for t in sharing if not is_computed(t.uop)]
             storage.write(self, value, unseen_version)
             for t, old in before:
                 note_earlier(t, old)
         _note_origin(self.uop, sys._getframe(1))
-        self._note_write()
+        self._note_write(sharing)
 
     def _records_writes(self) -> bool:
         """Whether gradients flow through values that are written to this tensor."""
@@ -414,16 +429,19 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
             return True
         looks = () if self._shared is None else self._shared.looks
         parameter = self.requires_grad is True and not is_computed(self.uop) and not self._is_copy()
-        return TensorBase.recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
+        return current().recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
 
     def _is_copy(self) -> bool:
-        """Whether these data are another tensor's, so that a gradient with respect to that flows through this one."""
+        """Return True if these data are another tensor's, whose gradient flows through this one."""
         return has_origins(self, storage.whole(self), storage.sharing(self), TensorBase.live)
 
-    def _note_write(self) -> None:
+    def _note_write(self, sharing: Sequence[TensorBase] = ()) -> None:
         for written in TensorBase.watchers:
-            for t in (self,) if self._shared is None else (self, *self._shared.storage.members()):
+            for t in storage.sharing(self):
                 written.add(t)
+        for touched in (*TensorBase._sharers, *TensorBase._disturbed.elsewhere()):
+            for t in (self, *sharing):
+                touched.add(t)
 
 
 def device_name(device: DeviceName | None) -> str:

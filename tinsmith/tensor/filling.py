@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ShapeError
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor.arguments import integer, number
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import operand
@@ -67,7 +68,8 @@ class Filling:
         inside = rows.eq(places[1])
         for p in places[2:]:
             inside = inside & places[1].eq(p)
-        return self._become("fill_diagonal_", inside.where(operand("fill_diagonal_", fill_value, self), self))
+        with writing(self):
+            return self._become("fill_diagonal_", inside.where(operand("fill_diagonal_", fill_value, self), self))
 
     # *** draws ***
 

@@ -16,6 +16,7 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor import files
 from tinsmith.tensor.arguments import choice, flag, integer
 from tinsmith.tensor.base import TensorBase
@@ -52,6 +53,10 @@ class Indexing:
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
     def __setitem__(self: Tensor, index: Any, value: Any) -> None:
+        with writing(self):
+            self._set(index, value)
+
+    def _set(self: Tensor, index: Any, value: Any) -> None:
         if files.on_disk(self._device) and any(isinstance(i, (list, np.ndarray, TensorBase)) for i in (
                 index if isinstance(index, tuple) else (index,))):  # its places are computed, which no file can do
             changed = self.to("CPU")

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, Final
 
 from tinsmith.core.errors import place, user_line
+from tinsmith.core.settings import change, current, enter, leave
 
 _ran: Final[dict[bool, tuple[str, str, int]]] = {}  # mode → the first layer in it since the last step, file, line
 _said: Final[set[tuple[str, str, int]]] = set()
@@ -31,23 +32,41 @@ def check_modes(op: str, training: bool) -> None:
 
 
 class Mode(contextlib.ContextDecorator):
-    """``attribute`` of a class has another value inside.
+    """A mode of ``Tensor`` has another value inside, in this thread and asyncio task only.
 
-    >>> class Lamp: on = False
-    >>> with Mode(Lamp, "on", True):
-    ...     Lamp.on
+    >>> with Mode("training", True):
+    ...     current().training
     True
-    >>> Mode(Lamp, "on", True)(lambda: Lamp.on)(), Lamp.on
+    >>> Mode("training", True)(lambda: current().training)(), current().training
     (True, False)
     """
 
-    def __init__(self, owner: type, attribute: str, value: Any) -> None:
-        self.owner, self.attribute, self.value = owner, attribute, value
-        self.before: list[Any] = []  # a block may stand inside itself
+    def __init__(self, name: str, value: Any) -> None:
+        self.changes = {name: value}
 
     def __enter__(self) -> None:
-        self.before.append(getattr(self.owner, self.attribute))
-        setattr(self.owner, self.attribute, self.value)
+        enter(self, self.changes)
 
     def __exit__(self, *error: object) -> None:
-        setattr(self.owner, self.attribute, self.before.pop())
+        leave(self)
+
+
+class ModeAttribute:
+    """An attribute of a class, or of its instances, that shows a mode; assigning to the class's changes it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return getattr(current(), self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        change(self.name, value if self.name == "autocast_dtype" else bool(value))
+
+
+class WithModes(type):
+    """The kind of classes that have the modes as attributes."""
+
+    training = ModeAttribute()
+    recording = ModeAttribute()
+    autocast_dtype = ModeAttribute()

@@ -53,7 +53,7 @@ class NNOps(Activations, Windows, Losses):
         ...     Tensor.training
         True
         """
-        return Mode(cls, "training", mode)
+        return Mode("training", mode)
 
     @classmethod
     def test(cls: type[Tensor]) -> Mode:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import UOp
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import as_sized, same_sizes
 
@@ -81,19 +82,24 @@ class Operators:
     def __ne__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
         return self.ne(x) if _known(x) else NotImplemented
 
-    def __iadd__(self: Tensor, x: Any) -> Tensor: return self._become("add", self.add(x))
-    def __isub__(self: Tensor, x: Any) -> Tensor: return self._become("sub", self.sub(x))
-    def __imul__(self: Tensor, x: Any) -> Tensor: return self._become("mul", self.mul(x))
-    def __itruediv__(self: Tensor, x: Any) -> Tensor: return self._become("div", self.div(x))
-    def __ifloordiv__(self: Tensor, x: Any) -> Tensor: return self._become("idiv", self.idiv(x))
-    def __imod__(self: Tensor, x: Any) -> Tensor: return self._become("mod", self.mod(x))
-    def __ipow__(self: Tensor, x: Any) -> Tensor: return self._become("pow", self.pow(x))
-    def __imatmul__(self: Tensor, x: Any) -> Tensor: return self._become("matmul", self.matmul(x))
-    def __iand__(self: Tensor, x: Any) -> Tensor: return self._become("bitwise_and", self.bitwise_and(x))
-    def __ior__(self: Tensor, x: Any) -> Tensor: return self._become("bitwise_or", self.bitwise_or(x))
-    def __ixor__(self: Tensor, x: Any) -> Tensor: return self._become("bitwise_xor", self.bitwise_xor(x))
-    def __ilshift__(self: Tensor, x: Any) -> Tensor: return self._become("lshift", self.lshift(x))
-    def __irshift__(self: Tensor, x: Any) -> Tensor: return self._become("rshift", self.rshift(x))
+    def __iadd__(self: Tensor, x: Any) -> Tensor: return self._updated("add", x)
+    def __isub__(self: Tensor, x: Any) -> Tensor: return self._updated("sub", x)
+    def __imul__(self: Tensor, x: Any) -> Tensor: return self._updated("mul", x)
+    def __itruediv__(self: Tensor, x: Any) -> Tensor: return self._updated("div", x)
+    def __ifloordiv__(self: Tensor, x: Any) -> Tensor: return self._updated("idiv", x)
+    def __imod__(self: Tensor, x: Any) -> Tensor: return self._updated("mod", x)
+    def __ipow__(self: Tensor, x: Any) -> Tensor: return self._updated("pow", x)
+    def __imatmul__(self: Tensor, x: Any) -> Tensor: return self._updated("matmul", x)
+    def __iand__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_and", x)
+    def __ior__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_or", x)
+    def __ixor__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_xor", x)
+    def __ilshift__(self: Tensor, x: Any) -> Tensor: return self._updated("lshift", x)
+    def __irshift__(self: Tensor, x: Any) -> Tensor: return self._updated("rshift", x)
+
+    def _updated(self: Tensor, method: str, x: Any) -> Tensor:
+        """The result of a method written to this tensor's memory: another thread sees both or neither."""
+        with writing(self):
+            return self._become(method, getattr(self, method)(x))
 
     def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
         """The in-place form of a method: ``value`` is written to this tensor's memory."""

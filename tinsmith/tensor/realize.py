@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from tinsmith.runtime.compiled import CompiledSchedule
 from tinsmith.runtime.execute import realize
 from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
 from tinsmith.runtime.record import recorders
+from tinsmith.runtime.turns import is_read, overwriting, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.rewrites import note_origin
 from tinsmith.tensor import files, history, storage
@@ -50,13 +50,10 @@ _read: WeakTable[UOp, UOp] = WeakTable()
 # Data from the host that some program has read: COPY -> the BUFFER on the device. The node stays in its graphs, so that
 # gradients and checks of indices still find the data.
 _copied: WeakTable[UOp, UOp] = WeakTable()
+# New versions in the memory of old ones: another thread may have begun to use a node that is no tensor's any more.
+_written: WeakTable[UOp, UOp] = WeakTable()
 
-# Programs are made and run one at a time, whichever thread asks; a fork waits for the running one.
-running = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=running.acquire, after_in_parent=running.release, after_in_child=running.release)
-
-numbers = itertools.count(1)  # of leaves and clones
+numbers = itertools.count(1)  # of leaves, clones and such versions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -65,7 +62,7 @@ _R = TypeVar("_R")
 def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with running:
+        with state:
             return function(*args, **kwargs)
 
     return locked
@@ -81,19 +78,23 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
             return realize_tensors(tensors)
-    with running:
-        pending = {id(t): t for t in tensors if not is_realized(t.uop)}
-        if not pending:
-            return
-        wanted = list(pending.values())
-        mine = _below(wanted)
+    with state:
+        while True:
+            pending = {id(t): t for t in tensors if not is_realized(t.uop)}
+            if not pending:
+                return
+            wanted = list(pending.values())
+            mine = _below(wanted)
+            if not wait_below(mine):
+                break
         known = seen(list(mine))
         made = history.prepared(mine, wanted[0].live, known)
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
             free.difference_update(*(m.reads for m in made.values() if m is not None))
-            with interrupt_later():
-                done = _take_values(wanted, made, known, free)
+        if free:
+            with overwriting([b.arg for b in free]), interrupt_later():
+                done = _take_values(wanted, made, known, {b for b in free if not is_read(b)})
             _forget_read(free)
         else:
             done = _take_values(wanted, made, known)
@@ -116,15 +117,32 @@ def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
 def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None], known: Seen | None,
                  free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
-    done = compute([t.uop for t in tensors], [t._device for t in tensors], free, known)
+    before = [t.uop for t in tensors]
+    done = compute(before, [t._device for t in tensors], free, known)
     for node, view in done.items():
         history.remember(view.base, made[node], tensors[0].live)
-    for t in tensors:
+        if free and node.op is Ops.ASSIGN and threading.active_count() > 1:
+            _written[node] = view
+    ours = [t for t, old in zip(tensors, before) if t.uop is old]
+    for t in ours:
         found = _seen_again(t.uop, done)
         assert found is not None, "a wanted value was not computed"
         t.uop = found
-    storage.replaced(tensors, lambda uop: _seen_again(uop, done))
+    storage.replaced(ours, lambda uop: _seen_again(uop, done))
+    if len(ours) < len(tensors):
+        mine = set(map(id, ours))
+        _take_into([t for t in tensors if id(t) not in mine and not is_realized(t.uop)], done)
     return done
+
+
+def _take_into(tensors: Sequence[TensorBase], done: dict[UOp, UOp]) -> None:
+    """Let tensors that another thread has written meanwhile refer to values that were computed."""
+    for t in tensors:
+        if t._shared is None:
+            (t.uop,) = substitute([t.uop], done)
+        else:
+            (value,) = substitute([t._shared.storage.value], done)
+            t._shared.storage.become(value)
 
 
 def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
@@ -170,20 +188,24 @@ def interrupt_later() -> Iterator[None]:
 @_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
     """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
-    uop = tensor.uop
+    while wait_below([uop := tensor.uop]):
+        pass
     if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
         return uop
     if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
         realize_tensors([tensor])
         return value_of(tensor)
     below = _below_views(uop)
-    if below not in _read:
+    if below in _read:
+        view = _read[below]
+    else:
         found = compute([uop], [tensor._device])
         if below.device is None or is_realized(uop):  # the same node on every device; memory that may be written
             return uop.substitute(found)
-        for node, view in found.items():
-            _read[node] = view
-    return uop.substitute({below: _read[below]})
+        for node, computed in found.items():
+            _read[node] = computed
+        view = found[below]
+    return uop.substitute({below: view})
 
 
 def known_value(uop: UOp) -> UOp | None:
@@ -241,7 +263,11 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
             else:
                 old.discard(node)
     below = set(toposort(lazy))
-    return old - below, below
+    old -= below
+    for n, _ in _read.items() if old else ():  # nodes that no tensor has, and that must not be found again
+        if n not in below and not old.isdisjoint(toposort(n)):
+            _read.entries.pop(id(n), None)
+    return old, below
 
 
 def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = (),
@@ -282,8 +308,9 @@ def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list
     """The nodes below the views of ``uops``, and what a program computes for each, from values that are known."""
     targets = dict(zip(map(_below_views, uops), devices))
     nodes = list(targets)
-    if _read:
-        nodes = substitute(nodes, {n: view for n, view in _read.items() if _is_settled(n)})
+    if _read or _written:
+        known = [*_written.items(), *_read.items()]
+        nodes = substitute(nodes, {n: view for n, view in known if _is_settled(n)})
     return list(targets), [_concrete(n) if n.device is not None or d == devices[0] else n.copy_to(d)
                            for n, d in zip(nodes, targets.values())]  # a constant of another device
 
@@ -471,10 +498,18 @@ def _below_gradients(uop: UOp) -> bool:
 def version(old: UOp, value: UOp) -> UOp:
     """What a write leaves: a new version of memory that has an old one, else just the value."""
     if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
-        return UOp(Ops.ASSIGN, None, (_memory(old), value))
+        return _assigned(old, value)
     if value.dtype.is_float and value.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):
         return UOp(Ops.CONTIGUOUS, None, (value,), next(numbers))  # data of another tensor: two values from now on
     return value
+
+
+def _assigned(old: UOp, value: UOp, kept: bool | None = None) -> UOp:
+    """The node of a new version: not one that was computed where the old one lay, and that somebody still has."""
+    node = UOp(Ops.ASSIGN, None, (_memory(old), value), kept)
+    if node not in _written:
+        return node
+    return UOp(Ops.ASSIGN, None, (_memory(old), UOp(Ops.CONTIGUOUS, None, (value,), next(numbers))), kept)
 
 
 def unseen_version(old: UOp, value: UOp) -> UOp:
@@ -484,7 +519,7 @@ def unseen_version(old: UOp, value: UOp) -> UOp:
 
 def kept_version(old: UOp, value: UOp) -> UOp:
     """A new version of what was computed, with the gradient of the old one."""
-    return UOp(Ops.ASSIGN, None, (_memory(old), value), True)
+    return _assigned(old, value, True)
 
 
 def _memory(old: UOp) -> UOp:

@@ -39,20 +39,6 @@ class Look(NamedTuple):
         return self.name
 
 
-class Writes(LiveSet["TensorBase"]):
-    """The tensors that are written.
-
-    Attributes:
-        replaced: those of them that another memory was given to, which left views of the old one behind.
-        graded: the tensors that a backward pass found a gradient of.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replaced: LiveSet[TensorBase] = LiveSet()
-        self.graded: LiveSet[TensorBase] = LiveSet()
-
-
 def _strided(v: View, slices: Slices) -> View:
     steps = [(-s.step if s.flip else s.step) * stride for s, stride in zip(slices, v.strides)]
     return View.create(tuple(s.count for s in slices), steps)

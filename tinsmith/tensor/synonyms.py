@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinsmith.core.names import guided
+from tinsmith.runtime.turns import writing
 from tinsmith.tensor.activations import Activations
 from tinsmith.tensor.arithmetic import Arithmetic
 from tinsmith.tensor.comparisons import Comparisons
@@ -58,7 +59,8 @@ def _in_place(method: M, example: str = "") -> M:
 
     @functools.wraps(method)
     def write(self: Tensor, *args: Any, **keywords: Any) -> Tensor:
-        return self._become(name, method(self, *args, **keywords))
+        with writing(self):
+            return self._become(name, method(self, *args, **keywords))
 
     does = f"``{method.__name__}``, written to this tensor's memory, which is returned."
     return cast(M, _named(guided(write), name, does, example or _example(method, name)))

@@ -27,6 +27,7 @@ from tinsmith.tensor.layout import Layout
 from tinsmith.tensor.linalg import LinearAlgebra
 from tinsmith.tensor.matmul import MatMul
 from tinsmith.tensor.matrices import Matrices
+from tinsmith.tensor.modes import WithModes
 from tinsmith.tensor.movement import Movement
 from tinsmith.tensor.nnops import NNOps
 from tinsmith.tensor.older import Older
@@ -63,7 +64,7 @@ def _missing(owner: type, name: str) -> Exception:
     return error
 
 
-class _Named(type):
+class _Named(WithModes):
     def __getattr__(cls, name: str) -> Any:
         raise _missing(cls, name)
 

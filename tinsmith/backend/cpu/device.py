@@ -4,10 +4,11 @@
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.cpu import copies, host, llvm, osys
@@ -78,12 +79,12 @@ class CPUProgram(Program):
     def load(self) -> Any:
         return llvm.load([self.binary], [self.kernel.symbol])
 
-    def arguments(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
-        """The argument table: addresses, variables, local memory."""
+    def arguments(self, buffers: Sequence[Any], variables: Sequence[int], near: int = 0) -> Any:
+        """The argument table: addresses, variables, local memory for all threads at ``near``."""
         values = [b.opaque.address + b.offset for b in buffers]
         values += variables
         if self.kernel.local_bytes > STACK_BYTES:
-            values.append(_arena(self.kernel.local_bytes * get_pool().threads))
+            values.append(near)
         values += self.constants
         return (ctypes.c_int64 * max(len(values), 1))(*values)
 
@@ -123,32 +124,32 @@ def _are_long(kernels: Sequence[Launch]) -> bool:
     return any(max(k.ops, k.bytes) >= LONG_WORK for k in kernels) and not any(k.host for k in kernels)
 
 
-_arena_block: Any = None
 _host = HostAllocator()
 
 
-def _arena(nbytes: int) -> int:
-    """Local memory for all threads. It grows before a run, never while argument tables hold its address."""
-    global _arena_block
-    if _arena_block is None or _arena_block.capacity < nbytes:
-        old, _arena_block = _arena_block, _host.alloc(nbytes)
-        if old is not None:
-            _host.free(old)
-    return int(_arena_block.address)
+@contextlib.contextmanager
+def _arena(nbytes: int) -> Iterator[int]:
+    """The address of local memory for all threads that work at one table."""
+    block = _host.alloc(nbytes * get_pool().threads)
+    try:
+        yield block.address
+    finally:
+        _host.free(block)
 
 
 def run_calls(calls: Sequence[Call]) -> None:
     """All kernels of a run in one native call over a command table."""
     entries, keep = [], []
-    _arena(max((call.program.kernel.local_bytes for call in calls), default=0) * get_pool().threads)
-    for call in calls:
-        program = call.program
-        assert isinstance(program, CPUProgram)
-        table = program.arguments(call.buffers, call.variables)
-        keep.append(table)
-        entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
-    commands: Table = build_table(entries)
-    get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]))
+    with _arena(max((call.program.kernel.local_bytes for call in calls), default=0)) as near:
+        for call in calls:
+            program = call.program
+            assert isinstance(program, CPUProgram)
+            table = program.arguments(call.buffers, call.variables, near)
+            keep.append(table)
+            entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
+        commands: Table = build_table(entries)
+        get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]),
+                       all(serial for _, _, serial in entries))
     host.raise_failure()
 
 
@@ -179,7 +180,8 @@ class CPUGraph(Graph):
             arguments.append(row)
         self.calls_host = any(e.program.kernel.host for e in launches)
         long = _are_long([e.program.kernel for e in launches])
-        self.commands = Commands(kernels, arguments, near + 2, long)  # the last one stays zero
+        self._new = functools.partial(Commands, kernels, arguments, near + 2, long)  # the last value stays zero
+        self._idle: list[Commands] = []  # a run has one for itself
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
         self._all = self.bases == list(range(len(self.bases)))
 
@@ -188,17 +190,26 @@ class CPUGraph(Graph):
         addresses = [(b._opaque or b.opaque).address + b.offset for b in used]
         if self.values:
             addresses += [values[n] for n in self.values]
-        pool = get_pool()
+        try:
+            commands = self._idle.pop()
+        except IndexError:
+            commands = self._new()
         if self.near_bytes:
-            addresses.append(_arena(self.near_bytes * pool.threads))
-        self._write(self.commands.words, 0, *addresses)
-        pool.replay(self.commands)
+            with _arena(self.near_bytes) as near:
+                self._write(commands.words, 0, *addresses, near)
+                get_pool().replay(commands)
+        else:
+            self._write(commands.words, 0, *addresses)
+            get_pool().replay(commands)
+        self._idle.append(commands)
         if self.calls_host:
             host.raise_failure()
 
 
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
+
+    concurrent = True
 
     dlpack = 1, 0
     calls_host = True

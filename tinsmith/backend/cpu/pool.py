@@ -4,7 +4,8 @@ Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split th
 pool is native code (``runtime.py``): workers spin, then sleep, and meet at barriers that cost a fraction of a
 microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
-There is one pool per process, started at its first run. Threads of the user's program take turns; a kernel must not
+There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
+workers share; a table without any runs on the thread that brings it while another one has the pool. A kernel must not
 submit to the pool that runs it.
 """
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Commands:
                 at += 8
         self.table = Table([(function, args, serial) for (function, serial), args in zip(kernels, targets)])
         self._entries = (ctypes.c_int64 * max(len(entries), 1))(*entries)
-        self.alone = len(kernels) <= _FEW and all(serial for _, serial in kernels)
+        self.serial = all(serial for _, serial in kernels)
+        self.alone = len(kernels) <= _FEW and self.serial
         self._filled, self.count = len(entries) // 3, self.table.count
         self._record = (ctypes.c_int64 * 5)(self.table.address, self.table.count, ctypes.addressof(self._entries),
                                             self._filled, ctypes.addressof(self.words))
@@ -113,6 +115,7 @@ class NativePool:
         self._control = 0
         self._claim: osys.CoreClaim | None = None
         self._workers: list[ctypes.c_void_p] = []
+        self.spare = False
         self._native = _native_code()
 
     def start(self) -> None:
@@ -121,37 +124,61 @@ class NativePool:
             if not self._control:
                 self._start()
 
-    def run(self, table_address: int, count: int, long: bool = False) -> None:
-        """Run the ``count`` commands at ``table_address``; returns when all are done.
+    def run(self, table_address: int, count: int, long: bool = False, serial: bool = False) -> None:
+        """Run the ``count`` commands at ``table_address``, all of them serial or not; returns when all are done.
 
         Ctrl-C ends a table between two commands: the native call comes back every 100 ms for that. Where commands may
         be ``long`` themselves, it ends them wherever they are.
         """
-        with self._lock:
-            if not self._control:
-                self._start()
+        pool = self._free_one(serial)
+        try:
+            if not pool._control:
+                pool._start()
             if long and _can_stop() and threading.current_thread() is threading.main_thread():
-                self._run_stoppable(table_address, count)
+                pool._run_stoppable(table_address, count)
                 return
-            done: int = self._native.submit(self._control, table_address, count)
+            done: int = pool._native.submit(pool._control, table_address, count)
             if done < count:
-                self._finish(table_address, count, done)
+                pool._finish(table_address, count, done)
+        finally:
+            pool._leave()
+
+    def _free_one(self, serial: bool) -> NativePool:
+        """This pool, to be left again; for serial commands one of a single thread, where another thread has this."""
+        alone = serial or self.threads == 1
+        if self._lock.acquire(blocking=not alone):
+            return self
+        try:
+            pool = _spare.pop()
+        except IndexError:
+            pool = NativePool(1)
+            pool.spare = True
+        pool._lock.acquire()
+        return pool
+
+    def _leave(self) -> None:
+        self._lock.release()
+        if self.spare:
+            _spare.append(self)
 
     def replay(self, commands: Commands) -> None:
         """Run a table on the values in its ``words``; returns when all is done."""
         if commands.long:
             commands.fill()
-            self.run(commands.table.address, commands.count, long=True)
+            self.run(commands.table.address, commands.count, True, commands.serial)
             return
         if commands.alone:
             self._native.replay_alone(commands.address)
             return
-        with self._lock:
-            if not self._control:
-                self._start()
-            done: int = self._native.replay(self._control, commands.address)
+        pool = self._free_one(commands.serial)
+        try:
+            if not pool._control:
+                pool._start()
+            done: int = pool._native.replay(pool._control, commands.address)
             if done < commands.count:
-                self._finish(commands.table.address, commands.count, done)
+                pool._finish(commands.table.address, commands.count, done)
+        finally:
+            pool._leave()
 
     def _finish(self, table_address: int, count: int, done: int) -> None:
         while done < count:
@@ -356,7 +383,7 @@ class PythonPool:
             if not self._inboxes:
                 self._start()
 
-    def run(self, table_address: int, count: int, long: bool = False) -> None:
+    def run(self, table_address: int, count: int, long: bool = False, serial: bool = False) -> None:
         """Run the ``count`` commands at ``table_address``; returns when all are done."""
         words = (ctypes.c_int64 * (3 * count)).from_address(table_address)
         with self._lock:
@@ -413,6 +440,7 @@ def has_native_pool() -> bool:
 
 
 _pool: NativePool | PythonPool | None = None
+_spare: list[NativePool] = []  # of a single thread each
 _creating = threading.Lock()
 
 
@@ -432,6 +460,7 @@ def get_pool() -> NativePool | PythonPool:
 def _after_fork() -> None:
     global _creating
     _creating = threading.Lock()
+    _spare.clear()
     if _pool is not None:
         _pool.restart_in_child()
 
