@@ -198,6 +198,8 @@ def program(seed: int) -> Program:
         lines.append(filled(rng.choice(kinds), ["p", "r"] if local else names))
     if seed >= NEW and rng.random() < 0.2:
         lines.insert(rng.randint(2, len(lines)), filled(rng.choice(REPLACES), names))
+        if rng.random() < 0.5:
+            lines.append(filled(rng.choice(WRITES), ["p", "r"]))
     results = [filled(rng.choice(RESULTS), [*names, "p"]) for _ in range(3)]
     text = "\n    ".join(["def f(x, y):", *lines, f"return {', '.join(results)}"]) + "\n"
     steps = [[filled(rng.choice(MUTATIONS), outside) for _ in range(0 if n < 1 else rng.choice((0, 0, 1, 1, 2)))]

@@ -27,7 +27,7 @@ from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import Looks, alone
+from tinsmith.tensor.storage import Looks, alone, sharing
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -36,7 +36,7 @@ class Uncapturable(Exception):
 
 
 class Disturbed(Uncapturable):
-    """Another thread wrote what the call works on: the next one may be captured."""
+    """Another thread wrote what the call works on, or it parted what shared memory: the next one may be captured."""
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -100,7 +100,7 @@ class Capture(CacheCollector):
         self.decisions: dict[UOp, int] = {}
         self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
         self.graded: LiveSet[Tensor] = LiveSet()
-        self.replaced: LiveSet[Tensor] = LiveSet()
+        self.replaced: dict[int, tuple[UOp, list[tuple[TensorBase, UOp]]]] = {}  # last node, its views
         self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
@@ -116,6 +116,25 @@ class Capture(CacheCollector):
     def decided(self, size: UOp, value: int) -> None:
         """A size or a condition whose value the function went by."""
         self.decisions[size] = value
+
+    def replacing(self, t: Tensor) -> None:
+        """Note that ``t`` is about to have another memory."""
+        if id(t) in self.before:
+            self.replaced.setdefault(id(t), (t.uop, [(m, m.uop) for m in sharing(t) if m is not t]))
+
+    def check_parted(self) -> None:
+        """Where the call has written memory that it took from a tensor, views of that from before the call show what
+        was written. A replay writes no such views, so there must be none.
+
+        Raises:
+            Disturbed: if there were some in this call.
+        """
+        for key, (last, views) in self.replaced.items():
+            t, first, _ = self.before[key]
+            if last is not first or any(m.uop is not old for m, old in views):
+                self.guards.alone.append(self.place(t))
+                if any(id(m) in self.before for m, _ in views):
+                    raise Disturbed
 
     def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
@@ -136,6 +155,7 @@ class Capture(CacheCollector):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         self.check_disturbed()
+        self.check_parted()
         mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
         changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
             id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
@@ -155,7 +175,7 @@ class Capture(CacheCollector):
             finder.made |= {id(b): Source(program=number, output=k) for k, b in enumerate(item.outputs)}
         aliases = self.aliases(returned, graded)
         nesting = rebuilt(result, lambda t: self.returned(t, finder, aliases) if isinstance(t, Tensor) else fresh(t))
-        written = self.written(changed, {id(t) for t in self.replaced}, finder)
+        written = self.written(changed, finder)
         late = [t for t in graded if t.grad is not None and not placed(t.grad.uop)]
         templates = dict(zip(map(id, late), finder.templates([t.grad.uop for t in late if t.grad is not None])))
         for t in graded:
@@ -177,14 +197,14 @@ class Capture(CacheCollector):
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
-        self.numbers, self.decisions, self.unasked = {}, {}, set()
+        self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), {}
 
-    def written(self, changed: list[Tensor], replaced: Collection[int], finder: _Finder) -> list[Written]:
+    def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
         found: list[Written] = []
         shared: dict[int, list[Tensor]] = {}
         for t in changed:
-            if id(t) in replaced:  # only what the call made shares its new memory
+            if id(t) in self.replaced:  # only what the call made shares its new memory
                 found.append(Written(self.current(t), finder.template(t.uop), replaces=True))
             elif alone(t):
                 found.append(Written(self.current(t), finder.template(t.uop)))

@@ -271,7 +271,7 @@ class TinyJit(Generic[R]):
         TensorBase._sharers.append(capture.wrote)
         TensorBase._disturbed.append(capture.disturbed)
         TensorBase._graders.append(capture.graded)
-        TensorBase._replacers.append(capture.replaced)
+        TensorBase._replacers.append(capture)
         try:
             result = self._run(args, kwargs, capture.watch, finish)
         finally:
@@ -280,7 +280,7 @@ class TinyJit(Generic[R]):
             TensorBase._sharers.remove(capture.wrote)
             TensorBase._disturbed.remove(capture.disturbed)
             TensorBase._graders.remove(capture.graded)
-            TensorBase._replacers.remove(capture.replaced)
+            TensorBase._replacers.remove(capture)
             capture.unread.end()
         if disturbed:
             return result

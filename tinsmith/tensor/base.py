@@ -63,7 +63,7 @@ class TensorBase(metaclass=WithModes):
     _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
     _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
     _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
-    _replacers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that is given another memory
+    _replacers: ClassVar[OfThread[Any]] = OfThread()  # captures, told before a tensor is given another memory
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
@@ -342,10 +342,10 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
     def _take_place(self, other: Tensor) -> Tensor:
         """Take another tensor's value and place; what shared this one's memory keeps it."""
+        for capture in TensorBase._replacers:
+            capture.replacing(self)
         self.uop, self._device, self._shared = other.uop, other._device, None
         self._note_write()
-        for replaced in TensorBase._replacers:
-            replaced.add(self)
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:

@@ -217,8 +217,9 @@ class Layout:
         if a == b or self.ndim < 2:
             raise AxisError("rot90", f"axes {tuple(dims)} of shape {self.shape} span no plane", "two different axes")
         k = integer("rot90", "k", k) % 4
-        turned = self.flip((a, b)) if k == 2 else self.flip(b) if k == 1 else self
-        return turned.transpose(a, b).flip(b) if k == 3 else turned.transpose(a, b) if k == 1 else turned
+        if k % 2 == 0:
+            return self.flip((a, b)) if k else self._copy()
+        return self.flip(b).transpose(a, b) if k == 1 else self.transpose(a, b).flip(b)
 
     def ravel(self: Tensor) -> Tensor:
         """All axes as one: ``flatten``.
