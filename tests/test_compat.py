@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -313,3 +314,20 @@ def test_states_and_optimizers(names: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tinsmith.nn.datasets._downloaded", lambda data_set: None)  # no network
     with pytest.raises(ValueError, match="fashion_mnist"):
         nn.datasets.mnist(fashion=True)
+
+
+def test_captured_functions_count_two_calls(names: None) -> None:
+    Tensor, TinyJit = (getattr(importlib.import_module("tinygrad"), n) for n in ("Tensor", "TinyJit"))
+    seen, number, scale = [], 0, 2
+
+    @TinyJit
+    def f(x: Any) -> Any:
+        nonlocal number
+        number += 1
+        seen.append(number)
+        return (x * scale).realize()
+
+    for n in range(6):
+        scale = 3 if n == 5 else 2
+        assert f(Tensor([float(n)]).realize()).item() == n * scale
+        assert number == len(seen) == (3 if n == 5 else min(n + 1, 2))  # what the function only reads counts as ever
