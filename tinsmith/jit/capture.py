@@ -100,7 +100,8 @@ class Capture(CacheCollector):
         self.decisions: dict[UOp, int] = {}
         self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
         self.graded: LiveSet[Tensor] = LiveSet()
-        self.replaced: dict[int, tuple[UOp, list[tuple[TensorBase, UOp]]]] = {}  # last node, its views
+        self.replaced: set[int] = set()  # ids of tensors that were given another memory
+        self.parted = False  # from views that were there before the call
         self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
@@ -118,23 +119,17 @@ class Capture(CacheCollector):
         self.decisions[size] = value
 
     def replacing(self, t: Tensor) -> None:
-        """Note that ``t`` is about to have another memory."""
-        if id(t) in self.before:
-            self.replaced.setdefault(id(t), (t.uop, [(m, m.uop) for m in sharing(t) if m is not t]))
+        """Note that ``t`` is about to have another memory.
 
-    def check_parted(self) -> None:
-        """Where the call has written memory that it took from a tensor, views of that from before the call show what
-        was written. A replay writes no such views, so there must be none.
-
-        Raises:
-            Disturbed: if there were some in this call.
+        Views of the old one from before the call show what the call writes there, and share it with results. A replay
+        cannot find such views, so there must be none where the call has views of its own, or has written.
         """
-        for key, (last, views) in self.replaced.items():
-            t, first, _ = self.before[key]
-            if last is not first or any(m.uop is not old for m, old in views):
+        if id(t) in self.before and id(t) not in self.replaced:
+            self.replaced.add(id(t))
+            before = [id(m) in self.before for m in sharing(t) if m is not t]
+            if not all(before) or t.uop is not self.before[id(t)][1]:
                 self.guards.alone.append(self.place(t))
-                if any(id(m) in self.before for m, _ in views):
-                    raise Disturbed
+                self.parted |= any(before)
 
     def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
@@ -155,7 +150,6 @@ class Capture(CacheCollector):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         self.check_disturbed()
-        self.check_parted()
         mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
         changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
             id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
@@ -197,7 +191,7 @@ class Capture(CacheCollector):
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
-        self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), {}
+        self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), set()
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
@@ -230,8 +224,10 @@ class Capture(CacheCollector):
         """Refuse a call during which another thread wrote what it reads or writes.
 
         Raises:
-            Disturbed: if there was such a write.
+            Disturbed: if there was such a write, or the call parted a tensor from views that it shared memory with.
         """
+        if self.parted:
+            raise Disturbed
         mine = self.known.keys() | self.numbers.keys() | {id(t) for t in self.wrote}
         if any(id(t) in mine for t in self.disturbed):
             raise Disturbed

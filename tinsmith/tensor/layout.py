@@ -250,6 +250,8 @@ class Layout:
         if extra < 0 or broadcast_shape("sum_to_size", self.shape, tuple(wanted)) != self.shape:
             raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}",
                              "a shape that does")
+        if not wanted:
+            return self.sum()  # of a number, too, so that a bool is counted as PyTorch counts it
         return self.sum(axes, keepdim=True).reshape(wanted) if axes else self._copy()
 
     def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
