@@ -61,13 +61,14 @@ def main() -> None:
     def right_answers() -> Tensor:
         return (model(test_images).argmax(1) == test_labels).mean().realize()
 
-    accuracy = float("nan")
+    accuracy, shown = 0.0, ""
     bar = trange(STEPS)
     for step in bar:
         loss = train_step()
         if step % EVERY == EVERY - 1 or step == STEPS - 1:
             accuracy = 100 * float(right_answers().item())
-        bar.set_description(f"loss: {loss.item():6.2f} test accuracy: {accuracy:5.2f}%")
+            shown = f" test accuracy: {accuracy:5.2f}%"
+        bar.set_description(f"loss: {loss.item():6.4f}{shown}")
     print(f"test accuracy {accuracy:.2f} %")
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -90,9 +91,10 @@ def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console:
     losses: list[float] = []
     found, every, start = float("nan"), max(steps // 5, 1), time.perf_counter()
     columns = ("step {task.completed}/{task.total}", "loss {task.fields[loss]:.4f}",
-               "test accuracy {task.fields[accuracy]:.2f} %", "{task.fields[rate]:.2f} steps/s")
-    with Progress(BarColumn(), *map(TextColumn, columns), TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("train", total=steps, loss=float("nan"), accuracy=found, rate=0.0)
+               "{task.fields[accuracy]}", "{task.fields[rate]:.2f} steps/s")
+    progress = Progress(BarColumn(), *map(TextColumn, columns), TimeRemainingColumn(), console=console)
+    task = progress.add_task("train", total=steps, loss=0.0, accuracy="", rate=0.0)
+    with contextlib.ExitStack() as stack:
         for step, rows in enumerate(batches(len(digits.train_labels), batch, steps, rng)):
             x, y = images.batch(rows, rng)
             opt.lr.assign(np.array([rates[step]], np.float32))
@@ -104,7 +106,10 @@ def train(digits: Digits, steps: int, batch: int, seed: int, lr: float, console:
             if (step + 1) % every == 0 or step + 1 == steps:
                 found = accuracy(network, test, digits.test_labels, batch, devices)
             losses.append(loss.item())
-            progress.update(task, advance=1, loss=losses[-1], accuracy=found,
+            if step == 0:  # before that, a line on standard error says what is compiling
+                stack.enter_context(progress)
+            shown = "" if np.isnan(found) else f"test accuracy {found:.2f} %"
+            progress.update(task, advance=1, loss=losses[-1], accuracy=shown,
                             rate=(step + 1) / (time.perf_counter() - start))
     return losses, found
 

@@ -372,7 +372,8 @@ def put_together(docstring: str, parts: list[Parts], module: str) -> str:
             other += [x for x in no if x not in other]
     if other and not all("Late(" in x for x in other):
         print(f"look at: {module}: if TYPE_CHECKING with another branch")
-    text = f'"""{docstring}"""\nfrom __future__ import annotations\n\n' if docstring else "from __future__ import annotations\n\n"
+    future = "from __future__ import annotations\n\n"
+    text = f"\"\"\"{docstring}\"\"\"\n{future}" if docstring else future
     text = "".join(f"{x}\n" for x in dict.fromkeys(x for p in parts for x in p.pragmas)) + text
     text += "\n".join(imports) + "\n"
     if first:

@@ -109,6 +109,7 @@ DECLARED: Final = (
     Setting("VERIFY", 0, "every n-th replay of a jitted function is compared with an uncaptured run of it"),
     Setting("CHECK_IR", 0, "1 checks every program against the rules of its dialect between passes"),
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
+    Setting("PROGRESS", 1, "0 leaves out the line that counts kernels while they compile, on a terminal"),
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
     Setting("PROFILE", 0, "1 times every kernel, prints at the end what took the time, and writes a Perfetto trace"),
@@ -165,6 +166,7 @@ class _Names:
     VERIFY: int
     CHECK_IR: int
     NO_COLOR: str
+    PROGRESS: int
     ALIAS: str
     JIT: int
     PROFILE: int

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -114,6 +116,47 @@ def _folded(line: str, limit: int) -> str:
 def _tokens(word: str, longest: int) -> Iterator[str]:
     for token in _TOKEN.findall(word):
         yield from (token[i : i + longest] for i in range(0, len(token), longest))
+
+
+class ProgressLine:
+    """A counter on the terminal's standard error, shown once the work takes more than a second, and erased at its end.
+
+    ``PROGRESS=0`` switches it off; where ``DEBUG`` prints a line for each kernel, there is none.
+
+    >>> with ProgressLine("compiling", 44, "kernels") as line:
+    ...     line.update(12)  # doctest's standard error is no terminal: nothing is shown
+    """
+
+    PATIENCE = 1.0  # seconds before the line is shown
+    INTERVAL = 0.1  # seconds between two versions of it
+
+    def __init__(self, verb: str, total: int, things: str) -> None:
+        self.verb, self.total, self.things = verb, total, things
+        self._next = time.monotonic() + self.PATIENCE
+        self._shown = False
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            self._write("")
+
+    def update(self, done: int) -> None:
+        """Show that ``done`` of the things are done, if it is time to."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self.INTERVAL
+        out = sys.__stderr__
+        if out is not None and settings.PROGRESS and settings.DEBUG < 2 and sys.stderr is out and out.isatty():
+            self._shown = True
+            self._write(f"{self.verb} {done}/{self.total} {self.things}")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile: the work goes on
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
 
 
 # *** a pipe that nobody reads on from ***

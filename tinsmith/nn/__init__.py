@@ -11,6 +11,7 @@ from tinsmith.nn import (
     attention,
     conv,
     datasets,
+    describe,
     layers,
     loader,
     losses,
@@ -53,6 +54,7 @@ from tinsmith.nn.attention import (
     TransformerEncoderLayer,
 )
 from tinsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from tinsmith.nn.describe import summary
 from tinsmith.nn.layers import (
     AlphaDropout,
     Dropout,
@@ -118,9 +120,10 @@ __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool
            "MaxPool2d", "MaxPool3d", "Mish", "MultiheadAttention", "NLLLoss", "PReLU", "RMSNorm", "RNNCell", "ReLU",
            "ReLU6", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
-           "Upsample", "datasets", "optim", "state", "utils"]
+           "Upsample", "datasets", "optim", "state", "summary", "utils"]
 
-guide(activations, attention, conv, datasets, layers, loader, losses, norms, optim, pools, recurrent, state, utils)
+guide(activations, attention, conv, datasets, describe, layers, loader, losses, norms, optim, pools, recurrent, state,
+      utils)
 
 for _module in (activations, attention, conv, layers, losses, norms, pools, recurrent, optim.base, optim.lr_scheduler):
     explain_members(_module)

@@ -4,12 +4,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import choice, flag, integer, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
+_SHOWN = {"neg_slope": "negative_slope", "axis": "dim"}  # the method's argument → the layer's
 
-class _Method:
+
+class _Method(Layer):
     """A method without options; what it returns is new, whatever ``inplace`` says."""
 
     method: ClassVar[Callable[..., Tensor]]
@@ -17,6 +20,9 @@ class _Method:
     def __init__(self, inplace: bool = False) -> None:
         flag(type(self).__name__, "inplace", inplace)
         self._options: dict[str, Any] = {}
+
+    def extra_repr(self) -> str:
+        return arguments(**{_SHOWN.get(name, name): value for name, value in self._options.items()})
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
@@ -171,7 +177,7 @@ class LogSoftmax(Softmax):
     method = Tensor.log_softmax
 
 
-class PReLU:
+class PReLU(Layer):
     """``x`` where it is positive, else ``weight * x`` with a learned weight, one or one per channel (axis 1).
 
     >>> from tinsmith import nn
@@ -182,6 +188,9 @@ class PReLU:
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         count = size("PReLU", "num_parameters", num_parameters, 1)
         self.weight = Tensor.full((count,), number("PReLU", "init", init)).contiguous()
+
+    def extra_repr(self) -> str:
+        return arguments(num_parameters=self.weight.shape[0])
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("PReLU", [x])

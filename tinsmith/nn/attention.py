@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.nn.describe import Layer
 from tinsmith.nn.layers import Dropout, Linear
 from tinsmith.nn.norms import LayerNorm
 from tinsmith.tensor.arguments import choice, flag, number, size
@@ -17,7 +18,7 @@ Activation = str | Callable[[Tensor], Tensor]
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {"relu": Tensor.relu, "gelu": Tensor.gelu}
 
 
-class MultiheadAttention:
+class MultiheadAttention(Layer):
     """Attention with several heads, parameters and masks as PyTorch's.
 
     A call takes ``query [L, N, E], key [S, N, kdim], value [S, N, vdim]`` (batch first if so made, or without a batch)
@@ -143,7 +144,7 @@ class MultiheadAttention:
         return (scores if mask is None else scores + mask).softmax(-1)
 
 
-class _Block:
+class _Block(Layer):
     """What encoder and decoder layers share: two linear layers, residuals, and where norms stand."""
 
     def _made(self, op: str, d_model: int, dim_feedforward: int, dropout: float, activation: Activation,
@@ -220,7 +221,7 @@ class TransformerDecoderLayer(_Block):
         return self._residuals(tgt, attend, look, self._feed_forward)
 
 
-class TransformerEncoder:
+class TransformerEncoder(Layer):
     """Copies of a layer, one after the other, and a norm behind them if one is given.
 
     >>> from tinsmith import nn
@@ -240,7 +241,7 @@ class TransformerEncoder:
         return src if self.norm is None else self.norm(src)
 
 
-class TransformerDecoder:
+class TransformerDecoder(Layer):
     """Copies of a layer, one after the other, and a norm behind them if one is given.
 
     >>> from tinsmith import nn

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from tinsmith.core.errors import ArgumentError
+from tinsmith.nn.describe import Layer, arguments, per_axis
 from tinsmith.tensor.arguments import choice, flag, integer, integers, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
@@ -13,7 +14,7 @@ from tinsmith.tensor.windows import pad_pairs, same_padding
 Ints = int | Sequence[int]
 
 
-class Conv2d:
+class Conv2d(Layer):
     """Convolution over two axes: ``[N, in, H, W] → [N, out, H', W']``, drawn as PyTorch draws it.
 
     Args:
@@ -53,6 +54,23 @@ class Conv2d:
 
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
         return (out_channels, in_channels // self.groups, *self.kernel_size)
+
+    def _channels(self) -> tuple[int, int]:
+        """Return the numbers of channels of the input and of the output."""
+        return self.weight.shape[1] * self.groups, self.weight.shape[0]
+
+    def extra_repr(self) -> str:
+        inputs, outputs = self._channels()
+        ones, padding = (1,) * self.dims, per_axis(self.padding, self.dims)
+        extra = per_axis(getattr(self, "output_padding", 0), self.dims)
+        options = {"padding": padding if any(padding) else None,
+                   "dilation": self.dilation if self.dilation != ones else None,
+                   "output_padding": extra if any(extra) else None,
+                   "groups": self.groups if self.groups != 1 else None, "bias": False if self.bias is None else None}
+        shown = arguments(kernel_size=self.kernel_size, stride=per_axis(self.stride, self.dims),
+                          **{name: value for name, value in options.items() if value is not None})
+        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        return f"{inputs}, {outputs}, {shown}{mode}"
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
@@ -105,6 +123,9 @@ class ConvTranspose2d(Conv2d):
 
     def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
         return (in_channels, out_channels // self.groups, *self.kernel_size)
+
+    def _channels(self) -> tuple[int, int]:
+        return self.weight.shape[0], self.weight.shape[1] * self.groups
 
     def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The result for ``x``.

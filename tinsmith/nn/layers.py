@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import flag, integer, integers, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
-class Linear:
+class Linear(Layer):
     """``x @ weight.T + bias`` with weight ``[out, in]``, drawn as PyTorch draws it.
 
     >>> from tinsmith import nn
@@ -25,12 +26,16 @@ class Linear:
         self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if flag("Linear", "bias", bias) else None
 
+    def extra_repr(self) -> str:
+        outputs, inputs = self.weight.shape
+        return arguments(in_features=inputs, out_features=outputs, bias=self.bias is not None)
+
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Linear", [x])
         return x.linear(self.weight.transpose(), self.bias)
 
 
-class Embedding:
+class Embedding(Layer):
     """A row of ``weight`` for each index.
 
     Args:
@@ -52,12 +57,16 @@ class Embedding:
             self.padding_idx = integer("Embedding", "padding_idx", padding_idx, -rows, rows - 1) % rows
             self.weight = (Tensor.arange(rows).reshape(-1, 1) == self.padding_idx).where(0, self.weight).contiguous()
 
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.vocab_size}, {self.embed_size}{padding}"
+
     def __call__(self, idx: Tensor) -> Tensor:
         check_tensors("Embedding", [idx])
         return idx.embedding(self.weight, self.padding_idx)
 
 
-class Sequential(list[Callable[[Tensor], Tensor]]):
+class Sequential(Layer, list[Callable[[Tensor], Tensor]]):
     """Layers called one after the other: a list of them, so that ``seq[0]``, ``len`` and ``append`` are a list's.
 
     >>> from tinsmith import nn
@@ -74,14 +83,14 @@ class Sequential(list[Callable[[Tensor], Tensor]]):
         return x.sequential(self)
 
 
-class Identity:
+class Identity(Layer):
     """What is given."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
 
-class Flatten:
+class Flatten(Layer):
     """``x.flatten(start_dim, end_dim)`` as a layer: all axes but the first unless told otherwise.
 
     >>> from tinsmith import nn
@@ -93,12 +102,15 @@ class Flatten:
         self.start_dim = integer("Flatten", "start_dim", start_dim)
         self.end_dim = integer("Flatten", "end_dim", end_dim)
 
+    def extra_repr(self) -> str:
+        return arguments(start_dim=self.start_dim, end_dim=self.end_dim)
+
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Flatten", [x])
         return x.flatten(self.start_dim, self.end_dim)
 
 
-class Upsample:
+class Upsample(Layer):
     """The axes behind the first two grown to ``size``, or ``scale_factor`` times as long: ``x.interpolate`` as a layer.
 
     >>> from tinsmith import nn
@@ -117,6 +129,13 @@ class Upsample:
             if factor is not None:
                 number("Upsample", "scale_factor", factor, 0, zero=False)
 
+    def extra_repr(self) -> str:
+        if self.scale_factor is None:
+            return arguments(size=self.size, mode=self.mode)
+        factors = self.scale_factor
+        return arguments(scale_factor=tuple(map(float, factors)) if isinstance(factors, Sequence) else float(factors),
+                         mode=self.mode)
+
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Upsample", [x])
         size = self.size if self.size is None else integers("Upsample", "size", self.size, max(x.ndim - 2, 1))
@@ -124,12 +143,15 @@ class Upsample:
                              recompute_scale_factor=self.recompute_scale_factor)
 
 
-class Dropout:
+class Dropout(Layer):
     """``x.dropout(p)`` as a layer; what it returns is new, whatever ``inplace`` says."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         self.p = number(type(self).__name__, "p", p, 0, 1)
-        flag(type(self).__name__, "inplace", inplace)
+        self.inplace = flag(type(self).__name__, "inplace", inplace)
+
+    def extra_repr(self) -> str:
+        return arguments(p=self.p, inplace=self.inplace)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("Dropout", [x])

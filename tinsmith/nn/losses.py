@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from tinsmith.core.errors import DTypeError
+from tinsmith.nn.describe import Layer
 from tinsmith.tensor.arguments import choice, integer, number, shown
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 
-class _Loss:
+class _Loss(Layer):
     """A distance between predictions and targets; ``reduction`` is "mean", "sum" or "none"."""
 
     def __init__(self, reduction: str = "mean") -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import flag, integer, integers, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.modes import note_mode
@@ -18,11 +19,20 @@ def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | No
     return Tensor(np.full(shape, value, dtypes.default_float.numpy), requires_grad=requires_grad)
 
 
-class _Running:
+class _Running(Layer):
     """Running mean and variance of channels, which training moves."""
 
     momentum: float | None
     num_features: int
+    eps: float
+    track_running_stats: bool
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def extra_repr(self) -> str:
+        rest = arguments(eps=self.eps, momentum=self.momentum, affine=self.weight is not None,
+                         bias=self.bias is not None, track_running_stats=self.track_running_stats)
+        return f"{self.num_features}, {rest}"
 
     def _begin(self) -> None:
         self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
@@ -114,7 +124,7 @@ class BatchNorm(_Running):
 BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
-class LayerNorm:
+class LayerNorm(Layer):
     """The last axes normalized, then scaled and shifted.
 
     >>> from tinsmith import nn
@@ -130,6 +140,10 @@ class LayerNorm:
         self.axis = tuple(range(-len(shape), 0))
         self.weight = _filled(shape, 1) if elementwise_affine else None
         self.bias = _filled(shape, 0) if elementwise_affine and flag("LayerNorm", "bias", bias) else None
+
+    def extra_repr(self) -> str:
+        rest = arguments(eps=self.eps, elementwise_affine=self.weight is not None, bias=self.bias is not None)
+        return f"{self.normalized_shape}, {rest}"
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("LayerNorm", [x])
@@ -151,7 +165,7 @@ class LayerNorm2d(LayerNorm):
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class GroupNorm:
+class GroupNorm(Layer):
     """Groups of channels normalized together with all positions, then each channel scaled and shifted.
 
     >>> from tinsmith import nn
@@ -169,6 +183,10 @@ class GroupNorm:
         self.weight = _filled(num_channels, 1) if affine else None
         self.bias = _filled(num_channels, 0) if affine and flag("GroupNorm", "bias", bias) else None
 
+    def extra_repr(self) -> str:
+        rest = arguments(eps=self.eps, affine=self.weight is not None, bias=self.bias is not None)
+        return f"{self.num_groups}, {self.num_channels}, {rest}"
+
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
         if x.ndim < 2 or x.shape[1] != self.num_channels:
@@ -182,7 +200,7 @@ class GroupNorm:
         return out if self.bias is None else out + self.bias.reshape(shape)
 
 
-class InstanceNorm(GroupNorm, _Running):
+class InstanceNorm(_Running, GroupNorm):
     """Each channel of each sample normalized over its positions.
 
     Args:
@@ -234,7 +252,7 @@ class InstanceNorm1d(InstanceNorm):
 InstanceNorm2d = InstanceNorm3d = InstanceNorm1d
 
 
-class RMSNorm:
+class RMSNorm(Layer):
     """The last axes divided by their root mean square, then scaled.
 
     >>> from tinsmith import nn
@@ -246,6 +264,9 @@ class RMSNorm:
         self.eps, self.normalized_shape = number("RMSNorm", "eps", eps), integers("RMSNorm", "dim", dim, least=0)
         affine = flag("RMSNorm", "elementwise_affine", elementwise_affine)
         self.weight = _filled(self.normalized_shape, 1) if affine else None
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, {arguments(eps=self.eps, elementwise_affine=self.weight is not None)}"
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("RMSNorm", [x])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.errors import ShapeError
+from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import flag, integers
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.slopes import with_slopes
@@ -16,7 +17,12 @@ from tinsmith.tensor.tensor import Tensor
 Ints = int | Sequence[int]
 
 
-class MaxPool2d:
+def _plain(sizes: Any) -> Any:
+    """Return equal sizes of all axes as one number."""
+    return sizes[0] if isinstance(sizes, tuple) and len(set(sizes)) == 1 else sizes
+
+
+class MaxPool2d(Layer):
     """The greatest value of each window of ``[…, H, W]``; ``MaxPool1d`` and ``MaxPool3d`` of one and three axes.
 
     >>> from tinsmith import nn
@@ -33,6 +39,11 @@ class MaxPool2d:
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.return_indices = flag(op, "return_indices", return_indices)
         self.ceil_mode = flag(op, "ceil_mode", ceil_mode)
+
+    def extra_repr(self) -> str:
+        stride = self.kernel_size if self.stride is None else self.stride
+        return arguments(kernel_size=_plain(self.kernel_size), stride=_plain(stride), padding=self.padding,
+                         dilation=self.dilation, ceil_mode=self.ceil_mode)
 
     def __call__(self, x: Tensor) -> Any:
         check_tensors(type(self).__name__, [x])
@@ -52,7 +63,7 @@ class MaxPool3d(MaxPool2d):
     dims = 3
 
 
-class AvgPool2d:
+class AvgPool2d(Layer):
     """The mean of each window of ``[…, H, W]``; ``AvgPool1d`` and ``AvgPool3d`` of one and three axes.
 
     >>> from tinsmith import nn
@@ -70,6 +81,10 @@ class AvgPool2d:
         self.ceil_mode = flag(op, "ceil_mode", ceil_mode)
         self.count_include_pad = flag(op, "count_include_pad", count_include_pad)
         self.divisor_override = divisor_override
+
+    def extra_repr(self) -> str:
+        stride = self.kernel_size if self.stride is None else self.stride
+        return arguments(kernel_size=_plain(self.kernel_size), stride=_plain(stride), padding=self.padding)
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
@@ -89,7 +104,7 @@ class AvgPool3d(AvgPool2d):
     dims = 3
 
 
-class _AdaptivePool:
+class _AdaptivePool(Layer):
     """Window i of n over an axis of size s holds places ⌊i·s/n⌋ up to ⌈(i+1)·s/n⌉."""
 
     dims = 2
@@ -101,6 +116,9 @@ class _AdaptivePool:
                                  for n in given)
         if several and len(given) != self.dims:
             integers(type(self).__name__, "output_size", [0] * len(given), self.dims)
+
+    def extra_repr(self) -> str:
+        return arguments(output_size=_plain(self.output_size))
 
     def __call__(self, x: Tensor) -> Tensor:
         op = type(self).__name__

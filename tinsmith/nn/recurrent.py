@@ -15,6 +15,7 @@ import numpy as np
 
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir.uop import toposort
+from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import choice, flag, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.function import Function
@@ -216,7 +217,7 @@ def _of_input(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     return product.reshape(*x.shape[:-1], kind.blocks, weight.shape[0] // kind.blocks)
 
 
-class _CellLayer:
+class _CellLayer(Layer):
     """One step of a recurrent layer."""
 
     kind: ClassVar[Kind]
@@ -227,6 +228,9 @@ class _CellLayer:
         self.hidden_size = size(op, "hidden_size", hidden_size, 1)
         found = _drawn(self.kind, self.input_size, self.hidden_size, flag(op, "bias", bias))
         self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = found[:4]
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + (", bias=False" if self.bias_ih is None else "")
 
     def _step(self, x: Tensor, state: Sequence[Tensor] | None) -> list[Tensor]:
         op = type(self).__name__
@@ -289,7 +293,7 @@ class RNNCell(_CellLayer):
         return self._step(x, None if h is None else [h])[0]
 
 
-class _Layers:
+class _Layers(Layer):
     """Recurrent layers on top of each other, in one or both directions."""
 
     kind: Kind
@@ -315,6 +319,13 @@ class _Layers:
                 found = _drawn(self.kind, width, self.hidden_size, self.bias, self.proj_size)
                 for name, t in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"), found):
                     setattr(self, f"{name}_l{layer}{direction}", t)
+
+    def extra_repr(self) -> str:
+        options = {"proj_size": self.proj_size, "num_layers": self.num_layers if self.num_layers != 1 else 0,
+                   "batch_first": self.batch_first, "dropout": self.dropout, "bidirectional": self.bidirectional}
+        given = arguments(**{name: value for name, value in options.items() if value})
+        return ", ".join(filter(None, [f"{self.input_size}, {self.hidden_size}", "" if self.bias else "bias=False",
+                                       given]))
 
     def _run(self, x: Tensor, state: Sequence[Tensor] | None,
              lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, list[Tensor]]:

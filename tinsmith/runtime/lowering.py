@@ -14,6 +14,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.late import Late
 from tinsmith.core.observe import passed
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import ProgressLine
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled import CompiledSchedule, is_loaded, load, loaded
@@ -24,7 +25,7 @@ from tinsmith.schedule.assembly import store_in_place
 from tinsmith.schedule.budget import Kernels, within
 from tinsmith.schedule.horizontal import fuse_horizontally
 from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule
+from tinsmith.schedule.items import Schedule, ScheduleItem
 from tinsmith.schedule.order import verify_order
 from tinsmith.schedule.overlap import overlapped
 from tinsmith.schedule.planner import plan_memory
@@ -115,27 +116,39 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     kernels: Kernels = []
-    for n, item in enumerate(schedule.items):
-        kernel: Launch | None = None
-        written: Launch | None = None
-        if item.sink is not None and item.sink.src[0].op is Ops.HOST:
-            kernel = written = _host_call(item.sink.src[0])
-            if compilation is not None and not is_loaded(item.device, kernel):
-                load(item.device, [(kernel, b"")])
-        elif item.sink is not None:
-            target = Device[item.device]
-            chosen = opts.get(n, _searched(item.sink, target))
-            kernel = written = made = program.compile_kernel(item.sink, target.renderer, chosen)
-            if target.runs_on is not target:
-                kernel = made = program.compile_kernel(item.sink, target.runs_on.renderer)
-            if compilation is not None:
-                compilation.add(item.device, made)
-        kernels.append((kernel, written))
+    with ProgressLine("compiling", len(schedule.items), "kernels") as line:
+        for n, item in enumerate(schedule.items):
+            line.update(n)
+            kernels.append(_kernel(item, opts.get(n), compilation))
     missing = 0
     if settings.memory_limit:
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)
         verify_order(passed("memory budget", schedule.items), schedule.slots, "memory budget")
     return schedule, layouts, kernels, missing
+
+
+def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
+            compilation: Compilation | None) -> tuple[Launch | None, Launch | None]:
+    """Write the source of an item's kernel and begin to compile it.
+
+    Returns:
+        What runs, and what is shown of it: another kernel where another device runs for this one; None for copies.
+    """
+    if item.sink is None:
+        return None, None
+    if item.sink.src[0].op is Ops.HOST:
+        kernel: Launch = _host_call(item.sink.src[0])
+        if compilation is not None and not is_loaded(item.device, kernel):
+            load(item.device, [(kernel, b"")])
+        return kernel, kernel
+    target = Device[item.device]
+    chosen = _searched(item.sink, target) if opts is None else opts
+    written = made = program.compile_kernel(item.sink, target.renderer, chosen)
+    if target.runs_on is not target:
+        made = program.compile_kernel(item.sink, target.runs_on.renderer)
+    if compilation is not None:
+        compilation.add(item.device, made)
+    return made, written
 
 
 def _host_call(node: UOp) -> Launch:

@@ -79,6 +79,15 @@ class Optimizer:
         wanted = flag(type(self).__name__, "master_weights", master_weights)
         self.master_weights = [_master(p) if wanted and _is_narrow(p.dtype) else None for p in self.params]
 
+    def __repr__(self) -> str:
+        shown = []
+        for number, group in enumerate(self.param_groups):
+            options = {name: value for name, value in group.items() if name not in _FIXED}
+            lines = [f"    {name}: {_shortest(value)}" for name, value in sorted(options.items())]
+            shown.append(f"Parameter Group {number}\n" + "\n".join(lines) + "\n")
+        name = type(self.parts()[0]).__name__
+        return f"{name} (\n" + "\n".join(shown) + ")"
+
     @property
     def lr(self) -> Tensor:
         """The learning rate, in a buffer that captured steps read too."""
@@ -289,6 +298,11 @@ def _of_groups(kind: type[Optimizer], groups: Sequence[Any], args: Sequence[Any]
                                 "each tensor in one group")
         taken |= mine
     return out
+
+
+def _shortest(value: Any) -> Any:
+    """Return an option as ``repr`` shows it: a float32 tensor of one number with the fewest digits that tell it."""
+    return str(value.numpy().reshape(-1)[0]) if isinstance(value, TensorBase) and value.shape == (1,) else value
 
 
 class ParamGroup(MutableMapping[str, Any]):
