@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -560,3 +561,18 @@ def test_states_of_models(names: None) -> None:
     array = np.zeros(2)
     assert nn.state.get_state_dict({"a": array, "b": Tensor([1])}, tensor_type=np.ndarray) == {"a": array}
     assert list(nn.state.get_state_dict({"a": array, "b": Tensor([1])}, "p.")) == ["p.b"]
+def test_captured_functions_count_two_calls(names: None) -> None:
+    Tensor, TinyJit = (getattr(importlib.import_module("tinygrad"), n) for n in ("Tensor", "TinyJit"))
+    seen, number, scale = [], 0, 2
+
+    @TinyJit
+    def f(x: Any) -> Any:
+        nonlocal number
+        number += 1
+        seen.append(number)
+        return (x * scale).realize()
+
+    for n in range(6):
+        scale = 3 if n == 5 else 2
+        assert f(Tensor([float(n)]).realize()).item() == n * scale
+        assert number == len(seen) == (3 if n == 5 else min(n + 1, 2))  # what the function only reads counts as ever

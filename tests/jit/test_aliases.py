@@ -46,6 +46,49 @@ def test_results_of_written_state_show_what_was_written(how: str, result: str) -
     assert [k.tolist()[0] for k in kept] == want
 
 
+@pytest.mark.parametrize("result", RESULTS)
+def test_results_of_replaced_state_keep_what_they_showed(result: str) -> None:
+    v = Tensor([0.0, 0.0, 0.0]).realize()
+    first = v[:2]
+
+    @TinyJit
+    def f() -> Tensor:
+        v.replace(v + 1)
+        return RESULTS[result](v)
+
+    kept = []
+    for n in range(7):
+        view = v[:2]
+        kept.append(f())
+        assert kept[-1].tolist()[0] == v.tolist()[0] == n + 1
+        assert view.tolist() == [n, n]
+    assert f.replays == 5 and first.tolist() == [0.0, 0.0]
+    assert [k.tolist()[0] for k in kept] == [n + 1 for n in range(7)]
+    kept[-1][:1] = 50.0
+    assert v.tolist()[0] == (7 if result == "flip" else 50)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_views_of_replaced_state_show_what_was_written_to_its_old_memory(late: bool) -> None:
+    v = Tensor([0.0, 0.0]).realize()
+
+    @TinyJit
+    def f() -> Tensor:
+        old = v.detach()
+        if not late:
+            old += 5
+        v.replace(v + 1)
+        if late:
+            old += 5
+        return v.clone()
+
+    for n in range(8):
+        before, view = v.tolist()[0], v[1:] if n in (1, 4, 6) else None
+        assert f().tolist()[0] == v.tolist()[0] == before + (1 if late else 6)
+        assert view is None or view.tolist() == [before + 5]
+    assert f.replays == 3
+
+
 def test_a_base_that_was_written_between_calls_is_read_through_its_view() -> None:
     b = Tensor([[0.0, 1.0], [2.0, 3.0]]).realize()
     w = b[:, 1:]

@@ -89,6 +89,7 @@ KINDS = {
 }
 
 
+STEPWISE = ("add", "sub", "rsub", "trunc_div", "pow", "xlogy", "sinh", "cosh", "asinh")
 SUMS = ("addcmul", "addcdiv", "add_alpha", "sub_alpha")
 OF_TENSORS = ("addcmul", "addcdiv", "atan2", "hypot", "logaddexp", "fmax", "fmin", "maximum", "minimum", "and_", "or_",
               "xor", "copysign", "xlogy")
@@ -178,8 +179,7 @@ class Program:
         out = self.kind.theirs(*theirs)
         tensors = [t for t in theirs if isinstance(t, torch.Tensor)]
         narrow = out.dtype in (torch.float16, torch.bfloat16)
-        if narrow and ("floor" in self.name or self.name in (
-                "add", "sub", "rsub", "trunc_div", "pow", "xlogy", "sinh", "cosh", "asinh")):
+        if narrow and ("floor" in self.name or self.name in STEPWISE):
             # PyTorch rounds every step of these, and the scalar of some: ours are float32's, rounded once
             # PyTorch's float32 of a scalar: for sums on GPUs alone, on CPUs their scalar is rounded
             wide = [t.to(out.dtype).float() if isinstance(t, torch.Tensor) else t for t in theirs]

@@ -192,7 +192,9 @@ def test_pools_take_the_order_of_either_library() -> None:
 
 def test_integers_have_no_gradient() -> None:
     for make in (lambda: Tensor([1], requires_grad=True), lambda: Tensor([True]).requires_grad_(),
-                 lambda: Tensor.zeros(2, dtype=dtypes.int32, requires_grad=True)):
+                 lambda: Tensor.zeros(2, dtype=dtypes.int32, requires_grad=True),
+                 lambda: Tensor.empty(2, dtype=dtypes.int32, requires_grad=True),
+                 lambda: Tensor.randint(2, requires_grad=True), lambda: setattr(Tensor([1]), "requires_grad", True)):
         with pytest.raises(DTypeError, match="no gradient"):
             make()
     assert Tensor([1]).requires_grad_(False).requires_grad is False

@@ -18,7 +18,11 @@ class TinyJit(_TinyJit[R]):
     >>> step = TinyJit(lambda x: x + 1, prune=True)
     >>> [step(Tensor([i])).tolist() for i in range(3)], step.captured is step
     ([[1], [2], [3]], True)
+
+    A counter that the function raises, or a list that it appends to, sees two calls, as there: replays run no Python.
     """
+
+    changes_state = True
 
     def __new__(cls, fxn: Callable[..., R] | None = None, **kwargs: Any) -> Any:
         return functools.partial(cls, **kwargs) if fxn is None else super().__new__(cls)

@@ -27,7 +27,7 @@ from tinsmith.jit.watch import Watch
 from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import Looks, alone
+from tinsmith.tensor.storage import Looks, alone, sharing
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -36,7 +36,7 @@ class Uncapturable(Exception):
 
 
 class Disturbed(Uncapturable):
-    """Another thread wrote what the call works on: the next one may be captured."""
+    """Another thread wrote what the call works on, or it parted what shared memory: the next one may be captured."""
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -100,6 +100,8 @@ class Capture(CacheCollector):
         self.decisions: dict[UOp, int] = {}
         self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
         self.graded: LiveSet[Tensor] = LiveSet()
+        self.replaced: set[int] = set()  # ids of tensors that were given another memory
+        self.parted = False  # from views that were there before the call
         self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
@@ -115,6 +117,19 @@ class Capture(CacheCollector):
     def decided(self, size: UOp, value: int) -> None:
         """A size or a condition whose value the function went by."""
         self.decisions[size] = value
+
+    def replacing(self, t: Tensor) -> None:
+        """Note that ``t`` is about to have another memory.
+
+        Views of the old one from before the call show what the call writes there, and share it with results. A replay
+        cannot find such views, so there must be none where the call has views of its own, or has written.
+        """
+        if id(t) in self.before and id(t) not in self.replaced:
+            self.replaced.add(id(t))
+            before = [id(m) in self.before for m in sharing(t) if m is not t]
+            if not all(before) or t.uop is not self.before[id(t)][1]:
+                self.guards.alone.append(self.place(t))
+                self.parted |= any(before)
 
     def settle(self, result: Any, donate: bool = False) -> None:
         """Realize what the function returned and the state it changed, then find out where every buffer comes from.
@@ -169,21 +184,23 @@ class Capture(CacheCollector):
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
-                             len(finder.groups))
+                             len(finder.groups), self.added_to(graded))
         if self.replay.compiled.missing:
             raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(self.replay.compiled.missing)} as one program")
         for item in self.items:  # a capture holds programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
-        self.numbers, self.decisions, self.unasked = {}, {}, set()
+        self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), set()
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
         found: list[Written] = []
         shared: dict[int, list[Tensor]] = {}
         for t in changed:
-            if alone(t):
+            if id(t) in self.replaced:  # only what the call made shares its new memory
+                found.append(Written(self.current(t), finder.template(t.uop), replaces=True))
+            elif alone(t):
                 found.append(Written(self.current(t), finder.template(t.uop)))
             else:
                 assert t._shared is not None
@@ -197,12 +214,20 @@ class Capture(CacheCollector):
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
 
+    def added_to(self, graded: list[Tensor]) -> list[Place]:
+        """The tensors whose gradient was added to where it was though nobody asked for it: it may be forgotten then."""
+        new = {id(t) for t in graded}
+        old = [self.before[id(t)][0] for t in self.graded if id(t) in self.before and id(t) not in new]
+        return [self.place(t) for t in old if t.gradient_unasked()]
+
     def check_disturbed(self) -> None:
         """Refuse a call during which another thread wrote what it reads or writes.
 
         Raises:
-            Disturbed: if there was such a write.
+            Disturbed: if there was such a write, or the call parted a tensor from views that it shared memory with.
         """
+        if self.parted:
+            raise Disturbed
         mine = self.known.keys() | self.numbers.keys() | {id(t) for t in self.wrote}
         if any(id(t) in mine for t in self.disturbed):
             raise Disturbed

@@ -8,7 +8,7 @@ import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, place, user_line
@@ -83,6 +83,8 @@ class TinyJit(Generic[R]):
     Raises:
         JitError: if one jitted function calls another while it is captured, or ``VERIFY`` finds a wrong replay.
     """
+
+    changes_state: ClassVar[bool] = False  # what a call changes of what it reads is left as it is by replays
 
     def __init__(self, fxn: Callable[..., R], donate: bool = False) -> None:
         self.fxn, self.donate = fxn, donate
@@ -271,6 +273,7 @@ class TinyJit(Generic[R]):
         TensorBase._sharers.append(capture.wrote)
         TensorBase._disturbed.append(capture.disturbed)
         TensorBase._graders.append(capture.graded)
+        TensorBase._replacers.append(capture)
         try:
             result = self._run(args, kwargs, capture.watch, finish)
         finally:
@@ -279,10 +282,11 @@ class TinyJit(Generic[R]):
             TensorBase._sharers.remove(capture.wrote)
             TensorBase._disturbed.remove(capture.disturbed)
             TensorBase._graders.remove(capture.graded)
+            TensorBase._replacers.remove(capture)
             capture.unread.end()
         if disturbed:
             return result
-        if not reason and (self._key(args, kwargs)[0] != key or capture.state.change(args, kwargs) is not None):
+        if not reason and (self._key(args, kwargs)[0] != key or not self._holds(capture, args, kwargs)):
             self._warn(f"changes Python values that it also reads ({self._changed(capture, args, kwargs)}); count and "
                        "collect outside of it, from what it returns, or keep a number in a tensor (self.n.add_(1))")
             return result
@@ -292,6 +296,11 @@ class TinyJit(Generic[R]):
         if reason:
             self._warn(reason)
         return result
+
+    def _holds(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return True if the Python values that a captured call has read are as they were, or may have changed."""
+        return capture.state.change(args, kwargs) is None or (
+            self.changes_state and capture.state.let_change(args, kwargs))
 
     def _keep(self, key: Any, held: list[Any], capture: Capture | None) -> None:
         """Remember a capture, or that there can be none."""
@@ -304,7 +313,7 @@ class TinyJit(Generic[R]):
             return
         kept = entry.kept
         kept.insert(0, WhileAlive(capture, [*held, *capture.state.held]))
-        capture.state.held = []
+        capture.state.held, capture.state.body = [], []
         del kept[MOST_VARIANTS:]
         self._last = capture
         for old in [k for k, e in self.captures.items() if not e.alive]:

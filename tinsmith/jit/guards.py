@@ -22,7 +22,7 @@ from tinsmith.ir.symbols import bindings
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.memory import settle
 from tinsmith.jit.signature import base_of, placed, view_of
-from tinsmith.tensor.storage import Looks
+from tinsmith.tensor.storage import Looks, alone
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -147,6 +147,7 @@ class Guards:
     gradients: list[Gradient] = field(default_factory=list)
     seed: int | None = None  # where numbers were drawn lazily before the capture
     shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors of one memory that was written
+    alone: list[Place] = field(default_factory=list)  # tensors that are written and then given another memory
     decisions: Decisions | None = None
 
     def find(self, arguments: Sequence[Tensor], seed: int, bound: Sequence[int] = ()) -> list[Buffer] | None:
@@ -169,6 +170,10 @@ class Guards:
             t = place.find(arguments)
             if t is None or (t.grad is not None) is not there or (
                     unasked is not None and t.gradient_unasked() is not unasked):
+                return None
+        for place in self.alone:
+            t = place.find(arguments)
+            if t is None or not alone(t):
                 return None
         for places in self.shared:
             parts = [t._shared if (t := place.find(arguments)) is not None else None for place, _ in places]

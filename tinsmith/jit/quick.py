@@ -90,7 +90,7 @@ class Quick:
             raise TypeError("two tensors that share a buffer")
         self.whole = len(self.tensors) == len(args)
         # Entries of the guards that are arguments and nothing else need no second look.
-        simple = not (guards.lazy or guards.gradients or guards.seed is not None or guards.shared)
+        simple = not (guards.lazy or guards.gradients or guards.seed is not None or guards.shared or guards.alone)
         plain = all(g.argument >= 0 and not g.members and g.pinned is None for g in guards.groups)
         self.order = [g.argument for g in guards.groups] if simple and plain else None
         self.in_order = self.order == list(range(len(self.tensors)))

@@ -164,11 +164,13 @@ class Replay:
         donate: results may be written over by the next call.
         forgets: gradients that nobody asked for are forgotten.
         groups: so many buffers the guards find; a call may guard some that no program reads.
+        added_to: tensors whose gradient, which nobody asked for, is added to where it is.
     """
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
-                 names: dict[tuple[str, int], int], donate: bool, forgets: bool, groups: int) -> None:
-        self.forgets = forgets
+                 names: dict[tuple[str, int], int], donate: bool, forgets: bool, groups: int,
+                 added_to: Sequence[Place] = ()) -> None:
+        self.forgets, self.added_to = forgets, added_to
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
         wholes = [w.whole[0] for w in written if w.whole is not None]
@@ -296,6 +298,9 @@ class Replay:
         result = self._results(found, entries, arguments, value, sharing)
         if self.written:
             self._write(found, entries, arguments, value)
+            for place in self.added_to:
+                if (t := place.find(arguments)) is not None:
+                    t.note_gradient()
         if sharing:
             self._share(sharing, found, entries, arguments, value)
         return result
@@ -420,7 +425,9 @@ class Replay:
     def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
         """A tensor's new value, which all tensors that share its memory see."""
         assert w.template is not None
-        if t._shared is not None:
+        if w.replaces:
+            t._shared = None
+        elif t._shared is not None:
             t._shared.storage.let_copies_go()
         shared = t._shared
         if shared is None:
@@ -441,7 +448,7 @@ class Replay:
             making = self.making[id(r.template)]
             t.uop = (entries[making.output].nodes[making.index] if making.template is None else
                      self._node(r.template, found, entries, value))
-        t._device, t.grad, t.requires_grad, t._shared = r.device, None, r.requires_grad, None
+        t._device, t.grad, t._requires_grad, t._shared = r.device, None, r.requires_grad, None
         if r.alias is None:
             _live(t)
         else:
@@ -497,7 +504,7 @@ class Direct:
         counters.global_ops += self._ops
         counters.global_mem += self._bytes
         t: Tensor = _new(Tensor)
-        t.uop, t._device, t.grad, t.requires_grad = entry.nodes[0], self._device, None, self._requires_grad
+        t.uop, t._device, t.grad, t._requires_grad = entry.nodes[0], self._device, None, self._requires_grad
         t._shared = None
         _live(t)
         return t

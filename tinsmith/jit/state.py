@@ -438,15 +438,31 @@ class State:
                 self.held.append(t.grad)
             elif id(t) not in graded:
                 self.guard(f"{var}.grad is {'not ' if t.grad is None else ''}None", f"{path}.grad")
-        body = "\n ".join(line for line, _ in self.lines) or "pass"
-        space = dict(self.constants)
-        exec(compile(f"def differs(args, kwargs):\n {body}\n return None", "<guards>", "exec"), space)
-        self.differs = space["differs"]
+        self.body = [line for line, _ in self.lines]
+        self.define(dict(self.constants))
         self.paths = [path for _, path in self.lines]
         self.lines, self.nodes, self.alive, self.tensors, self.given, self.opaque = [], [], [], [], [], []
         self.functions, self.methods, self.variables, self.spaces, self.constants = {}, {}, {}, {}, {}
         self.users = [code for code, users in self.ran.items() if users]
         self.ran, self.passed = {}, []
+
+    def define(self, space: dict[str, Any]) -> None:
+        """Make ``differs`` of the lines, with these constants."""
+        body = "\n ".join(self.body) or "pass"
+        exec(compile(f"def differs(args, kwargs):\n {body}\n return None", "<guards>", "exec"), space)
+        self.differs = space["differs"]
+
+    def let_change(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Drop the guards on values that the call itself has changed. Return True if all others hold."""
+        try:
+            while (number := self.differs(args, kwargs)) is not None:
+                self.body[number] = "pass"
+                self.define(self.differs.__globals__)
+        except Exception as why:  # something on the way is gone
+            if is_from_handler(why):
+                raise
+            return False
+        return True
 
     def knows(self, value: Any) -> bool:
         """Whether an object was found, so that it was there before the call."""

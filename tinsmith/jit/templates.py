@@ -71,6 +71,7 @@ class Written:
         sets: the gradient is another tensor now.
         late: the gradient is computed if it is looked at.
         whole: of all the memory that the tensor shares with views, and how it looks at that.
+        replaces: the tensor has another memory, and its former views keep the old one.
     """
 
     place: Place
@@ -78,6 +79,7 @@ class Written:
     late: bool = False
     sets: bool = False
     whole: tuple[Template, Looks] | None = None
+    replaces: bool = False
 
 
 class _LateTensor(Tensor):
@@ -107,5 +109,5 @@ def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
     """A tensor whose node ``make`` builds when it is wanted."""
     t: Tensor = object.__new__(_LateTensor)
     _UOP.__set__(t, make)
-    t._device, t.grad, t.requires_grad, t._shared = device, None, None, None
+    t._device, t.grad, t._requires_grad, t._shared = device, None, None, None
     return t

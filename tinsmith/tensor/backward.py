@@ -39,8 +39,6 @@ class Backward(TensorBase):
         >>> Tensor([1.0]).requires_grad_().requires_grad
         True
         """
-        if requires_grad:
-            self._check_gradient()
         self.requires_grad = bool(requires_grad)
         return self  # type: ignore[return-value]
 

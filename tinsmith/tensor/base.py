@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 class TensorBase(metaclass=WithModes):
     """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
 
-    __slots__ = ("__weakref__", "_device", "_shared", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_device", "_requires_grad", "_shared", "grad", "uop")
     uop: UOp
     _shared: Share | None  # with views, and with what this is a view of
     grad: Tensor | None
-    requires_grad: bool | None
+    _requires_grad: bool | None  # checked: ``requires_grad``
 
     if TYPE_CHECKING:
         training: ClassVar[bool]
@@ -63,12 +63,13 @@ class TensorBase(metaclass=WithModes):
     _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
     _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
     _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
+    _replacers: ClassVar[OfThread[Any]] = OfThread()  # captures, told before a tensor is given another memory
     forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
                  requires_grad: bool | None = None) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
-        self.grad, self.requires_grad, self._shared = None, requires_grad, None
+        self.grad, self._requires_grad, self._shared = None, requires_grad, None
         self._device = device_name(device)
         if isinstance(data, UOp):
             self.uop = from_size(data, wanted) if data.dtype is dtypes.index else data
@@ -96,6 +97,24 @@ class TensorBase(metaclass=WithModes):
         _note_origin(self.uop, sys._getframe())
         TensorBase.live.add(self)
 
+    @property
+    def requires_grad(self) -> bool | None:
+        """True if ``backward`` fills ``.grad``, False if it does not; None: it does for floats made from data.
+
+        >>> Tensor([1.0]).requires_grad, Tensor([1.0], requires_grad=True).requires_grad
+        (None, True)
+
+        Raises:
+            DTypeError: if a tensor of integers or bools is to have a gradient.
+        """
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool | None) -> None:
+        if wanted:
+            self._check_gradient()
+        self._requires_grad = wanted
+
     def _check_gradient(self) -> None:
         """Refuse a gradient of what is no float, as PyTorch does.
 
@@ -112,7 +131,7 @@ class TensorBase(metaclass=WithModes):
         self = object.__new__(cls)
         if not current().recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
             uop = UOp(Ops.DETACH, None, (uop,))
-        self.uop, self.grad, self.requires_grad, self._shared = uop, None, requires_grad, None
+        self.uop, self.grad, self._requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
         if uop.origin and uop.base.op is Ops.CONST:  # a kept node, which may have been another line's
             uop.origin = ()
@@ -327,6 +346,8 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
     def _take_place(self, other: Tensor) -> Tensor:
         """Take another tensor's value and place; what shared this one's memory keeps it."""
+        for capture in TensorBase._replacers:
+            capture.replacing(self)
         self.uop, self._device, self._shared = other.uop, other._device, None
         self._note_write()
         return self  # type: ignore[return-value]
@@ -352,9 +373,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         check_tensors("replace", [other])
         if self.shape != other.shape:
             raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
-        self.uop, self._shared = other.uop, None
-        self._note_write()
-        return self  # type: ignore[return-value]
+        return self._take_place(other)
 
     def assign(self, value: Any) -> Tensor:
         """Write ``value`` to this tensor's memory: views of it, and what it is a view of, see it too. What was computed

@@ -36,9 +36,8 @@ class Creation:
         if requires_grad is not False:
             uop = leaf(uop)
         name = device_name(device)
-        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name, requires_grad)
-        if requires_grad:
-            made._check_gradient()
+        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name)
+        made.requires_grad = requires_grad
         return made.to(name)
 
     @classmethod
@@ -96,12 +95,16 @@ class Creation:
             return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
         name = device_name(device)
         if files.on_disk(name):
-            return cls._wrap(files.part(name, product(wanted), kind).reshape(wanted), name, requires_grad)
-        greatest = tuple(s.vmax if isinstance(s, UOp) else s for s in wanted)
-        buffer = Buffer(members(name)[0], product(greatest), kind)
-        node = UOp(Ops.BUFFER, kind, (), buffer).reshape(greatest).copy_to(name)
-        return cls._wrap(node if wanted == greatest else node.shrink(tuple((0, s) for s in wanted)), name,
-                         requires_grad)
+            node = files.part(name, product(wanted), kind).reshape(wanted)
+        else:
+            greatest = tuple(s.vmax if isinstance(s, UOp) else s for s in wanted)
+            buffer = Buffer(members(name)[0], product(greatest), kind)
+            node = UOp(Ops.BUFFER, kind, (), buffer).reshape(greatest).copy_to(name)
+            if wanted != greatest:
+                node = node.shrink(tuple((0, s) for s in wanted))
+        made = cls._wrap(node, name)
+        made.requires_grad = requires_grad
+        return made
 
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,

@@ -219,8 +219,9 @@ class Layout:
         if a == b or self.ndim < 2:
             raise AxisError("rot90", f"axes {tuple(dims)} of shape {self.shape} span no plane", "two different axes")
         k = integer("rot90", "k", k) % 4
-        turned = self.flip((a, b)) if k == 2 else self.flip(b) if k == 1 else self
-        return turned.transpose(a, b).flip(b) if k == 3 else turned.transpose(a, b) if k == 1 else turned
+        if k % 2 == 0:
+            return self.flip((a, b)) if k else self._copy()
+        return self.flip(b).transpose(a, b) if k == 1 else self.transpose(a, b).flip(b)
 
     def ravel(self: Tensor) -> Tensor:
         """All axes as one: ``flatten``.
@@ -251,6 +252,8 @@ class Layout:
         if extra < 0 or broadcast_shape("sum_to_size", self.shape, tuple(wanted)) != self.shape:
             raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}",
                              "a shape that does")
+        if not wanted:
+            return self.sum()  # of a number, too, so that a bool is counted as PyTorch counts it
         return self.sum(axes, keepdim=True).reshape(wanted) if axes else self._copy()
 
     def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

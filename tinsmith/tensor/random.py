@@ -319,9 +319,9 @@ class Random:
             raise ArgumentError("randint", f"{span} integers from {low} up to but without {high}, more than the 2**32 "
                                 "that 32 random bits tell apart", "high - low <= 2**32")
         if 0 in wanted:
-            return cls.zeros(wanted, dtype=kind, device=device)
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=bool(requires_grad))
         scaled = (_bits(product(wanted)).cast(dtypes.uint64) * span) >> 32
-        return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, False)
+        return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, bool(requires_grad))
 
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,

@@ -254,7 +254,10 @@ class Windows:
 
         summed = total(this.uop, 0)
         if divisor_override is not None:
-            return this._new(summed) / integer("avg_pool2d", "divisor_override", divisor_override, least=1)
+            divisor = integer("avg_pool2d", "divisor_override", divisor_override)
+            if not divisor:
+                raise ArgumentError("avg_pool2d", "divisor_override is 0", "another integer")
+            return this._new(summed) / divisor
         if not ceil_mode and (count_include_pad or not any(b or e for b, e in amounts)):
             return this._new(summed * (1 / math.prod(kernel)))
         return this._new(summed / total(this.uop.const_like(1), int(count_include_pad)))
@@ -276,6 +279,8 @@ def pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (
     flat = integers(op, "padding", padding)
     if len(flat) == 2 * dims and dims > 0:
         return tuple((flat[2 * a], flat[2 * a + 1]) for a in reversed(range(dims)))
+    if len(flat) == 1:
+        return ((flat[0], flat[0]),) * dims
     if isinstance(padding, (tuple, list)) and len(flat) != dims:
         raise ArgumentError(op, f"padding={padding!r} for {dims} spatial axes", f"1, {dims} or {2 * dims} numbers")
     return tuple((p, p) for p in integers(op, "padding", padding, dims))
@@ -399,7 +404,7 @@ def _pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, 
     dims = len(kernel)
     if x.ndim < dims:
         raise ShapeError(op, f"shape {x.shape} has fewer axes than kernel {kernel}", "an input [N, C, …]")
-    steps, spread = _steps(op, kernel if stride is None else stride, dilation, dims)
+    steps, spread = _steps(op, kernel if stride is None or stride == () else stride, dilation, dims)
     return kernel, steps, spread, pad_pairs(op, padding, dims)
 
 
