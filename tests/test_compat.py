@@ -561,6 +561,8 @@ def test_states_of_models(names: None) -> None:
     array = np.zeros(2)
     assert nn.state.get_state_dict({"a": array, "b": Tensor([1])}, tensor_type=np.ndarray) == {"a": array}
     assert list(nn.state.get_state_dict({"a": array, "b": Tensor([1])}, "p.")) == ["p.b"]
+
+
 def test_captured_functions_count_two_calls(names: None) -> None:
     Tensor, TinyJit = (getattr(importlib.import_module("tinygrad"), n) for n in ("Tensor", "TinyJit"))
     seen, number, scale = [], 0, 2
