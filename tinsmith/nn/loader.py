@@ -257,7 +257,7 @@ class DataLoader:
         batch_size: samples per batch; the last batch may be smaller.
         shuffle: use a new random order per epoch, drawn from ``Tensor.manual_seed``'s stream when the epoch begins.
         drop_last: skip an incomplete last batch.
-        collate_fn: function from a list of samples to a batch (default ``nn.loader.collate``); its arrays become tensors.
+        collate_fn: list of samples → batch (default ``nn.loader.collate``); its arrays become tensors.
         num_workers: threads or processes that prefetch batches; 0: load each batch when it is requested.
         prefetch_factor: batches that each worker may load ahead.
         processes: use processes, for samples that are computed in Python; data set and samples are pickled.

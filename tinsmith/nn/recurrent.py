@@ -79,7 +79,7 @@ def _gates(kind: Kind, x: Tensor, product: Tensor) -> list[Tensor]:
 
 
 def _joined(parts: Parts) -> Tensor:
-    """Stack parts ``[…, H]`` to ``[…, parts, H]`` by selects, so that one kernel computes common subexpressions once."""
+    """Stack parts ``[…, H]`` to ``[…, parts, H]`` by selects: one kernel shares their common subexpressions."""
     shape = (*parts[0].shape[:-1], len(parts), parts[0].shape[-1])
     place = Tensor.arange(len(parts), device=parts[0].device).reshape(-1, 1)
     wide = [p.unsqueeze(-2).expand(shape) for p in parts]
@@ -369,8 +369,8 @@ class _Layers(Layer):
         return _Steps.apply(self.kind, products, begin, weight, bias, keep)
 
     def _projected(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """Return the same as ``_layer`` for a projected output ``h = P m``. The time loop carries ``m`` with the combined
-        weight ``W P``, so the projection of all steps is one matmul; ``W h`` of the initial state is added to the input."""
+        """Return the same as ``_layer`` for a projected output ``h = P m``. The time loop carries ``m``, with the
+        combined weight ``W P``: all steps' projection is one matmul. ``W h`` of the first state joins the input."""
         products, weight, bias = self._weighted(layer, x)
         down = Tensor.stack(*(getattr(self, f"weight_hr_l{layer}{d}").transpose() for d in self._directions))
         first = state[0].matmul(weight).reshape(products.shape[1:])
@@ -386,8 +386,8 @@ class _Layers(Layer):
         return outputs, [last if keep is None else keep.max(0).where(last, state[0]), end[1]]
 
     def _weighted(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (input projections of all steps ``[T, directions, N, blocks, H]``, state weight, state bias); the second
-        direction is reversed in time."""
+        """Return (input projections ``[T, directions, N, blocks, H]``, state weight, state bias) of all steps; the
+        second direction is reversed in time."""
         weights = [[getattr(self, f"{name}_l{layer}{direction}") for direction in self._directions]
                    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         seen = [_of_input(self.kind, x, w, b) for w, b in zip(weights[0], weights[2])]

@@ -116,8 +116,8 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
 
     Args:
         state_dict: tensors or arrays by name.
-        rename: maps names of ``state_dict`` to the model's: a dict of prefixes such as ``{"encoder.": "", "head.": None}``,
-            or a function of a name. None skips a value.
+        rename: maps names of ``state_dict`` to the model's: a dict of prefixes, ``{"encoder.": "", "head.": None}``, or
+            a function of a name. None skips a value.
         strict: raise for missing and unexpected names.
         verbose: print each name with its shape and dtype.
         consume: remove loaded values from ``state_dict``, to free their memory.
@@ -369,8 +369,8 @@ def save(path: str | os.PathLike[str], **parts: Any) -> None:
 def load(path: str | os.PathLike[str], *, strict: bool = True, rename: Rename = None, **parts: Any) -> dict[str, Any]:
     """Load a checkpoint of ``save`` into the given parts; if a tensor does not fit, nothing changes.
 
-    Parts are matched by name: ``load(path, model=model)`` loads only the model of a checkpoint. Plain values are returned,
-    not modified.
+    Parts are matched by name: ``load(path, model=model)`` loads only the model of a checkpoint. Plain values are
+    returned.
 
     Args:
         strict: raise for missing and unexpected parts and tensors.

@@ -1,4 +1,4 @@
-"""What flows through a model: tensors, lists of them, None, and arrays of text; and ONNX's element types.
+"""Values of ONNX models (tensors, lists of tensors, None, arrays of text), and ONNX element types.
 
 Types of less than 8 bits are kept in 8, and the floats of 4 bits and the scales of 8 bits in float32: an operator that
 makes them rounds to what they can hold.
