@@ -58,8 +58,8 @@ class Group:
     device: str
     argument: int = -1
     members: list[Member] = field(default_factory=list)
-    pinned: Buffer | None = None  # a lazy tensor's graph holds this very buffer
-    layout: Layout | None = None  # over several devices
+    pinned: Buffer | None = None  # fixed buffer, referenced by a lazy tensor's graph
+    layout: Layout | None = None  # sharding, if on several devices
     latest: int = 0  # id of the buffer that was found last
     seen: tuple[weakref.ref[Buffer], list[tuple[weakref.ref[Tensor], weakref.ref[UOp]]]] | None = None
 
@@ -145,8 +145,8 @@ class Guards:
     groups: list[Group] = field(default_factory=list)
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
     gradients: list[Gradient] = field(default_factory=list)
-    seed: int | None = None  # where numbers were drawn lazily before the capture
-    shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors of one memory that was written
+    seed: int | None = None  # required seed, if a lazy random draw from before the capture is read
+    shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # groups of tensors that alias one written storage
     decisions: Decisions | None = None
 
     def find(self, arguments: Sequence[Tensor], seed: int, bound: Sequence[int] = ()) -> list[Buffer] | None:

@@ -106,7 +106,7 @@ class Output:
         self.entries: list[Entry] = []
         self.nbytes = slot.size * slot.dtype.itemsize
         self.small = self.nbytes <= SMALL
-        self.keeps = MOST_KEPT if self.small else 0  # so many memories between calls
+        self.keeps = MOST_KEPT if self.small else 0  # buffers kept between calls
         self.donated = self.same = False
         self.poisoned = bool(settings.POISON)
 
@@ -398,7 +398,7 @@ class Replay:
 
     def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
         owners = [w.place.owner(arguments) if w.sets else w.place.find(arguments) for w in self.written]
-        late: dict[int, list[Buffer]] = {}  # by the list of sources, which late gradients have in common
+        late: dict[int, list[Buffer]] = {}  # id of the source list, shared by late gradients → buffers
         for w, t in zip(self.written, owners):
             if t is None:
                 continue

@@ -54,9 +54,9 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
     types.MethodType: ("__self__", "__func__"), functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",), _CACHED: ("__wrapped__",)}
-_PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # they are what is in them
-_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # they look at all attributes of an object
-_NUMPY: Final = np.random.mtrand._rand  # what np.random.rand and so on draw from
+_PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # immutable containers: compared by their items
+_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # these modules read all attributes of an object
+_NUMPY: Final = np.random.mtrand._rand  # the global generator of np.random.rand and similar functions
 MOST_GUARDS: Final = 20_000
 
 
@@ -105,7 +105,7 @@ class State:
     differs: Callable[[tuple[Any, ...], dict[str, Any]], int | None]
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.lines: list[tuple[str, str]] = []  # statements, each with the path that it is about
+        self.lines: list[tuple[str, str]] = []  # (guard statement, path of the guarded value)
         self.constants: dict[str, Any] = {"other": other, "others": others, "other_array": other_array,
                                           "version": version, "found_in": found_in, "is_computed": is_computed,
                                           "size_of": size_of, "deque": deque, "modules": sys.modules}
@@ -115,11 +115,11 @@ class State:
         self.functions: dict[types.CodeType, list[_Node]] = {}
         self.methods: dict[types.CodeType, list[tuple[_Node, str]]] = {}
         self.places: set[str] = set()
-        self.passed: list[Any] = []  # what else was there: arrays, and containers among the arguments
-        self.alive: list[Any] = []  # nothing that was looked at may die and leave its id to another object
+        self.passed: list[Any] = []  # arrays, and containers among the arguments
+        self.alive: list[Any] = []  # keeps visited objects alive, so that ids are not reused
         self.held: list[Any] = []
         self.tensors: list[tuple[Tensor, str, str]] = []
-        self.given: list[tuple[Tensor, str, str]] = []  # those among the arguments
+        self.given: list[tuple[Tensor, str, str]] = []  # tensors among the arguments
         self.opaque: list[tuple[Any, str, Any]] = [(_NUMPY, "random", _position(_NUMPY))]
         self.names: set[str] = set()
         self.failed = ""
@@ -127,8 +127,8 @@ class State:
         self.grads = self.sets_grads = False  # the user's code looks at gradients, or sets them
         self.goes_back = False  # it calls backward(), which fills the gradients of data and of what asks for them
         self.texts: set[str] = set()
-        self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
-        self.users: list[types.CodeType] = []  # those of them that are, once all have run
+        self.ran: dict[types.CodeType, bool] = {}  # code that ran → True if it is user code
+        self.users: list[types.CodeType] = []  # user code among ``ran``, set after the call
         parameters = parameters_of(function)
         with self.limited():
             self.visit(function, self.constant(function), "")
@@ -144,7 +144,7 @@ class State:
             yield
         except Unguardable as why:
             self.failed = str(why)
-        except Exception as why:  # an object of the user's that cannot even be looked at
+        except Exception as why:  # a user object whose inspection raises
             if is_from_handler(why):
                 raise
             self.failed = f"can read Python state that cannot be watched ({type(why).__name__}: {why})"
@@ -308,7 +308,7 @@ class State:
         """The attributes of what is not a value of Python's own, or of ours."""
         kind = type(value)
         if issubclass(value if isinstance(value, type) else kind, (logging.Filterer, logging.Manager)):
-            return  # what is logged changes no result
+            return  # logging state does not change results
         if isinstance(value, types.ModuleType):
             if fixed(value.__name__) or value.__name__.partition(".")[0] in sys.stdlib_module_names:
                 return
@@ -456,7 +456,7 @@ class State:
         """Return the path of the first difference; None if nothing changed."""
         try:
             number = self.differs(args, kwargs)
-        except Exception as why:  # something on the way is gone
+        except Exception as why:  # an object on the path no longer exists
             if is_from_handler(why):
                 raise
             return "something that it reads, which is gone"
@@ -481,7 +481,7 @@ def _goes_on(value: Any) -> bool:
     """Return True if each use changes an object's hidden state (iterators, files, generators)."""
     if isinstance(value, IOBase):
         with contextlib.suppress(OSError, ValueError):
-            return value.readable()  # what only writes goes on by calls, which are seen as such
+            return value.readable()  # writes are calls, which ``Watch`` sees
         return False
     if isinstance(value, _GENERATORS):
         return True

@@ -27,7 +27,7 @@ class Unread(Buffer):
     def __init__(self, t: Tensor) -> None:
         super().__init__(t._device, t.numel(), t.dtype)
         self._graph: UOp | None = t.uop
-        self._source: Buffer | None = None  # whose memory this is
+        self._source: Buffer | None = None  # the computed buffer that owns the memory
 
     def allocate(self) -> Buffer:
         """Compute the value; its memory is this buffer's from then on."""

@@ -96,7 +96,7 @@ class _Machine:
         return self.plain(self.stack.pop())
 
     def pop_items(self) -> list[Any]:
-        """Pop and return the items above the last mark, and the mark."""
+        """Pop the last mark and the items above it; return the items."""
         items = []
         while not isinstance(self.stack[-1], Mark):
             items.append(self.pop())
@@ -135,7 +135,7 @@ class _Machine:
         self.put(self.pop_items_below())
 
     def pop_items_below(self) -> list[Any]:
-        """Pop and return the items between the last mark and the top entry, which stays on the stack."""
+        """Pop the last mark and the items between it and the top entry, which stays; return the items."""
         top = self.stack.pop()
         items = self.pop_items()
         self.stack.append(top)

@@ -1,4 +1,4 @@
-"""Text, which stays on the host as arrays of Python's strings, and what makes numbers of it.
+"""Text operators, on host arrays of Python strings, and operators that convert text to numbers.
 
 ``RegexFullMatch`` is not here: Python's expressions may take a time exponential in what a stranger's file holds.
 """
