@@ -145,7 +145,7 @@ class Guards:
     groups: list[Group] = field(default_factory=list)
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
     gradients: list[Gradient] = field(default_factory=list)
-    seed: int | None = None  # required seed, if a lazy random draw from before the capture is read
+    seed: int | None = None  # required seed, if an earlier lazy draw is read
     shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # groups of tensors that alias one written storage
     decisions: Decisions | None = None
 

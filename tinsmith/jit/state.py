@@ -55,7 +55,7 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",), _CACHED: ("__wrapped__",)}
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # immutable containers: compared by their items
-_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # these modules read all attributes of an object
+_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # modules that read all attributes
 _NUMPY: Final = np.random.mtrand._rand  # the global generator of np.random.rand and similar functions
 MOST_GUARDS: Final = 20_000
 
