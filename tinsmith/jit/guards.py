@@ -146,7 +146,7 @@ class Guards:
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
     gradients: list[Gradient] = field(default_factory=list)
     seed: int | None = None  # required seed, if an earlier lazy draw is read
-    shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # groups of tensors that alias one written storage
+    shared: list[list[tuple[Place, Looks]]] = field(default_factory=list)  # tensors that alias one written storage
     decisions: Decisions | None = None
 
     def find(self, arguments: Sequence[Tensor], seed: int, bound: Sequence[int] = ()) -> list[Buffer] | None:
