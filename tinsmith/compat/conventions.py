@@ -1,4 +1,4 @@
-"""Methods that mean one thing to PyTorch's users and another to tinygrad's: the latter's while compat is installed."""
+"""Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed."""
 from __future__ import annotations
 
 import functools
@@ -21,22 +21,22 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def _t(self: Tensor) -> Tensor:
-    """The first two axes exchanged; ours reverses all of them."""
+    """Swap the first two axes; Tinsmith's ``T`` reverses all axes."""
     return self.transpose()
 
 
 def _allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """A tensor; ours is a Python bool."""
+    """Return a bool tensor; Tinsmith's method returns a Python bool."""
     return self.isclose(other, rtol, atol, equal_nan).all()
 
 
 def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
-    """Q is square; ours is reduced."""
+    """Return the complete QR decomposition (square Q); Tinsmith's default is reduced."""
     return _OURS["qr"](self, mode)  # type: ignore[no-any-return]
 
 
 def _where(self: Tensor, x: Any, y: Any) -> Tensor:
-    """This is the condition, whatever its dtype; ours may be PyTorch's ``x.where(condition, y)``."""
+    """Select with ``self`` as the condition, of any dtype; Tinsmith also accepts ``x.where(condition, y)``."""
     return _OURS["where"](self.bool(), x, y)  # type: ignore[no-any-return]
 
 

@@ -23,7 +23,7 @@ class NotBuiltError(ImportError):
 
 
 def missing(module: str, name: str) -> NotBuiltError:
-    """The error for a name that the tables or our modules do not have: which was meant, or what does its work."""
+    """Return the error for an unknown name, with the closest known name or the replacement."""
     close = nearest(name, {*MODULES.get(module, ()), *_below(module)} - {name}, least=0.8)
     meant = f"did you mean {close}? Or " if close else ""
     reason = REASONS.get(name) or f"Tinsmith has no such name; {meant}for what {module} has: {place(module)}"
@@ -38,7 +38,7 @@ def _below(module: str) -> list[str]:
 
 
 def _anywhere(name: str) -> str:
-    """Where the tables lead from a name, if all modules that have it agree; tinygrad moved names about."""
+    """Return the table entry of a name in any module, if all agree ("" otherwise): tinygrad moved names."""
     places = {table[name] for table in MODULES.values() if name in table}
     return places.pop() if len(places) == 1 else ""
 
@@ -67,7 +67,7 @@ class CompatModule(ModuleType):
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """``tinygrad.function`` is a module and what the module holds."""
+        """Call the function of the module's name: ``tinygrad.function`` is both a module and a function."""
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
     def __dir__(self) -> list[str]:
@@ -75,7 +75,7 @@ class CompatModule(ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds ``tinygrad`` and what is known below it in the tables."""
+    """The import hook that finds ``tinygrad`` and its submodules in the tables."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:

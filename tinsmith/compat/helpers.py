@@ -1,4 +1,4 @@
-"""What ``tinygrad.helpers`` offers to scripts, under tinygrad's names and signatures."""
+"""The functions of ``tinygrad.helpers``, with tinygrad's names and signatures."""
 from __future__ import annotations
 
 import contextlib
@@ -55,27 +55,27 @@ def argsort(x: Sequence[Any]) -> Any:
 
 
 def all_same(items: Sequence[Any]) -> bool:
-    """Whether all are equal."""
+    """Return True if all items are equal."""
     return all(x == items[0] for x in items)
 
 
 def all_int(t: Sequence[Any]) -> bool:
-    """Whether all are ints, none symbolic."""
+    """Return True if all items are ints, none symbolic."""
     return all(isinstance(s, int) for s in t)
 
 
 def dedup(x: Iterable[T]) -> list[T]:
-    """Each once, in order of first appearance."""
+    """Return the items without duplicates, in order of first appearance."""
     return list(dict.fromkeys(x))
 
 
 def flatten(items: Iterable[Iterable[T]]) -> list[T]:
-    """One level of nesting less."""
+    """Flatten one level of nesting."""
     return [x for inner in items for x in inner]
 
 
 def fully_flatten(items: Any) -> list[Any]:
-    """All levels of lists and tuples gone."""
+    """Flatten all levels of lists and tuples."""
     return [x for i in items for x in fully_flatten(i)] if isinstance(items, (list, tuple)) else [items]
 
 
@@ -95,7 +95,7 @@ def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
 
 
 def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], list[T]]:
-    """(those that are chosen, the others)."""
+    """Return (items for which ``chosen`` is true, other items)."""
     yes: list[T] = []
     no: list[T] = []
     for item in items:
@@ -181,7 +181,7 @@ def get_shape(x: Any) -> tuple[int, ...]:
 
 
 def get_child(obj: Any, key: str) -> Any:
-    """What a dotted name leads to, through attributes, lists and dicts.
+    """Return the value at a dotted path through attributes, lists and dicts.
 
     >>> get_child({"layers": [{"weight": 3}]}, "layers.0.weight")
     3
@@ -195,7 +195,7 @@ def get_child(obj: Any, key: str) -> Any:
 
 
 def get_single_element(x: Sequence[T]) -> T:
-    """The only one."""
+    """Return the only element of ``x``."""
     assert len(x) == 1, f"{len(x)} elements, not one"
     return x[0]
 
@@ -216,7 +216,7 @@ def lo32(x: int) -> int:
 
 
 def hi32(x: int) -> int:
-    """What lies above the low 32 bits."""
+    """Return the bits above the low 32."""
     return x >> 32
 
 
@@ -234,7 +234,7 @@ def data64_le(data: int) -> tuple[int, int]:
 
 
 def ansistrip(s: str) -> str:
-    """Without colour codes."""
+    """Return ``s`` without ANSI colour codes."""
     return re.sub("\u001b\\[[0-9]*m", "", s)
 
 
@@ -270,12 +270,12 @@ def size_to_str(s: int) -> str:
 
 
 def stderr_log(msg: str) -> None:
-    """To standard error."""
+    """Write ``msg`` to standard error."""
     print(msg, end="", file=sys.stderr, flush=True)
 
 
 def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
-    """Raise, where only an expression may stand."""
+    """Raise an exception, usable as an expression."""
     raise (e or RuntimeError)(*arg)
 
 
@@ -313,7 +313,7 @@ def mv_address(mv: memoryview) -> int:
 
 
 def flat_mv(mv: memoryview) -> memoryview:
-    """As one row of bytes."""
+    """Return the memory as a 1-D view of bytes."""
     return mv.cast("B") if mv.nbytes else mv
 
 

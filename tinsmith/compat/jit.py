@@ -1,4 +1,4 @@
-"""tinygrad's ways to capture: its ``TinyJit`` takes more arguments, and ``function`` marks what is called often."""
+"""tinygrad's capture API: ``TinyJit`` with its additional arguments, and ``function``."""
 from __future__ import annotations
 
 import functools
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class TinyJit(_TinyJit[R]):
-    """Ours; ``prune`` asks for what we do anyway: a replay runs what its results depend on.
+    """Tinsmith's ``TinyJit``; ``prune`` has no effect, since a replay runs only what its results depend on.
 
     >>> from tinsmith import Tensor
     >>> step = TinyJit(lambda x: x + 1, prune=True)

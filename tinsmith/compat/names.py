@@ -1,4 +1,4 @@
-"""What tinygrad's modules and names are here: module → name → ``package.module:attribute``.
+"""Tables of tinygrad's modules and names: module → name → ``package.module:attribute``.
 
 Only tables. A name that is in none of them raises ImportError and points to docs/rosetta.md.
 """

@@ -1,4 +1,4 @@
-"""tinygrad's optimizers: ours with the arguments ``device``, ``fused`` and ``classic``."""
+"""tinygrad's optimizers: those of ``nn.optim`` with the arguments ``device``, ``fused`` and ``classic``."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Modules of tinygrad's, of today and of earlier versions, and what does their work here. Only a table.
+"""Table of tinygrad modules, current and earlier, and the Tinsmith modules that replace them.
 
 Each can be imported. Its names are looked up in ``names`` first, whichever module has them there; what is said here is
 the answer for those that Tinsmith does not have. A module below one of these has the same answer.
@@ -145,7 +145,7 @@ PLACES: Final[dict[str, str]] = {
 
 
 def place(module: str) -> str:
-    """What does a module's work, or that of the nearest one above it.
+    """Return the replacement of a module, or of its nearest listed parent.
 
     >>> place("tinygrad.uop.upat"), place("tinygrad.renderer.ptx.quux")[:15]
     ('tinsmith.ir.rewrite.Pat', 'GPUs of NVIDIA ')

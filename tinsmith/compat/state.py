@@ -1,4 +1,4 @@
-"""tinygrad's functions of states and files where they differ from ours by an argument or by what they return."""
+"""tinygrad's state and file functions that differ from Tinsmith's in arguments or return value."""
 from __future__ import annotations
 
 import os
@@ -24,7 +24,7 @@ _CODES = {"BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dty
 
 def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = True, verbose: bool = True,
                     consume: bool = False, realize: bool = True) -> list[Tensor]:
-    """Ours; it returns the loaded tensors, ours the names that are missing. Progress is not shown."""
+    """Load a state dict and return the loaded tensors (Tinsmith's returns missing names). No progress is shown."""
     own = state.get_state_dict(model)
     loaded = [own[name] for name in own if name in state_dict]
     state.load_state_dict(model, state_dict, strict, False, consume, realize)

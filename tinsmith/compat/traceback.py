@@ -9,7 +9,7 @@ _RUNNERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")
 
 
 def begin_at_the_script() -> None:
-    """From now on, what runs the script is no part of the tracebacks that end the program."""
+    """Omit the frames that run the script from tracebacks that end the program."""
     before = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""The groups of ops that older tinygrad had, and the spellings of its linear programs, over our one op table."""
+"""Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table."""
 from __future__ import annotations
 
 from types import SimpleNamespace

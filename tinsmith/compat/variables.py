@@ -1,4 +1,4 @@
-"""tinygrad's context variables: a setting of ours, a state of ours, or a line that says what does their work."""
+"""tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement."""
 from __future__ import annotations
 
 import contextlib
@@ -116,7 +116,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _unread(name: str, default: str) -> ContextVar:
-    """One that does nothing here. What is no number was hardly meant for it: other programs have a GRAPH, too."""
+    """Return a variable without effect here. A non-numeric value was likely meant for another program."""
     number = default.lstrip("-").isdigit()
     found = ContextVar(name, int(default) if number else default, read=False)
     text = os.environ.get(name, "")
@@ -162,7 +162,7 @@ VARIABLES: Final = {**{name: ContextVar(name, value) for name, value in _default
 
 
 def from_environment() -> None:
-    """What the environment says of those variables that are states of ours."""
+    """Set Tinsmith states from their environment variables."""
     for name, (_, set_to) in STATES.items():
         if os.environ.get(name):
             set_to(os.environ[name])

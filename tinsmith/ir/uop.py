@@ -47,11 +47,11 @@ class UOp(Operators):
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_base", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
+    __slots__ = ("__weakref__", "_below", "_bottom", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
                  "_simple", "arg", "device", "dtype", "op", "origin", "src")
     # Caches, None until computed:
-    _base: UOp | None  # for a movement op: the first node below that is none
     _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
+    _bottom: UOp | None  # for a movement op: the first node below that is none
     _bounds: tuple[int, int] | None  # (least, greatest) value
     _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.linear)
     _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.sizes); True: the node itself
@@ -86,7 +86,7 @@ class UOp(Operators):
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
-        self._base = None
+        self._bottom = None
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -148,12 +148,12 @@ class UOp(Operators):
         if self.op.kind != "movement":
             return self
         node, above = self, []
-        while node.op.kind == "movement" and node._base is None:
+        while node.op.kind == "movement" and node._bottom is None:
             above.append(node)
             node = node.src[0]
-        found = node._base or node
+        found = node._bottom or node
         for n in above:
-            n._base = found
+            n._bottom = found
         return found
 
     @property

@@ -1,7 +1,7 @@
 """Results that share memory: with a tensor from before the call, with a gradient that it made, or among themselves.
 
-A replay gives such a result its part in today's storage, through the looks that it had at the capture: a write through
-either is then seen by the other, as after a call that ran the function.
+A replay attaches such a result to the current storage with the views recorded at capture, so that a write through one
+is visible through the other, as after a call that ran the function.
 """
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Value = Callable[[str, int], int]
 
 
 class Alias(NamedTuple):
-    """How a result shares memory.
+    """The aliasing of a result.
 
     Attributes:
-        looks: from the storage's value to the result; from what ``place`` shows, if ``relative``.
-        place: of a tensor with the same memory; None: only results share it.
-        late: the place is found after the call's writes: the call made that gradient.
-        number: of the memory that only results share.
-        seen: the memory has a value, which the result looks at; else the result was computed alone.
+        looks: views from the storage's value to the result; from the value of ``place``, if ``relative``.
+        place: location of a tensor with the same memory; None: only results share it.
+        late: look up ``place`` after the call's writes, since the call made that gradient.
+        number: index of the memory that only results share.
+        seen: True if the memory is realized and the result is a view of it; else the result was computed separately.
     """
 
     looks: Looks
@@ -40,7 +40,7 @@ class Alias(NamedTuple):
 
 
 def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None, value: Value) -> None:
-    """Let a result share the memory of ``other``, or of a storage among the results."""
+    """Make a result share the memory of ``other``, or of a storage among the results."""
     looks = _rebound(alias.looks, value)
     if storage is None:
         assert other is not None, "a guard has found no tensor to share memory with"
@@ -59,13 +59,13 @@ def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None
 
 
 def sizes_in(looks: Looks) -> list[UOp]:
-    """The sizes and bounds that depend on variables."""
+    """Return the sizes and bounds in ``looks`` that depend on variables."""
     return [s for _, arg in looks if isinstance(arg, tuple) for part in arg
             for s in (part if isinstance(part, tuple) else (part,)) if isinstance(s, UOp)]
 
 
 def _rebound(looks: Looks, value: Value) -> Looks:
-    """Looks with today's values of the variables in their sizes."""
+    """Return ``looks`` with the current values of the variables in their sizes."""
     sizes = sizes_in(looks)
     if not sizes:
         return looks

@@ -1,4 +1,4 @@
-"""What an object and its class hold, read without running code of theirs."""
+"""Attributes of objects and classes, read without running their code (no descriptors, no ``__getattr__``)."""
 from __future__ import annotations
 
 import functools
@@ -16,12 +16,12 @@ _LATE: Final = ("__slotnames__", "__annotations__", "__annotations_cache__")
 
 
 def size_of(space: Mapping[str, Any]) -> int:
-    """How many names a class has, without those that Python adds when it first wants them."""
+    """Return the number of names in a class's namespace, without those that Python adds lazily."""
     return len(space) - sum(map(space.__contains__, _LATE))
 
 
 def found_in(kind: type, name: str) -> Any:
-    """A class's attribute as it stands there, without binding it."""
+    """Return a class's raw attribute along its MRO, without binding it."""
     return next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), ABSENT)
 
 
@@ -47,7 +47,7 @@ def space_of(value: Any) -> dict[str, Any] | None:
 
 
 def own_names(value: Any) -> set[str]:
-    """Names of the attributes that an object has, and of the data that it has from its class."""
+    """Return the names of an object's own attributes, and of data attributes of its class."""
     if isinstance(value, types.ModuleType):
         return {n for n, v in vars(value).items() if isinstance(v, SCALARS)}
     names = set(space_of(value) or (vars(value) if isinstance(value, type) else ()))
@@ -58,7 +58,7 @@ def own_names(value: Any) -> set[str]:
 
 
 def read(value: Any, name: str) -> Any:
-    """An attribute of an instance without running code of its class; absent where only such code could tell."""
+    """Return an instance's attribute without running code of its class; ``ABSENT`` if that needs such code."""
     raw = found_in(type(value), name)
     if isinstance(raw, types.MemberDescriptorType):
         if fixed(raw.__objclass__.__module__):

@@ -1,4 +1,4 @@
-"""One captured call: what it ran, what it read, and how to do that again without running its Python."""
+"""The capture of one call: programs that ran, state that was read, and the replay without Python."""
 from __future__ import annotations
 
 import weakref
@@ -32,7 +32,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Uncapturable(Exception):
-    """The call was right, and cannot be replayed; the text says why."""
+    """Raised if a call succeeded but cannot be replayed; the message is the reason."""
 
 
 class Disturbed(Uncapturable):
@@ -40,8 +40,8 @@ class Disturbed(Uncapturable):
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
-    """The tensors that a call can reach from ``roots``, by id. Those that are data are computed before it runs: so the
-    uncaptured first call runs the programs that the captured one will run."""
+    """Return the tensors reachable from ``roots``, by id, and realize the leaves that are data, so that the uncaptured
+    first call runs the programs that the captured one will run."""
     known = reachable(roots)
     lazy = [t for t in known.values() if not placed(t.uop) and is_leaf(t.uop)]
     if lazy:
@@ -50,7 +50,7 @@ def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
 
 
 def kept_gradients(before: Iterable[tuple[Tensor, Tensor | None]], written: Collection[int]) -> list[Tensor]:
-    """New gradients that a call computes: those that somebody asked for and that no step consumed, or that add up.
+    """Return new gradients that must be computed: requested ones that no step consumed, or that accumulate.
 
     Args:
         before: tensors, and the gradients that they had before the call.
@@ -63,21 +63,21 @@ def kept_gradients(before: Iterable[tuple[Tensor, Tensor | None]], written: Coll
 
 
 class Capture(CacheCollector):
-    """A recorder of one call, and afterwards its replay.
+    """The recorder of one call, and afterwards its replay.
 
     Args:
         function, args, kwargs: the call.
         arguments: the tensors among its arguments, realized.
-        roots: everything else that the function can read.
+        roots: all other values that the function can read.
         bound: names and values of the bound variables among the arguments.
 
     Attributes:
         state: guards on the Python values that the call reads.
-        watch: to be held while the function runs.
+        watch: context manager to hold while the function runs.
     """
 
     replay: Replay
-    quick: Quick | None = None  # of the latest call that was looked at in full
+    quick: Quick | None = None  # fast path for calls like the latest one that met all guards
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: list[Tensor],
                  roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
@@ -98,24 +98,24 @@ class Capture(CacheCollector):
         self.resets, self.forgettings = random.resets(), TensorBase.forgettings
         self.bound = {pair: n for n, pair in enumerate(bound)}
         self.decisions: dict[UOp, int] = {}
-        self.wrote: LiveSet[Tensor] = LiveSet()  # in the capturing thread, and what got a gradient there
+        self.wrote: LiveSet[Tensor] = LiveSet()  # tensors written, or given a gradient, in the capturing thread
         self.graded: LiveSet[Tensor] = LiveSet()
         self.replaced: set[int] = set()  # ids of tensors that were given another memory
         self.parted = False  # from views that were there before the call
         self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
     def look_quickly(self, args: tuple[Any, ...]) -> None:
-        """Later calls like one with ``args``, which has just met all guards, need only meet them laid out flat.
+        """Build the fast path for calls like ``args``, which have just passed all guards.
 
         Raises:
-            TypeError: if these arguments need the full look.
+            TypeError: if such arguments need the full guards.
         """
         self.quick = Quick(self.state, self.guards, args)
 
     # *** recording ***
 
     def decided(self, size: UOp, value: int) -> None:
-        """A size or a condition whose value the function went by."""
+        """Record the value of a symbolic size or condition that the function's control flow depends on."""
         self.decisions[size] = value
 
     def replacing(self, t: Tensor) -> None:
@@ -132,7 +132,7 @@ class Capture(CacheCollector):
                 self.parted |= any(before)
 
     def settle(self, result: Any, donate: bool = False) -> None:
-        """Realize what the function returned and the state it changed, then find out where every buffer comes from.
+        """Realize the results and changed state, then determine the source of every buffer.
 
         Args:
             donate: replays may write over the results of the call before.
@@ -150,7 +150,7 @@ class Capture(CacheCollector):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
         self.check_disturbed()
-        mine = {id(t) for t in self.wrote}  # what else has changed meanwhile, another thread did
+        mine = {id(t) for t in self.wrote}  # other changes were made by other threads
         changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
             id(t) in mine if placed(old) else id(t) in self.known or id(t) in self.numbers)]
         forgets = TensorBase.forgettings != self.forgettings
@@ -188,13 +188,13 @@ class Capture(CacheCollector):
         if self.replay.compiled.missing:
             raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(self.replay.compiled.missing)} as one program")
-        for item in self.items:  # a capture holds programs, not values
+        for item in self.items:  # drop buffers: a capture keeps programs, not values
             item.inputs, item.outputs = [], []
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), set()
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
-        """The new values of state: one for all tensors that share memory, which must still share it at a replay."""
+        """Return the new values of state, one per group of tensors that share memory (also guarded at a replay)."""
         found: list[Written] = []
         shared: dict[int, list[Tensor]] = {}
         for t in changed:
@@ -233,8 +233,8 @@ class Capture(CacheCollector):
             raise Disturbed
 
     def alike(self) -> list[Tensor]:
-        """Unchanged tensors that see what another one sees, and guards on the unrealized ones among them: to give one
-        what it had already from the other leaves no trace, and does something else once it has another value."""
+        """Return unchanged tensors whose value is another tensor's, and guard the unrealized ones. To assign such a
+        value leaves no trace in the capture, but matters once the values differ."""
         holders: dict[UOp, set[int]] = {}
         for t in (*self.known.values(), *self.arguments):
             if id(t) in self.before:
@@ -247,21 +247,21 @@ class Capture(CacheCollector):
         return [t for t in found if base_of(t.uop).op is Ops.BUFFER]
 
     def is_forgotten(self, t: Tensor) -> bool:
-        """Whether a gradient went that nobody asked for, of a tensor that the function knows nothing of: a replay does
-        not look for this tensor, it forgets such gradients as the function did."""
+        """Return True if ``t`` is unreachable from the function and lost an unrequested gradient. A replay does
+        not look for this tensor: it clears all such gradients."""
         return t.grad is None and t.requires_grad is None and id(t) not in self.known and id(t) not in self.numbers
 
     def gradient_before(self, t: Tensor) -> Tensor | None:
         return self.before[id(t)][2] if id(t) in self.before else None
 
     def place(self, t: Tensor) -> Place:
-        """How a replay finds a tensor from before the call."""
+        """Return the place where a replay finds a tensor that existed before the call."""
         if id(t) in self.numbers:
             return Place(self.numbers[id(t)])
         return Place(ref=weakref.ref(t))
 
     def current(self, t: Tensor) -> Place:
-        """The same; what was a gradient then is found as today's gradient of the tensor that had it."""
+        """Return the same place, but find a gradient as the current gradient of its tensor."""
         owner = self.owner.get(id(t))
         if owner is None or id(t) in self.known or id(t) in self.numbers:
             return self.place(t)
@@ -277,7 +277,7 @@ class Capture(CacheCollector):
                     old.base in seen or id(t) in returns or (id(t) in self.known and t.uop is not old)):
                 self.guards.lazy.append((weakref.ref(t), old))
         touched = {id(t): t for t in graded}
-        if forgets:  # what was there may go
+        if forgets:  # existing gradients may be cleared
             touched |= {id(t): t for t in (*self.known.values(), *self.arguments)
                         if self.gradient_before(t) is not None}
         for key, t in touched.items():
@@ -300,7 +300,7 @@ class Capture(CacheCollector):
         return Returned(None, template, t._device, t.requires_grad, alias)
 
     def aliases(self, returned: Sequence[Tensor], graded: Sequence[Tensor]) -> dict[int, Alias]:
-        """How results share memory with others than tensors that only the function had, by id."""
+        """Return the alias, by id, of each result that shares memory with another result or an earlier tensor."""
         made = {id(t.grad): t for t in graded if t.grad is not None}
         results = {id(t): t for t in returned if id(t) not in self.before}
         numbers: dict[int, int] = {}
@@ -318,7 +318,7 @@ class Capture(CacheCollector):
         return found
 
     def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
-        """Looks at memory that one of ``others`` is found in: at best, at what one shows that others guard."""
+        """Return an alias to memory of one of ``others``, preferably relative to one whose views are guarded."""
         for m in others:
             own = m._shared.looks if m._shared is not None else ()
             if own == looks[:len(own)]:
@@ -338,7 +338,7 @@ def _buffers(uop: UOp) -> list[UOp]:
 
 
 class _Finder:
-    """Says of every buffer of a finished capture where a replay takes it from."""
+    """The resolver of buffer sources: for each buffer of a finished capture, where a replay takes it from."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
@@ -374,7 +374,7 @@ class _Finder:
         return Source(group=len(self.groups) - 1)
 
     def members(self, b: Buffer, argument: bool) -> list[Member]:
-        """The tensors that the function may have read ``b`` through, besides its arguments."""
+        """Return the tensors other than arguments through which the function may have read ``b``."""
         capture = self.capture
         found: list[Member] = []
         rest: list[Member] = []
@@ -388,7 +388,7 @@ class _Finder:
         return self.templates([uop])[0]
 
     def templates(self, uops: Sequence[UOp]) -> list[Template]:
-        """Values with sources in common: those of a backward pass are each made of nearly all that it reads."""
+        """Return templates of values with one shared source list: gradients have nearly the same sources."""
         nodes = toposort(uops)
         buffers = [n for n in nodes if n.op is Ops.BUFFER]
         table = {n: placeholder(k, n.arg) for k, n in enumerate(buffers)}

@@ -1,4 +1,4 @@
-"""What a captured call ran, program by program."""
+"""The programs that a captured call ran."""
 from __future__ import annotations
 
 import time
@@ -24,7 +24,7 @@ from tinsmith.tensor.realize import buffer_of
 
 
 class Source(NamedTuple):
-    """Where a replay takes a buffer from: an entry of the guards, an output of an earlier program, or itself."""
+    """The source of a buffer at a replay: a guard's entry, an earlier program's output, or a fixed buffer."""
 
     group: int = -1
     program: int = -1
@@ -33,7 +33,7 @@ class Source(NamedTuple):
 
     @property
     def made(self) -> tuple[int, int]:
-        """Number of the program, and of the output among its outputs."""
+        """Return (index of the program, index of its output)."""
         return self.program, self.output
 
 
@@ -65,7 +65,7 @@ class JitItem:
         return [*(self._present(n, b) for n, b in enumerate(self.inputs)), *self.outputs]
 
     def _present(self, number: int, buffer: Buffer) -> Buffer:
-        """What now holds input ``number``, which was ``buffer`` when the program was recorded."""
+        """Return the current buffer of input ``number``, which was ``buffer`` when the program was recorded."""
         holder = self.holders[number]() if number in self.holders else None
         found = None if holder is None else buffer_of(holder)
         alike = found is not None and (found.device, found.size, found.dtype) == (
@@ -80,7 +80,7 @@ class JitItem:
             rawbufs: its buffers, or others of the same sizes in their place.
             var_vals: values of variables, by variable; those of the first run unless given.
             wait: wait until it has run, and return the seconds that it took.
-            jit: of no consequence.
+            jit: ignored.
 
         Raises:
             JitError: for other numbers of buffers, and for a program of a captured function: it has no buffers.
@@ -133,11 +133,11 @@ class CacheCollector:
         self.host_read = self.host_read or user_line()
 
     def precedes(self, node: UOp) -> bool:
-        return False  # a replay finds other values there
+        return False  # the values differ at a replay
 
     @classmethod
     def start(cls, variables: Any = None) -> None:
-        """Begin to collect; ``variables`` is there for the tutorials' sake."""
+        """Begin to collect; ``variables`` is accepted for the tutorials and ignored."""
         cls._current.append(_Followed())
         recorders.append(cls._current[-1])
 
@@ -150,7 +150,7 @@ class CacheCollector:
 
 
 class _Followed(CacheCollector):
-    """What code between ``start`` and ``finish`` runs: its inputs are those tensors' that were there before."""
+    """The collector of ``start`` and ``finish``; program inputs are held by tensors from before ``start``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ MOST_VARIANTS: Final = 16
 
 
 class Entry:
-    """The captures of one signature, newest first. It is dead as soon as one object that the signature names is."""
+    """The captures of one signature, newest first. It is dead once any object in the signature has died."""
 
     def __init__(self, held: list[Any]) -> None:
         self._kept: WhileAlive[list[WhileAlive[Capture]]] = WhileAlive([], held)
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def kept(self) -> list[WhileAlive[Capture]]:
-        """The captures that live, each for as long as all that it names."""
+        """Return the live captures; each lives as long as all objects that it refers to."""
         every = self._kept.get()
         if every is None:
             return []
@@ -67,7 +67,7 @@ class Entry:
 
 
 class TinyJit(Generic[R]):
-    """Decorator: captures what a function of tensors runs, and replays it without running its Python.
+    """Decorator that captures the programs of a tensor function and replays them without running its Python.
 
     The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
     whose Python state (``jit.state``) and earlier tensors (``jit.guards``) are as they were replay; others are captured
@@ -118,7 +118,7 @@ class TinyJit(Generic[R]):
         return [] if self._last is None else self._last.items
 
     def plan(self) -> Plan:
-        """What a replay of the capture that was made or replayed last takes: time, traffic, memory; docs/plan.md.
+        """Return time, memory traffic and memory of a replay of the latest capture; see docs/plan.md.
 
         >>> @TinyJit
         ... def scaled(x):
@@ -208,7 +208,7 @@ class TinyJit(Generic[R]):
                 dtypes.default_float, dtypes.default_int), bound
 
     def _roots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Everything that the function can read, besides the tensors among its arguments."""
+        """Return all values that the function can read, except tensor arguments."""
         return [*surroundings(self.fxn), self.fxn, *(
             v for v in leaves((args, kwargs)) if not isinstance(v, TensorBase))]
 
@@ -245,7 +245,7 @@ class TinyJit(Generic[R]):
         return result
 
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Run the function and note what it ran."""
+        """Run the function and record the programs that it runs."""
         if self.captures and settings.DEBUG >= 1:
             show(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
         held: list[Any] = []
@@ -303,7 +303,7 @@ class TinyJit(Generic[R]):
             self.changes_state and capture.state.let_change(args, kwargs))
 
     def _keep(self, key: Any, held: list[Any], capture: Capture | None) -> None:
-        """Remember a capture, or that there can be none."""
+        """Store a capture, or that this signature cannot be captured."""
         entry = self.captures.get(key)
         if entry is None or not entry.alive:
             entry = self.captures[key] = Entry(held)
@@ -322,7 +322,7 @@ class TinyJit(Generic[R]):
             self.captures.popitem(last=False)
 
     def _change(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Why no capture fits a call: the first difference from the latest signature."""
+        """Return the reason why no capture fits a call: the first difference from the latest signature."""
         latest = next(reversed(self.captures))
         if key in self.captures:
             captures = self.captures[key].captures
@@ -335,7 +335,7 @@ class TinyJit(Generic[R]):
                     None) or difference(latest[0], key[0])
 
     def _changed(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The Python value that a captured call has changed, and the first line that names it."""
+        """Return the Python value that a captured call has changed, and the first line that names it."""
         path = capture.state.change(args, kwargs)
         if path is None:
             return "an argument"

@@ -4,8 +4,8 @@ A buffer that was there before the capture belongs to a *group*: the argument th
 function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two
 groups at two buffers. That is what makes a replay read what the function would read.
 
-Sizes and conditions that the function went by must have the values again that they had then: where one has not, the
-function itself runs, and goes another way or raises its error.
+Symbolic sizes and conditions that decided the control flow must have their captured values; if one differs, the
+function itself runs, and takes another branch or raises its error.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Place(NamedTuple):
-    """Where a tensor is found: argument ``number``, else the tensor itself, or the gradient of that place."""
+    """The location of a tensor at a replay: argument ``number``, a weak reference, or the gradient of either."""
 
     number: int = -1
     ref: weakref.ref[Tensor] | None = None
@@ -58,13 +58,13 @@ class Group:
     device: str
     argument: int = -1
     members: list[Member] = field(default_factory=list)
-    pinned: Buffer | None = None  # a lazy tensor's graph holds this very buffer
-    layout: Layout | None = None  # over several devices
+    pinned: Buffer | None = None  # fixed buffer, referenced by a lazy tensor's graph
+    layout: Layout | None = None  # sharding, if on several devices
     latest: int = 0  # id of the buffer that was found last
     seen: tuple[weakref.ref[Buffer], list[tuple[weakref.ref[Tensor], weakref.ref[UOp]]]] | None = None
 
     def unchanged(self) -> Buffer | None:
-        """The buffer found last, if every tensor still is the very node that it was then."""
+        """Return the buffer found last if every tensor still has the same node; else None."""
         if self.seen is None:
             return None
         for ref, uop in self.seen[1]:
@@ -74,7 +74,7 @@ class Group:
         return self.seen[0]()
 
     def remember(self, found: Buffer) -> None:
-        """Note what the tensors are, if they were it last time, too: they may stay so."""
+        """Record the tensors' nodes for ``unchanged``, if the same buffer was found twice in a row."""
         self.seen = None
         if id(found) == self.latest and self.argument < 0:
             places = [m.place for m in self.members]
@@ -84,7 +84,7 @@ class Group:
         self.latest = id(found)
 
     def find(self, arguments: Sequence[Tensor]) -> Buffer | None:
-        """Today's buffer; None if the tensors no longer agree on one of the same kind."""
+        """Return the current buffer; None if the tensors no longer share one of the same kind."""
         found: Buffer | None = base_of(arguments[self.argument].uop).arg if self.argument >= 0 else None
         for member in self.members:
             t = member.place.find(arguments)
@@ -107,7 +107,7 @@ class Group:
 
 
 class Gradient(NamedTuple):
-    """The gradient that a tensor had: whether there was one and, if the call forgets those, whether anybody asked."""
+    """The gradient state of a tensor: if it had one and, if the call clears unrequested ones, if it was requested."""
 
     place: Place
     there: bool
@@ -134,13 +134,13 @@ class Decisions:
         self.wanted = [decided[n] for n in nodes]
 
     def hold(self, bound: Sequence[int]) -> bool:
-        """Whether today's values of the variables lead to the same decisions."""
+        """Return True if the current values of the variables lead to the same decisions."""
         return not self.wanted or self.values([bound[n] for n in self.numbers]) == self.wanted
 
 
 @dataclass
 class Guards:
-    """All that must hold for a replay, apart from the call's signature."""
+    """All guards of a replay on tensors; the signature and ``State`` guard the rest."""
 
     groups: list[Group] = field(default_factory=list)
     lazy: list[tuple[weakref.ref[Tensor], UOp]] = field(default_factory=list)  # unrealized tensors that were read
@@ -151,7 +151,7 @@ class Guards:
     decisions: Decisions | None = None
 
     def find(self, arguments: Sequence[Tensor], seed: int, bound: Sequence[int] = ()) -> list[Buffer] | None:
-        """A buffer for every group, or None if something has changed.
+        """Return a buffer per group, or None if a guard fails.
 
         Args:
             arguments: the tensors among the arguments.

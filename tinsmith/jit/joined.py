@@ -1,4 +1,4 @@
-"""The programs of a capture as one schedule: their memory is planned together, and a replay launches them together."""
+"""Merging of a capture's programs into one schedule, with one memory plan and one launch per replay."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
@@ -57,7 +57,7 @@ class _Joiner:
         return len(self.slots) - 1
 
     def given(self, source: Source, part: int, slot: Slot) -> int:
-        """The slot of something that was there before the capture, or that an earlier program made."""
+        """Return the slot of a buffer from before the capture or of an earlier program's output."""
         if source.program >= 0:
             return self.made[(*source.made, part)]
         key = _key(source, part)
@@ -93,7 +93,7 @@ class _Joiner:
                                       variables=[first + v for v in step.variables]))
 
     def in_place(self) -> dict[int, int]:
-        """Outputs that may take the memory of an input: no later step reads it."""
+        """Return {input number: slot} of outputs that may be written in place of an input that no later step reads."""
         writer = {s: at for at, step in enumerate(self.steps) for s in step.written}
         last = {s: at for at, step in enumerate(self.steps) for s in step.read}
         found: dict[int, int] = {}  # number of an input → slot
@@ -103,7 +103,7 @@ class _Joiner:
         return {slot: number for number, slot in found.items()}
 
     def fit(self, outputs: Set[int]) -> int:
-        """Let all programs together keep the memory budget that each of them keeps; returns the bytes missing."""
+        """Fit the merged schedule into the memory budget; return the bytes by which it is exceeded."""
         in_place = self.in_place()
         seconds = [seconds_of(s.device, s.kernel, sum(self.slots[n].nbytes for n in s.slots)) for s in self.steps]
         versions = {slot: self.input_slots[number] for slot, number in in_place.items()}

@@ -1,4 +1,4 @@
-"""Tensors computed so that all that share memory look at one buffer, which is what guards and replays compare."""
+"""Realization of tensors such that aliases stay views of one buffer, which guards and replays compare."""
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +11,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def whole(t: Tensor) -> Tensor | None:
-    """A stand-in for all the memory that a tensor shares, if that is still to be computed."""
+    """Return a tensor of the whole storage that ``t`` shares, if it is not realized yet; else None."""
     if t._shared is None or alone(t) or placed(t._shared.storage.value):
         return None
     found = Tensor(t._shared.storage.value)
@@ -21,7 +21,7 @@ def whole(t: Tensor) -> Tensor | None:
 
 
 def settle(t: Tensor) -> None:
-    """Compute a tensor so that all that share its memory look at one buffer."""
+    """Realize a tensor such that all tensors that share its memory are views of one buffer."""
     if t._shared is None:
         if not placed(t.uop):
             t.realize()

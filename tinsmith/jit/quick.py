@@ -1,6 +1,6 @@
-"""The guards of the latest capture, laid out flat: a call that meets them is replayed at once.
+"""The fast path: guards of the latest capture as flat lists; a call that passes them is replayed at once.
 
-They accept a call only if its signature, ``State`` and ``Guards`` would; a call that they refuse is looked at in full.
+They accept a call only if its signature, ``State`` and ``Guards`` would; otherwise the full guards are checked.
 """
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class _Kind:
-    """What a tensor among the arguments must be: a view of a buffer of such a size, dtype and device.
+    """The guard on a tensor argument: a given view of a buffer with given size, dtype and device.
 
     Attributes:
-        known: nodes that have been found to be so, with their buffers.
+        known: nodes that passed the guard, with their buffers.
     """
 
     __slots__ = ("device", "dtype", "known", "size", "view")
@@ -52,7 +52,7 @@ class _Kind:
 
 
 class Quick:
-    """Flat guards for calls with positional arguments that are tensors, scalars and objects.
+    """Flat guards for calls whose arguments are positional: tensors, scalars and objects.
 
     Args:
         state, guards: of the capture.
@@ -96,7 +96,7 @@ class Quick:
         self.in_order = self.order == list(range(len(self.tensors)))
 
     def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
-        """The buffers that the guards name and the tensors among the arguments; None: look at the call in full."""
+        """Return (buffers of the guards, tensor arguments); None if the full guards must be checked."""
         if current() is not self.values or len(args) != self.count or (
                 self.kinds["default_float"] is not self.default_float or
                 self.kinds["default_int"] is not self.default_int):

@@ -1,4 +1,4 @@
-"""Which tensors a function can reach: from its arguments, closure, defaults and the globals it names, at any depth."""
+"""Reachability of tensors from a function: through arguments, closure, defaults and named globals, at any depth."""
 from __future__ import annotations
 
 import gc
@@ -19,7 +19,7 @@ LIMIT = 200_000
 
 
 def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
-    """Tensors by id. Modules are entered only through the names that functions look up in them."""
+    """Return the reachable tensors, by id. Modules are entered only through the names that functions look up."""
     found: dict[int, Tensor] = {}
     seen: dict[int, Any] = {}
     stack = list(roots)

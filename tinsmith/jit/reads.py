@@ -1,4 +1,4 @@
-"""What Python code names: the globals, attributes and modules that a function can read, from its instructions."""
+"""Bytecode analysis: the globals, attributes and modules that a Python function can read."""
 from __future__ import annotations
 
 import dis
@@ -13,7 +13,7 @@ _ANY: Final = {"getattr", "setattr", "hasattr", "delattr", "vars", "dir", "__dic
 
 
 class Names(NamedTuple):
-    """What code looks up by name.
+    """The names that a code object looks up.
 
     Attributes:
         spaces: names of globals.
@@ -77,15 +77,15 @@ _LAYERS: Final = "tinsmith.nn."
 
 
 def ours(module: str) -> bool:
-    """Whether a module's names stay what they are, so that nobody looks behind them."""
+    """Return True if a module's globals are assumed constant, so that no guards are needed on them."""
     return module.partition(".")[0] in _OURS
 
 
 def fixed(module: str) -> bool:
-    """Whether the attributes of a module's objects are nobody's to change: those of our layers and optimizers are."""
+    """Return True if attributes of the module's objects are assumed constant (not so for ``tinsmith.nn``)."""
     return module.partition(".")[0] in _FIXED and not module.startswith(_LAYERS)
 
 
 def library(module: str) -> bool:
-    """Whether a module comes with Python, or holds layers of ours: its functions read what they are given."""
+    """Return True for the standard library and ``nn``, whose functions read only what they are given."""
     return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)

@@ -1,8 +1,8 @@
-"""A finished capture made ready: one schedule on today's buffers, and fresh outputs that cost next to nothing.
+"""The replay of a capture: one schedule on the current buffers, with recycled output memory.
 
-Outputs are fresh: what an earlier call returned stays as it is. Those that are not too large get memory that an earlier
-call's results had, once nobody refers to them any more, which reference counts tell; so a replay in a loop takes no
-memory, makes no node and frees none. Where that cannot be told, memory is new.
+Outputs are fresh: results of earlier calls are never overwritten. Outputs up to a size limit reuse the memory of an
+earlier result once reference counts show that it is dead, so a replay in a loop allocates no memory and no nodes.
+Without reference counts, memory is always new.
 """
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ else:
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
-MOST_KEPT: Final = 4  # memories of an output
-MOST_LARGER: Final = 2  # of a larger one: the latest result's and the next one's
+MOST_KEPT: Final = 4  # kept buffers per output
+MOST_LARGER: Final = 2  # kept buffers per larger output: the latest result's and the next one's
 _new: Final = object.__new__
 _live: Final = TensorBase.live.add
 
@@ -59,7 +59,7 @@ class Entry:
     """Memory for one output, and the nodes through which results see it.
 
     Attributes:
-        whole: what the memory is a part of, where it is taken over from a value over several devices.
+        whole: the sharded buffer that the memory is a part of, if it is reused from a value on several devices.
     """
 
     __slots__ = ("buffer", "held", "idle", "nodes", "whole")
@@ -73,16 +73,16 @@ class Entry:
         self.whole: Buffer | None = None
 
     def rest(self) -> None:
-        """To be called while nobody else refers to the buffer or to a node that sees it: these are the counts then."""
+        """Record the idle reference counts; call it while nothing else refers to the buffer or its nodes."""
         self.idle = list(map(references, self.held))
 
     def is_idle(self) -> bool:
-        """Whether nobody else refers to them now."""
+        """Return True if nothing else refers to the buffer or its nodes, by reference counts."""
         return list(map(references, self.held)) == self.idle
 
 
 class Same:
-    """An ``Entry`` of memory that stays where it is: nothing is made."""
+    """An ``Entry`` for memory and nodes that stay the same."""
 
     __slots__ = ("buffer", "nodes", "whole")
 
@@ -92,12 +92,12 @@ class Same:
 
 
 class Output:
-    """An output of the schedule: its kept memories, and the values of results that are views of it.
+    """An output of the schedule: its recycled buffers, and the results that are views of it.
 
     Attributes:
         donated: every call may write over what the last one returned.
-        poisoned: memory used again is filled as if it were fresh.
-        same: a new version in its old memory is seen through the nodes that it was seen through.
+        poisoned: fill reused memory like fresh memory, for debugging.
+        same: a new version written in place keeps its nodes.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -106,12 +106,12 @@ class Output:
         self.entries: list[Entry] = []
         self.nbytes = slot.size * slot.dtype.itemsize
         self.small = self.nbytes <= SMALL
-        self.keeps = MOST_KEPT if self.small else 0  # so many memories between calls
+        self.keeps = MOST_KEPT if self.small else 0  # buffers kept between calls
         self.donated = self.same = False
         self.poisoned = bool(settings.POISON)
 
     def take(self, inputs: Sequence[Buffer]) -> Entry:
-        """Memory that nobody refers to."""
+        """Return a recycled entry that nothing refers to, or a new one."""
         for entry in self.entries:
             if list(map(references, entry.held)) == entry.idle or (
                     self.donated and not any(entry.buffer is b for b in inputs)):
@@ -144,7 +144,7 @@ def no_values(name: str, old: int) -> int:
 
 @dataclass(slots=True)
 class _Making:
-    """How a value is made: node ``index`` of the entry of output ``output``, or else a template filled in."""
+    """The construction of a result's value: node ``index`` of output ``output``'s entry, or a template."""
 
     output: int
     index: int
@@ -155,7 +155,7 @@ _InPlace = tuple[Place, int, list[tuple[int, int]]]  # tensor, its entry of the 
 
 
 class Replay:
-    """What a replay does, apart from its guards.
+    """The replay of a capture, without its guards.
 
     Args:
         result: the nesting of the results, with ``Returned`` for tensors.
@@ -218,7 +218,7 @@ class Replay:
         return _Making(number, len(self.outputs[number].templates) - 1)
 
     def _in_place(self, joined: Joined, templates: Sequence[Template]) -> list[_InPlace]:
-        """Large new versions that may take the memory of a tensor's old one."""
+        """Return large new versions of state that may be written in place of the old version."""
         found = []
         read = {s.group for t in templates for s in t.sources}
         for w in self.written:
@@ -235,7 +235,7 @@ class Replay:
         return found
 
     def _keep_larger(self) -> None:
-        """Outputs that are no new versions of state, which take over the old one's memory, are kept as room is left."""
+        """Keep memory of larger outputs, except in-place state, within the ``LARGER`` budget."""
         state = {number for _, _, parts in self.in_place for number, _ in parts}
         room = LARGER
         for n, output in enumerate(self.outputs):
@@ -244,7 +244,7 @@ class Replay:
                 room -= output.keeps * output.nbytes
 
     def __call__(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
-        """Run on today's buffers; outputs are fresh, state tensors get their new versions.
+        """Run on the current buffers; outputs are fresh, state tensors get their new versions.
 
         Args:
             found: the buffers that the guards found.
@@ -253,11 +253,11 @@ class Replay:
         """
         if not self.written or (not self.in_place and threading.active_count() == 1):
             return self._run(found, arguments, bound)
-        with overwriting(self._given_up(found, arguments)):  # for others, reading and writing state is one step
+        with overwriting(self._given_up(found, arguments)):  # other threads see the update of state as atomic
             return self._run(found, arguments, bound)
 
     def _given_up(self, found: list[Buffer], arguments: Sequence[Tensor]) -> Iterator[Buffer]:
-        """The memory that old versions of state are in."""
+        """Yield the buffers of the old versions of state."""
         yield from (found[group] for _, group, _ in self.in_place)
         for w in self.written:
             t = None if w.sets else w.place.find(arguments)
@@ -307,7 +307,7 @@ class Replay:
 
     def _results(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value,
                  sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Any:
-        """What the call returns; in ``sharing``, what of it is to share memory, and with which tensor."""
+        """Return the call's result; append results that must share memory, and their partners, to ``sharing``."""
         if self.lone is not None:
             return self._output(self.lone, found, entries, arguments, value, sharing)
         if not self.returned:
@@ -317,7 +317,7 @@ class Replay:
 
     def _share(self, sharing: list[tuple[Tensor, Tensor | None, Returned]], found: list[Buffer], entries: list[Entry],
                arguments: Sequence[Tensor], value: Value) -> None:
-        """Let results look at the memory that they share, as the call's writes have left it."""
+        """Attach aliased results to their shared memory, after the call's writes."""
         storages: dict[int, Storage] = {}
         for t, other, r in sharing:
             alias, storage = r.alias, None
@@ -331,14 +331,14 @@ class Replay:
             share(t, other, alias, storage, value)
 
     def _direct(self) -> Direct | None:
-        """For a replay that is no more than launching one part and wrapping its one output."""
+        """Return the fast path if the replay only launches one part and wraps one output; else None."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
         simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws or self.forgets)
         simple = simple and len(self.bound.parts) == len(self.outputs) == 1 and len(self.outputs[0].templates) == 1
         return Direct(self) if simple and self.bound.parts[0].graph is not None else None
 
     def blocks_now(self) -> list[Buffer]:
-        """Memory for the temporaries of one call; small blocks are kept."""
+        """Take the kept memory for the temporaries of one call, or allocate it."""
         blocks, self.blocks = self.blocks, None
         if blocks is None:
             blocks = self.bound.new_blocks()
@@ -348,12 +348,12 @@ class Replay:
         return blocks
 
     def keep_blocks(self, blocks: list[Buffer]) -> None:
-        """Keep what a call is done with, if it is small."""
+        """Keep the temporaries' memory of a finished call, if it is small."""
         if self.keeps_blocks:
             self.blocks = blocks
 
     def plan(self) -> Plan:
-        """What a call takes now."""
+        """Return the time, memory traffic and memory of one replay."""
         in_place = {n for _, _, parts in self.in_place for n, _ in parts}
         kept = Counter({b.device: b.nbytes for b in self.blocks or ()})
         for n, output in enumerate(self.outputs):
@@ -362,13 +362,13 @@ class Replay:
         return planning.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
 
     def forget(self) -> None:
-        """Keep no memory."""
+        """Free all kept memory."""
         self.blocks = None
         for output in self.outputs:
             output.entries.clear()
 
     def _value(self, bound: Sequence[int]) -> Value:
-        """Today's value of a variable, from its name and its value at capture."""
+        """Return the function (name, value at capture) → current value of a variable."""
         seed, first = random.state()
 
         def value(name: str, old: int) -> int:
@@ -392,7 +392,7 @@ class Replay:
                 for s in template.sources]
 
     def _result(self, s: Source, entries: list[Entry]) -> Buffer:
-        """What a program made: one buffer, or parts on several devices."""
+        """Return a program's output: one buffer, or the parts on several devices."""
         first, *others = (entries[n] for n in self.results[s.made])
         layout = self.layouts.get(s.made)
         if layout is None:
@@ -403,7 +403,7 @@ class Replay:
 
     def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
         owners = [w.place.owner(arguments) if w.sets else w.place.find(arguments) for w in self.written]
-        late: dict[int, list[Buffer]] = {}  # by the list of sources, which late gradients have in common
+        late: dict[int, list[Buffer]] = {}  # id of the source list, shared by late gradients → buffers
         for w, t in zip(self.written, owners):
             if t is None:
                 continue
@@ -423,7 +423,7 @@ class Replay:
                 t.grad = t._new(self._node(w.template, found, entries, value))
 
     def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
-        """A tensor's new value, which all tensors that share its memory see."""
+        """Write a tensor's new value, visible to all tensors that share its memory."""
         assert w.template is not None
         if w.replaces:
             t._shared = None
@@ -458,9 +458,9 @@ class Replay:
 
 
 class Direct:
-    """A replay that launches one part on buffers in the order of the inputs, and wraps its one output.
+    """The fast path of ``Replay``: launches one part on the input buffers in order, and wraps its one output.
 
-    Its calls do what those of ``Replay`` do, where nothing is timed, with as little Python as there can be.
+    It does the same as ``Replay`` with the least Python, as long as nothing is timed.
     """
 
     __slots__ = ("_blocks", "_bytes", "_device", "_graph", "_kernels", "_ops", "_replay", "_requires_grad", "_take",
@@ -518,8 +518,8 @@ class Direct:
 
 
 def _is_view(uop: UOp) -> bool:
-    """Whether a value is a view of memory, through movement ops alone: other nodes are made anew for each result, for
-    what was read of them goes by the node."""
+    """Return True if a value is a view of a buffer through movement ops only. Other nodes are rebuilt per result, since
+    state read from them is keyed by node."""
     return uop.base.op is Ops.BUFFER
 
 

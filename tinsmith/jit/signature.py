@@ -1,4 +1,4 @@
-"""Calls of a function as keys: two with equal keys are alike in their arguments.
+"""Call signatures: hashable cache keys of a call's arguments.
 
 Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
 and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
@@ -102,7 +102,7 @@ def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any
 
 
 def writable(tree: Any) -> Iterator[Any]:
-    """What can be written to in a nesting, besides tensors: its lists, dicts and dataclasses, and arrays and sets."""
+    """Yield the mutable values of a nesting except tensors: lists, dicts, dataclasses, arrays and sets."""
     if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
         yield tree
     inside = (tree if isinstance(tree, (list, tuple)) else tree.values() if isinstance(tree, dict) else
@@ -155,7 +155,7 @@ def surroundings(function: Any) -> list[Any]:
 
 
 def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
-    """What two descriptions of calls differ in, for people to read."""
+    """Return the first difference of two signatures, as text for messages."""
     if len(old) != len(new):
         return "the number or the nesting of its arguments"
     at = next(n for n, (a, b) in enumerate(zip(old, new)) if a != b)
@@ -255,7 +255,7 @@ def _value(value: Any, held: list[Any] | None) -> Any:
 
 
 def by_identity(value: Any) -> bool:
-    """Whether an argument counts by what it is alone."""
+    """Return True if an argument is compared by identity only."""
     return not (isinstance(value, (*SCALARS, list, tuple, dict, set, frozenset, deque, *BYTES, np.ndarray, np.generic,
                                    Tensor, UOp)) or fields_of(value))
 

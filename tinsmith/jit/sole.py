@@ -1,4 +1,4 @@
-"""Whether a tensor is alone with its buffer, which reference counts tell."""
+"""Detection of tensors that hold the only reference to their buffer, by reference counts."""
 from __future__ import annotations
 
 import functools
@@ -13,7 +13,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
-COUNTED: Final = hasattr(sys, "getrefcount")  # else nobody can tell
+COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 _new: Final = object.__new__
 
@@ -37,7 +37,7 @@ def _direct(t: Tensor) -> tuple[int, int, int]:
 
 @functools.cache
 def _direct_counts() -> tuple[int, int, int]:
-    """What ``_direct`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    """Return the result of ``_direct`` for a sole owner whose buffer is also in one list of the caller."""
     held = [Buffer("NPY", 1, dtypes.float32)]
     t: Tensor = _new(Tensor)
     t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
@@ -46,7 +46,7 @@ def _direct_counts() -> tuple[int, int, int]:
 
 @functools.cache
 def _sole_counts(views: int, layout: Layout | None) -> list[int]:
-    """What ``_sole`` says of a tensor that is alone with its buffer, which a list of the caller's holds too."""
+    """Return the result of ``_sole`` for a sole owner whose buffer is also in one list of the caller."""
     parts = () if layout is None else layout.devices
     held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
             Buffer("NPY", 1, dtypes.float32)]
@@ -60,7 +60,7 @@ def _sole_counts(views: int, layout: Layout | None) -> list[int]:
 
 
 def is_sole(t: Tensor) -> bool:
-    """Whether only ``t``, seen through views of all of it, and one list refer to its buffer."""
+    """Return True if only ``t`` (through full views) and one list refer to its buffer."""
     if not alone(t):
         return False
     if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are

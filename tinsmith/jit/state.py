@@ -54,9 +54,9 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
     types.MethodType: ("__self__", "__func__"), functools.partial: ("func", "args", "keywords"),
     staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",), _CACHED: ("__wrapped__",)}
-_PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # they are what is in them
-_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # they look at all attributes of an object
-_NUMPY: Final = np.random.mtrand._rand  # what np.random.rand and so on draw from
+_PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # immutable containers: compared by their items
+_COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # modules that read all attributes
+_NUMPY: Final = np.random.mtrand._rand  # the global generator of np.random.rand and similar functions
 MOST_GUARDS: Final = 20_000
 
 
@@ -65,12 +65,12 @@ class Unguardable(Exception):
 
 
 def other(value: Any, old: Any) -> bool:
-    """Whether a scalar is another one: of another type, or not the same to the last bit."""
+    """Return True if a scalar differs from ``old`` in type or in any bit."""
     return type(value) is not type(old) or (value != old if type(value) is int else repr(value) != repr(old))
 
 
 def others(values: Collection[Any], old: tuple[Any, ...]) -> bool:
-    """The same of scalars in a row."""
+    """Return True if any scalar of a sequence differs from ``old``, as in ``other``."""
     return len(values) != len(old) or not (all(map(is_, values, old)) or not any(map(other, values, old)))
 
 
@@ -90,7 +90,7 @@ class _Node:
 
 
 class State:
-    """What a call read, gathered while it runs, and then the guards on it.
+    """The Python state that a call reads: collected while it runs, then compiled to guards.
 
     Args:
         function: what is captured.
@@ -105,7 +105,7 @@ class State:
     differs: Callable[[tuple[Any, ...], dict[str, Any]], int | None]
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.lines: list[tuple[str, str]] = []  # statements, each with the path that it is about
+        self.lines: list[tuple[str, str]] = []  # (guard statement, path of the guarded value)
         self.constants: dict[str, Any] = {"other": other, "others": others, "other_array": other_array,
                                           "version": version, "found_in": found_in, "is_computed": is_computed,
                                           "size_of": size_of, "deque": deque, "modules": sys.modules}
@@ -115,11 +115,11 @@ class State:
         self.functions: dict[types.CodeType, list[_Node]] = {}
         self.methods: dict[types.CodeType, list[tuple[_Node, str]]] = {}
         self.places: set[str] = set()
-        self.passed: list[Any] = []  # what else was there: arrays, and containers among the arguments
-        self.alive: list[Any] = []  # nothing that was looked at may die and leave its id to another object
+        self.passed: list[Any] = []  # arrays, and containers among the arguments
+        self.alive: list[Any] = []  # keeps visited objects alive, so that ids are not reused
         self.held: list[Any] = []
         self.tensors: list[tuple[Tensor, str, str]] = []
-        self.given: list[tuple[Tensor, str, str]] = []  # those among the arguments
+        self.given: list[tuple[Tensor, str, str]] = []  # tensors among the arguments
         self.opaque: list[tuple[Any, str, Any]] = [(_NUMPY, "random", _position(_NUMPY))]
         self.names: set[str] = set()
         self.failed = ""
@@ -127,8 +127,8 @@ class State:
         self.grads = self.sets_grads = False  # the user's code looks at gradients, or sets them
         self.goes_back = False  # it calls backward(), which fills the gradients of data and of what asks for them
         self.texts: set[str] = set()
-        self.ran: dict[types.CodeType, bool] = {}  # whether it is the user's
-        self.users: list[types.CodeType] = []  # those of them that are, once all have run
+        self.ran: dict[types.CodeType, bool] = {}  # code that ran → True if it is user code
+        self.users: list[types.CodeType] = []  # user code among ``ran``, set after the call
         parameters = parameters_of(function)
         with self.limited():
             self.visit(function, self.constant(function), "")
@@ -139,12 +139,12 @@ class State:
 
     @contextlib.contextmanager
     def limited(self) -> Iterator[None]:
-        """What cannot be guarded is said in ``failed``, and is no matter to the call."""
+        """Record unguardable state in ``failed`` instead of raising into the call."""
         try:
             yield
         except Unguardable as why:
             self.failed = str(why)
-        except Exception as why:  # an object of the user's that cannot even be looked at
+        except Exception as why:  # a user object whose inspection raises
             if is_from_handler(why):
                 raise
             self.failed = f"can read Python state that cannot be watched ({type(why).__name__}: {why})"
@@ -152,7 +152,7 @@ class State:
     # *** what ran ***
 
     def add(self, code: types.CodeType, space: dict[str, Any]) -> None:
-        """A function runs for the first time: what it names is looked up now, before it can change it."""
+        """Record a function that runs for the first time; look up its names before it can change their values."""
         module = str(space.get("__name__", ""))
         if not fixed(module) and not self.failed:
             with self.limited():
@@ -178,7 +178,7 @@ class State:
             self.globals(space, names)
 
     def more(self, names: Collection[str]) -> None:
-        """Attributes are looked up by these names too."""
+        """Add attribute names, and guard those attributes of known objects."""
         new = set(names) - self.names
         self.names |= new
         for node in list(self.nodes) if new else ():
@@ -198,7 +198,7 @@ class State:
                 self.place(module, f"modules[{name!r}]", name)
 
     def place(self, value: Any, at: str, path: str) -> None:
-        """``visit`` what several functions may name."""
+        """``visit`` a value once, though several functions may name it."""
         if at not in self.places:
             self.places.add(at)
             self.visit(value, at, path)
@@ -211,13 +211,13 @@ class State:
         return name
 
     def guard(self, condition: str, path: str) -> None:
-        """Note what must not be true."""
+        """Add a guard that fails if ``condition`` is true."""
         self.lines.append((f"if {condition}: return {len(self.lines)}", path))
         if len(self.lines) > MOST_GUARDS:
             raise Unguardable(f"can read more Python state than is watched (such as {path})")
 
     def argument(self, value: Any, at: str, path: str) -> None:
-        """The objects among the arguments; the signature compares all else."""
+        """Guard objects among the arguments; the signature compares other values."""
         self.passed.append(value)
         if isinstance(value, (*SCALARS, TensorBase, UOp, np.ndarray, np.generic, *BYTES)):
             if isinstance(value, Tensor):
@@ -239,7 +239,7 @@ class State:
             self.visit(value, at, path)
 
     def visit(self, value: Any, at: str, path: str) -> None:
-        """A guard that ``at`` gives this value again, and the same for what is in it."""
+        """Guard that the expression ``at`` gives this value again, recursively."""
         if isinstance(value, enum.Enum) or value is None or value is True or value is False or value is Ellipsis:
             self.guard(f"{at} is not {self.constant(value)}", path)
         elif isinstance(value, SCALARS):
@@ -267,7 +267,7 @@ class State:
         self.guard(f"id({at}) != {id(value)} or version({at}) != {self.constant(version(value))}", path)
 
     def object(self, value: Any, at: str, path: str) -> None:
-        """The same of what has an identity."""
+        """Guard an object by identity, and its contents."""
         var = f"v{len(self.lines)}"
         self.variables[id(value)] = var
         self.alive.append(value)
@@ -308,7 +308,7 @@ class State:
         """The attributes of what is not a value of Python's own, or of ours."""
         kind = type(value)
         if issubclass(value if isinstance(value, type) else kind, (logging.Filterer, logging.Manager)):
-            return  # what is logged changes no result
+            return  # logging state does not change results
         if isinstance(value, types.ModuleType):
             if fixed(value.__name__) or value.__name__.partition(".")[0] in sys.stdlib_module_names:
                 return
@@ -465,14 +465,14 @@ class State:
         return True
 
     def knows(self, value: Any) -> bool:
-        """Whether an object was found, so that it was there before the call."""
+        """Return True if an object was found by the walk, so it existed before the call."""
         return id(value) in self.variables or any(value is v for v in self.passed)
 
     def change(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """The path of the first difference; None if all is as it was."""
+        """Return the path of the first difference; None if nothing changed."""
         try:
             number = self.differs(args, kwargs)
-        except Exception as why:  # something on the way is gone
+        except Exception as why:  # an object on the path no longer exists
             if is_from_handler(why):
                 raise
             return "something that it reads, which is gone"
@@ -487,17 +487,17 @@ class State:
                 yield what, *self.line(path.partition("[")[0].rpartition(".")[2])
 
     def line(self, name: str) -> tuple[str, int]:
-        """Where the user's code that ran has a name first; where it begins if it has it nowhere."""
+        """Return (file, line) of the first use of a name in user code that ran; its first line if there is none."""
         codes = self.users or [code for code, users in self.ran.items() if users]
         found = [(code.co_filename, line) for code in codes if (line := line_naming(code, name))]
         return (found or [(code.co_filename, code.co_firstlineno) for code in codes] or [("<unknown>", 0)])[0]
 
 
 def _goes_on(value: Any) -> bool:
-    """Whether an object is another one after each use, in a way that Python code cannot see."""
+    """Return True if each use changes an object's hidden state (iterators, files, generators)."""
     if isinstance(value, IOBase):
         with contextlib.suppress(OSError, ValueError):
-            return value.readable()  # what only writes goes on by calls, which are seen as such
+            return value.readable()  # writes are calls, which ``Watch`` sees
         return False
     if isinstance(value, _GENERATORS):
         return True
@@ -506,7 +506,7 @@ def _goes_on(value: Any) -> bool:
 
 
 def _position(value: Any) -> Any:
-    """Where a generator of random numbers or a file is, as a value that can be compared; None if that is not known."""
+    """Return the position of a random generator, iterator or file as a comparable value; None if unknown."""
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, IOBase):

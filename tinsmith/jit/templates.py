@@ -1,4 +1,4 @@
-"""Values in terms of where their buffers come from: what a replay makes its results and the new state of."""
+"""Templates: values as graphs over numbered buffer sources, from which a replay builds results and new state."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ _UOP: Any = TensorBase.__dict__["uop"]
 
 
 def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
-    """A tensor whose node ``make`` builds when it is wanted."""
+    """Return a tensor whose node ``make`` builds on first access."""
     t: Tensor = object.__new__(_LateTensor)
     _UOP.__set__(t, make)
     t._device, t.grad, t._requires_grad, t._shared = device, None, None, None

@@ -1,4 +1,4 @@
-"""Gradients that an earlier call left uncomputed: most calls drop them, so they wait until somebody reads them.
+"""Deferred gradients: unrealized gradients of earlier calls, computed only if they are read (most are dropped).
 
 A capture must not see how such a gradient is made, since a replay finds another one. So for the time of the capture the
 gradient is a buffer, which is filled when its memory is wanted.
@@ -20,14 +20,14 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Unread(Buffer):
-    """Memory that is computed at the first look at it; no recorder learns of that."""
+    """A buffer that is computed on first access, hidden from recorders."""
 
     __slots__ = ("_graph", "_source")
 
     def __init__(self, t: Tensor) -> None:
         super().__init__(t._device, t.numel(), t.dtype)
         self._graph: UOp | None = t.uop
-        self._source: Buffer | None = None  # whose memory this is
+        self._source: Buffer | None = None  # the computed buffer that owns the memory
 
     def allocate(self) -> Buffer:
         """Compute the value; its memory is this buffer's from then on."""
@@ -43,7 +43,7 @@ class Unread(Buffer):
 
 
 def _can_wait(t: Tensor) -> bool:
-    """Whether a value is one line of memory on one device, through which no gradient flows."""
+    """Return True if a value can be deferred: detached, on one device, with a static shape."""
     return t.uop.op is Ops.DETACH and "," not in t._device and not any(isinstance(s, UOp) for s in t.shape)
 
 
@@ -64,7 +64,7 @@ class SetAside:
                 self._entries.append((t, graph, unread))
 
     def end(self) -> None:
-        """What nobody has read is lazy again; what is a part of a lazy value by now is computed."""
+        """Make unread gradients lazy again; compute those that other lazy values now refer to."""
         entries, self._entries = self._entries, []
         left: list[weakref.ref[Any]] = []
         while entries:

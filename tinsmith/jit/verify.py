@@ -1,4 +1,4 @@
-"""``VERIFY=k``: a replay beside the uncaptured call, from the same state."""
+"""``VERIFY=k``: compare a replay with the uncaptured call from the same state."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -10,8 +10,8 @@ SEEN: Final = 1024  # elements that tell versions of one apart
 
 
 def version(a: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What tells versions of an array apart at a cost that its size has no part in: where it lies, and ``SEEN`` or more
-    elements spread over all of it, among them the first and the last."""
+    """Return a constant-cost fingerprint of an array: address, shape, strides, dtype, and ``SEEN`` or more elements
+    spread over it, including the first and the last."""
     flat = a.reshape(-1) if a.flags.c_contiguous else a.T.reshape(-1) if a.flags.f_contiguous else None
     if flat is None:  # every axis in steps
         step = max(1, int((a.size / SEEN) ** (1 / a.ndim)))

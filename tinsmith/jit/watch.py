@@ -1,4 +1,4 @@
-"""Which Python functions run during a capture, and which calls of theirs no replay can repeat: the clock, files, ..."""
+"""A profile hook for captures: records the Python functions that run, and unrepeatable calls (clock, files, ...)."""
 from __future__ import annotations
 
 import contextvars
@@ -30,7 +30,7 @@ _SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache", 
 
 
 def _of_a_device(frame: types.FrameType) -> bool:
-    """Whether a function of another package was called by a device of ours, which uses it to compute."""
+    """Return True if a function of another package was called by ``tinsmith.backend``, as part of computing."""
     found: types.FrameType | None = frame
     while found is not None:
         module = str(found.f_globals.get("__name__", ""))

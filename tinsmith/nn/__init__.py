@@ -1,7 +1,7 @@
-"""Layers, optimizers, and a model's state.
+"""Layers, optimizers, and model state.
 
-A layer is a plain object: tensors as attributes, and ``__call__``. Whatever holds tensors in attributes, lists or
-dicts is a model.
+A layer is a plain object with tensors as attributes and a ``__call__`` method. Any object that holds tensors in
+attributes, lists or dicts is a model; no base class is needed.
 """
 import sys
 

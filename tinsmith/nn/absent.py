@@ -1,4 +1,4 @@
-"""Layers of PyTorch's, and methods of its modules, that are plain Python or methods here: their errors say which."""
+"""PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
 from __future__ import annotations
 
 from types import ModuleType
@@ -100,7 +100,7 @@ MEMBERS: Final[dict[str, str]] = {
 
 
 def explain_members(module: ModuleType) -> None:
-    """Let the classes of a module say what does the work of PyTorch's methods that they do not have.
+    """Make missing PyTorch methods of a module's classes raise an error that names the replacement.
 
     >>> from tinsmith import nn
     >>> try:

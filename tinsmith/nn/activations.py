@@ -1,4 +1,4 @@
-"""Activations as layers, under PyTorch's names. Without options the method itself will do: ``Tensor.relu``."""
+"""Activation layers with PyTorch's names. Where a function is enough, use the method: ``Tensor.relu``."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from tinsmith.tensor.arguments import choice, flag, integer, number, size
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
-_SHOWN = {"neg_slope": "negative_slope", "axis": "dim"}  # the method's argument → the layer's
+_SHOWN = {"neg_slope": "negative_slope", "axis": "dim"}  # argument name of the method → of the layer
 
 
 class _Method(Layer):
-    """A method without options; what it returns is new, whatever ``inplace`` says."""
+    """A layer that calls one ``Tensor`` method. ``inplace`` is accepted and ignored: the result is a new tensor."""
 
     method: ClassVar[Callable[..., Tensor]]
 
@@ -178,7 +178,7 @@ class LogSoftmax(Softmax):
 
 
 class PReLU(Layer):
-    """``x`` where it is positive, else ``weight * x`` with a learned weight, one or one per channel (axis 1).
+    """Parametric ReLU: ``x`` where ``x > 0``, else ``weight * x``; one learned weight, or one per channel (axis 1).
 
     >>> from tinsmith import nn
     >>> nn.PReLU()(Tensor([-4., 2.])).tolist()

@@ -1,4 +1,4 @@
-"""Archives of files as tensors of bytes: tar and zip, read where they lie."""
+"""Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies."""
 from __future__ import annotations
 
 import io
@@ -19,10 +19,10 @@ Source = Tensor | str | os.PathLike[str]
 
 
 def as_bytes(op: str, source: Source) -> Tensor:
-    """A file, or a tensor of bytes, as a tensor of bytes.
+    """Return a file, or a 1-D uint8 tensor, as a 1-D uint8 tensor.
 
     Raises:
-        DTypeError: for a tensor of anything else.
+        DTypeError: for a tensor of another dtype or rank.
     """
     if not isinstance(source, Tensor):
         return Tensor(Path(source))
@@ -32,7 +32,7 @@ def as_bytes(op: str, source: Source) -> Tensor:
 
 
 class TensorIO(io.RawIOBase):
-    """A tensor of bytes as a file that can be read.
+    """A readable file object over a uint8 tensor.
 
     >>> TensorIO(Tensor(b"abcdef")).read(3)
     b'abc'
@@ -40,7 +40,7 @@ class TensorIO(io.RawIOBase):
 
     def __init__(self, t: Tensor) -> None:
         t = as_bytes("TensorIO", t)
-        self._bytes = values(t.uop) if on_disk(t._device) else t.numpy()  # a file's are mapped
+        self._bytes = values(t.uop) if on_disk(t._device) else t.numpy()  # a tensor of a file is memory-mapped
         self._at = 0
 
     def readable(self) -> bool:
@@ -51,7 +51,7 @@ class TensorIO(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         end = len(self._bytes) if size is None or size < 0 else min(self._at + size, len(self._bytes))
-        found = self._bytes[self._at : end].tobytes()  # no memory is taken for more than there is
+        found = self._bytes[self._at : end].tobytes()  # slicing clips: a damaged length allocates no more than the data
         self._at = max(self._at, end)
         return found
 
@@ -69,16 +69,16 @@ class TensorIO(io.RawIOBase):
 
 
 def tar_extract(fn: Source) -> dict[str, Tensor]:
-    """The files of a tar archive, compressed or not, as tensors of bytes by name.
+    """Return the files of a tar archive, compressed or not, as uint8 tensors by name.
 
     Raises:
-        FileFormatError: if it is none.
+        FileFormatError: if the file is not a tar archive.
     """
     t = as_bytes("tar_extract", fn)
     try:
         file = TensorIO(t)
         with tarfile.open(fileobj=cast(IO[bytes], file), mode="r:*") as archive:
-            plain = archive.fileobj is file  # a packed archive is read through its codec
+            plain = archive.fileobj is file  # a compressed archive is read through its codec
             out = {}
             for member in archive.getmembers():
                 if not member.isfile():
@@ -94,16 +94,16 @@ def tar_extract(fn: Source) -> dict[str, Tensor]:
 
 
 def zip_extract(fn: Source) -> dict[str, Tensor]:
-    """The files of a zip archive as tensors of bytes by name; what is stored as it is stays where it lies.
+    """Return the files of a zip archive as uint8 tensors by name. Uncompressed members are not copied.
 
     Raises:
-        FileFormatError: if it is none.
+        FileFormatError: if the file is not a zip archive.
     """
     t = as_bytes("zip_extract", fn)
     try:
         with zipfile.ZipFile(cast(IO[bytes], TensorIO(t))) as archive:
             return {info.filename: _member(t, archive, info) for info in archive.infolist() if not info.is_dir()}
-    except Exception as error:  # codecs and fields of a damaged archive fail in ways of their own
+    except Exception as error:  # a damaged archive raises many exception types
         raise FileFormatError("zip_extract", f"no zip archive that can be read: {error}", "a complete file") from None
 
 

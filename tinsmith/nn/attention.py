@@ -1,4 +1,4 @@
-"""Attention with several heads, and transformer layers of it."""
+"""Multi-head attention and transformer layers (Vaswani et al. 2017), with PyTorch's interface."""
 from __future__ import annotations
 
 import copy
@@ -19,17 +19,18 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {"relu": Tensor.rel
 
 
 class MultiheadAttention(Layer):
-    """Attention with several heads, parameters and masks as PyTorch's.
+    """Multi-head attention with PyTorch's parameters and masks.
 
-    A call takes ``query [L, N, E], key [S, N, kdim], value [S, N, vdim]`` (batch first if so made, or without a batch)
-    and returns ``(output, weights [N, L, S])``, weights the mean over heads. They cost nothing unless they are used.
+    A call takes ``query [L, N, E], key [S, N, kdim], value [S, N, vdim]`` (``[N, L, E]`` with ``batch_first``;
+    unbatched 2-D inputs are accepted) and returns ``(output, weights [N, L, S])``, where the weights are the mean over
+    heads. Evaluation is lazy: unused weights are not computed.
 
     Args:
-        dropout: of weights, in training.
-        kdim: width of keys; ``embed_dim`` unless given. ``vdim`` likewise.
-        batch_first: the batch is axis 0.
-        add_bias_kv: a learned key and value behind those of the call, seen by every query.
-        add_zero_attn: zeros for a key and a value there, likewise.
+        dropout: dropout probability of the attention weights, in training.
+        kdim: width of the keys; default ``embed_dim``. ``vdim``: width of the values, likewise.
+        batch_first: inputs and output have the batch as axis 0.
+        add_bias_kv: append a learned key and value, visible to every query.
+        add_zero_attn: append a key and a value of zeros, visible to every query.
 
     >>> from tinsmith import nn
     >>> x = Tensor.ones(2, 5, 8)
@@ -67,14 +68,14 @@ class MultiheadAttention(Layer):
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                  need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                  is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
-        """(output, weights) for ``query``.
+        """Return (output, weights) for ``query``.
 
         Args:
-            key_padding_mask: ``[N, S]``, True where a key is not to be seen (or a float that is added).
-            need_weights: False returns None for them.
-            attn_mask: ``[L, S]`` or ``[N * heads, L, S]``, likewise.
+            key_padding_mask: ``[N, S]``, True where a key is masked out (or a float that is added to the scores).
+            need_weights: False returns None instead of the weights.
+            attn_mask: ``[L, S]`` or ``[N * heads, L, S]``, with the same meaning.
             average_attn_weights: False returns the weights of each head, ``[N, heads, L, S]``.
-            is_causal: position i sees positions up to i, beside what masks say.
+            is_causal: position i attends only to positions up to i, in addition to the masks.
         """
         check_tensors("MultiheadAttention", [query, key, value])
         flat = query.ndim == 2
@@ -103,7 +104,7 @@ class MultiheadAttention(Layer):
         return out if self.batch_first else out.transpose(0, 1), weights
 
     def _projected(self, *inputs: Tensor) -> list[Tensor]:
-        """Queries, keys and values ``[N, heads, L, E / heads]``."""
+        """Return the projected queries, keys and values ``[N, heads, L, E / heads]``."""
         width = self.embed_dim
         weights = (self.in_proj_weight.split(width) if self.kdim == self.vdim == width else
                    (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight))
@@ -112,7 +113,7 @@ class MultiheadAttention(Layer):
         return [t.reshape(*t.shape[:2], self.num_heads, width // self.num_heads).transpose(1, 2) for t in whole]
 
     def _extended(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Keys or values ``[N, heads, S, E / heads]`` with the learned one and zeros behind them."""
+        """Append the learned key or value and the zeros to ``x [N, heads, S, E / heads]``, as configured."""
         n, heads, _, width = x.shape
         if bias is not None:
             x = x.cat(bias.reshape(1, heads, 1, width).expand(n, heads, 1, width).cast(x.dtype), dim=2)
@@ -120,7 +121,7 @@ class MultiheadAttention(Layer):
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, given: Tensor | None,
               is_causal: bool) -> Tensor | None:
-        """What is added to scores ``[N, heads, L, S]``: 0 where a key is seen, -inf where not."""
+        """Return the mask added to the scores ``[N, heads, L, S]``: 0 for a visible key, -inf for a masked one."""
         (n, heads, lines, _), columns = q.shape, k.shape[2]
         parts: list[Tensor] = []
         if is_causal:
@@ -145,7 +146,7 @@ class MultiheadAttention(Layer):
 
 
 class _Block(Layer):
-    """What encoder and decoder layers share: two linear layers, residuals, and where norms stand."""
+    """The common part of encoder and decoder layers: feed-forward network, residuals, pre- or post-norm."""
 
     def _made(self, op: str, d_model: int, dim_feedforward: int, dropout: float, activation: Activation,
               layer_norm_eps: float, norm_first: bool, bias: bool, norms: int) -> None:
@@ -168,7 +169,7 @@ class _Block(Layer):
 
 
 class TransformerEncoderLayer(_Block):
-    """Self-attention and two linear layers, each with a residual and a norm: ``[L, N, E] → [L, N, E]``.
+    """Encoder layer: self-attention and feed-forward, each with residual and norm; ``[L, N, E] → [L, N, E]``.
 
     >>> from tinsmith import nn
     >>> nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)(Tensor.ones(2, 5, 8)).shape
@@ -192,7 +193,7 @@ class TransformerEncoderLayer(_Block):
 
 
 class TransformerDecoderLayer(_Block):
-    """Self-attention, attention to ``memory``, and two linear layers, each with a residual and a norm.
+    """Decoder layer: self-attention, cross-attention to ``memory``, feed-forward; each with residual and norm.
 
     >>> from tinsmith import nn
     >>> nn.TransformerDecoderLayer(8, 2, dim_feedforward=16)(Tensor.ones(3, 2, 8), Tensor.ones(5, 2, 8)).shape
@@ -222,7 +223,7 @@ class TransformerDecoderLayer(_Block):
 
 
 class TransformerEncoder(Layer):
-    """Copies of a layer, one after the other, and a norm behind them if one is given.
+    """A stack of ``num_layers`` copies of an encoder layer, followed by an optional norm.
 
     >>> from tinsmith import nn
     >>> layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16)
@@ -242,7 +243,7 @@ class TransformerEncoder(Layer):
 
 
 class TransformerDecoder(Layer):
-    """Copies of a layer, one after the other, and a norm behind them if one is given.
+    """A stack of ``num_layers`` copies of a decoder layer, followed by an optional norm.
 
     >>> from tinsmith import nn
     >>> layer = nn.TransformerDecoderLayer(8, 2, dim_feedforward=16)

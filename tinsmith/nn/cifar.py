@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 small photographs to train on and 10,000 to test, from a folder or the network."""
+"""The CIFAR-10 data set: 50,000 training and 10,000 test images of 32×32 pixels, from a folder or the network."""
 from __future__ import annotations
 
 import os
@@ -20,14 +20,14 @@ HASH = "md5:c58f30108f718f92721af3b95e74349a"
 
 def cifar(device: str | None = None,
           data: str | os.PathLike[str] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tensors (training images ``[50000, 3, 32, 32]``, training labels, test images, test labels) of bytes.
+    """Return CIFAR-10 as uint8 tensors: training images ``[50000, 3, 32, 32]``, training labels, test images, labels.
 
     Args:
-        data: ``cifar-10-python.tar.gz`` or the folder that it is in; downloaded once unless given.
+        data: path of ``cifar-10-python.tar.gz`` or of its folder; default: download it once.
 
     Raises:
-        ArgumentError: if there is no such file, and no network.
-        FileFormatError: if the file is another.
+        ArgumentError: if the file does not exist, or cannot be downloaded.
+        FileFormatError: if the file is not the CIFAR-10 archive.
     """
     path = _archive(data)
     try:
@@ -55,7 +55,7 @@ def _archive(data: str | os.PathLike[str] | None) -> Path:
 
 
 def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images and labels of some batches."""
+    """Return the concatenated images and labels of the batch files ``names``."""
     images, labels = [], []
     for name in names:
         file = archive.extractfile(name)
@@ -67,7 +67,7 @@ def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any,
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """The batches are pickles of dicts with an array of bytes: nothing else that they name is made."""
+    """An unpickler restricted to dicts of NumPy arrays, which is all that the batch files contain."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.split(".")[0], name) not in (("numpy", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"),

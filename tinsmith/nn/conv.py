@@ -15,11 +15,11 @@ Ints = int | Sequence[int]
 
 
 class Conv2d(Layer):
-    """Convolution over two axes: ``[N, in, H, W] → [N, out, H', W']``, drawn as PyTorch draws it.
+    """2-D convolution: ``[N, in, H, W] → [N, out, H', W']``, initialized as in PyTorch.
 
     Args:
-        padding: around the input: a number, one per axis, (before, after) pairs from the last axis on, or "same".
-        padding_mode: what stands there: "zeros", "reflect", "replicate" or "circular".
+        padding: of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding_mode: the values of the padding: "zeros", "reflect", "replicate" or "circular".
 
     >>> from tinsmith import nn
     >>> nn.Conv2d(1, 4, 3, padding=1)(Tensor.ones(2, 1, 5, 5)).shape
@@ -82,7 +82,7 @@ class Conv2d(Layer):
 
 
 class Conv1d(Conv2d):
-    """Convolution over one axis: ``[N, in, L] → [N, out, L']``.
+    """1-D convolution: ``[N, in, L] → [N, out, L']``.
 
     >>> from tinsmith import nn
     >>> nn.Conv1d(2, 3, 3)(Tensor.ones(1, 2, 8)).shape
@@ -93,7 +93,7 @@ class Conv1d(Conv2d):
 
 
 class Conv3d(Conv2d):
-    """Convolution over three axes: ``[N, in, D, H, W] → [N, out, D', H', W']``.
+    """3-D convolution: ``[N, in, D, H, W] → [N, out, D', H', W']``.
 
     >>> from tinsmith import nn
     >>> nn.Conv3d(2, 3, 3, padding=1, padding_mode="replicate")(Tensor.ones(1, 2, 4, 4, 4)).shape
@@ -104,7 +104,7 @@ class Conv3d(Conv2d):
 
 
 class ConvTranspose2d(Conv2d):
-    """The transpose of a convolution, weight ``[in, out/groups, kH, kW]``.
+    """2-D transposed convolution, ``[N, in, H, W] → [N, out, H', W']``; weight ``[in, out/groups, kH, kW]``.
 
     >>> from tinsmith import nn
     >>> nn.ConvTranspose2d(2, 3, 2, stride=2)(Tensor.ones(1, 2, 4, 4)).shape
@@ -128,10 +128,10 @@ class ConvTranspose2d(Conv2d):
         return self.weight.shape[0], self.weight.shape[1] * self.groups
 
     def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The result for ``x``.
+        """Return the transposed convolution of ``x``.
 
         Args:
-            output_size: of its last axes, where a stride leaves several to choose from.
+            output_size: sizes of the spatial axes of the result; with a stride > 1 several are possible.
         """
         op = type(self).__name__
         check_tensors(op, [x])
@@ -151,12 +151,12 @@ class ConvTranspose2d(Conv2d):
 
 
 class ConvTranspose1d(ConvTranspose2d):
-    """The transpose of a convolution over one axis."""
+    """1-D transposed convolution: ``[N, in, L] → [N, out, L']``."""
 
     dims = 1
 
 
 class ConvTranspose3d(ConvTranspose2d):
-    """The transpose of a convolution over three axes."""
+    """3-D transposed convolution: ``[N, in, D, H, W] → [N, out, D', H', W']``."""
 
     dims = 3

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and texts from files or the network; if asked for, the small real digits of scikit-learn."""
+"""MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn."""
 from __future__ import annotations
 
 import gzip
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
           "t10k-labels-idx1-ubyte.gz")
-IDX = {  # servers, and hashes of the gzipped files
+IDX = {  # data set → (server URLs, file name → hash of the gzipped file)
     "mnist": (
         ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
         dict(zip(_NAMES, ("sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -33,7 +33,7 @@ IDX = {  # servers, and hashes of the gzipped files
         dict(zip(_NAMES, ("md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d", "md5:25c81989df183df01b3e8a0aad5dffbe",
                           "md5:bef4ecab320f06d8554ea6380940ec79", "md5:bb300cfdad3c16e7a12a480ee83cd310")))),
 }
-TEXTS = {  # servers, hash of the file, and the member of the zip file
+TEXTS = {  # name → (server URLs, hash of the file, member of the zip file or None)
     "text8": (("http://mattmahoney.net/dc/text8.zip", "https://data.deepai.org/text8.zip"),
               "sha256:a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", "text8"),
     "enwik8": (("http://mattmahoney.net/dc/enwik8.zip", "https://data.deepai.org/enwik8.zip"),
@@ -46,7 +46,7 @@ TEXTS = {  # servers, hash of the file, and the member of the zip file
 
 @dataclass(frozen=True)
 class Digits:
-    """Images ``[N, 1, 28, 28]`` and labels ``[N]`` (uint8), and where they come from."""
+    """Training and test images ``[N, 1, 28, 28]`` and labels ``[N]`` (uint8), with a description of their source."""
 
     train_images: Array
     train_labels: Array
@@ -57,21 +57,21 @@ class Digits:
 
 def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
           offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tensors (training images, training labels, test images, test labels); see ``load_digits``."""
+    """Return MNIST as tensors (training images, training labels, test images, test labels); see ``load_digits``."""
     return _tensors(load_digits(data, holdout, offline), device)
 
 
 def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
                   holdout: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tensors (training images, training labels, test images, test labels): pictures of clothes in MNIST's format.
+    """Return Fashion-MNIST as tensors: training images ``[N, 1, 28, 28]``, training labels, test images, test labels.
 
     Args:
-        data: the folder of the four IDX files; downloaded once unless given.
+        data: folder of the four IDX files; default: download them once.
         holdout: as in ``load_digits``.
 
     Raises:
-        ArgumentError: if there are no such files, and no network.
-        FileFormatError: if a file is no IDX file.
+        ArgumentError: if the files do not exist and cannot be downloaded.
+        FileFormatError: if a file is not an IDX file.
     """
     folder = _downloaded("fashion_mnist") if data is None else Path(data)
     if folder is None:
@@ -81,15 +81,15 @@ def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None
 
 
 def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Array:
-    """The bytes of a text, mapped: what ``nn.loader.Windows`` and ``Tensor`` take.
+    """Return a text data set as a memory-mapped uint8 array, for ``nn.loader.Windows`` or ``Tensor``.
 
     Args:
         name: ``"text8"`` (10⁸ lower-case letters and spaces of Wikipedia), ``"enwik8"`` (10⁸ bytes of it) or
             ``"tinyshakespeare"`` (1.1 MB).
-        data: a file to take instead; downloaded once unless given.
+        data: path of a local file to use; default: download the text once.
 
     Raises:
-        ArgumentError: for another name, and if there is no such file, and no network.
+        ArgumentError: for an unknown name, or if the file does not exist or cannot be downloaded.
     """
     if name not in TEXTS:
         raise ArgumentError("text", f"there is no text {name!r}", f"one of {', '.join(TEXTS)}, or data= with a file")
@@ -113,16 +113,16 @@ def _tensors(d: Digits, device: str | None) -> tuple[Tensor, Tensor, Tensor, Ten
 
 def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None,
                 offline: str | None = None) -> Digits:
-    """MNIST from the folder ``data``; without one the cached or downloaded MNIST.
+    """Return MNIST from the folder ``data``; default: the cached or downloaded files.
 
     Args:
-        holdout: how many training images to test on where there is no test split (10 % unless given).
-        offline: what to give where MNIST is not here and no server answers: ``"digits"``, the 1,797 that scikit-learn
-            ships. None: an error.
+        holdout: number of training images to hold out for testing if there is no test split (default 10 %).
+        offline: the substitute if MNIST is neither cached nor downloadable: ``"digits"``, the 1,797 digits of
+            scikit-learn. None: raise an error.
 
     Raises:
-        FileFormatError: if a file is no IDX file.
-        ArgumentError: if there are no digits at all, or ``holdout`` or ``offline`` does not fit.
+        FileFormatError: if a file is not an IDX file.
+        ArgumentError: if no data was found, or ``holdout`` or ``offline`` is invalid.
     """
     if offline not in (None, "digits"):
         raise ArgumentError("mnist", f"offline={offline!r} is no data set", 'offline="digits"')
@@ -139,10 +139,10 @@ def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None 
 
 
 def read_idx(path: Path) -> Array:
-    """The array in an IDX file of bytes, gzipped or not.
+    """Return the array in a uint8 IDX file, gzipped or not.
 
     Raises:
-        FileFormatError: if it is none or is cut short.
+        FileFormatError: if the file is not a uint8 IDX file or is truncated.
     """
     raw = path.read_bytes()
     try:
@@ -159,7 +159,7 @@ def read_idx(path: Path) -> Array:
 
 
 def _downloaded(data_set: str) -> Path | None:
-    """The folder with the four files of a data set, fetched if they are not there yet; None if they cannot be had."""
+    """Return the folder of a data set's four files, downloading missing ones; None if a download fails."""
     servers, files = IDX[data_set]
     try:
         for name, known_hash in files.items():
@@ -170,7 +170,7 @@ def _downloaded(data_set: str) -> Path | None:
 
 
 def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
-    """Images and labels of one split, or None if the folder does not have it."""
+    """Return (images, labels) of one split, or None if the folder does not have it."""
     found = []
     for part in (f"{name}-images-idx3-ubyte", f"{name}-labels-idx1-ubyte"):
         spellings = (part, f"{part}.gz", part.replace("-idx", ".idx"), part.replace("-idx", ".idx") + ".gz")
@@ -197,7 +197,7 @@ def _from_folder(folder: Path, holdout: int | None) -> Digits:
 
 
 def _held_out(images: Array, labels: Array, holdout: int | None, source: str) -> Digits:
-    """Take test images out of the only split, the same ones every time."""
+    """Split ``images`` into a training and a test set of ``holdout`` images, with a fixed seed."""
     total = len(labels)
     count = total // 10 if holdout is None else holdout
     if not 0 < count < total:
@@ -209,7 +209,7 @@ def _held_out(images: Array, labels: Array, holdout: int | None, source: str) ->
 
 
 def _offline(holdout: int | None) -> Digits:
-    """scikit-learn's 1,797 digits of 8×8 pixels, upsampled to 28×28."""
+    """Return the 1,797 8×8 digits of scikit-learn, upsampled to 28×28."""
     try:
         from sklearn.datasets import load_digits as sklearn_digits
     except ImportError:
@@ -223,7 +223,7 @@ def _offline(holdout: int | None) -> Digits:
 
 
 def upsample(images: Tensor, size: int) -> Tensor:
-    """Bilinear interpolation of ``[N, H, W]`` to ``size`` × ``size``: a product with a matrix of weights per axis.
+    """Resize ``[N, H, W]`` to ``[N, size, size]`` by bilinear interpolation, as one matmul per axis.
 
     >>> upsample(Tensor([[[0., 1.], [2., 3.]]]), 3).numpy().round(2).tolist()
     [[[0.0, 0.5, 1.0], [1.0, 1.5, 2.0], [2.0, 2.5, 3.0]]]
@@ -233,7 +233,7 @@ def upsample(images: Tensor, size: int) -> Tensor:
 
 
 def _weights(old: int, new: int) -> Array:
-    """How much each of ``old`` pixels counts in each of ``new``: pixel centres are matched, edges repeated."""
+    """Return interpolation weights ``[new, old]``: pixel centres are aligned, edges replicated."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     weights: Array = np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0)
     return weights.astype(np.float32)

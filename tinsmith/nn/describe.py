@@ -39,7 +39,7 @@ def arguments(**values: Any) -> str:
 
 
 def per_axis(value: Any, axes: int) -> tuple[Any, ...]:
-    """Return a setting of a window as a tuple of one value per axis."""
+    """Return a window setting (kernel size, stride, …) as a tuple with one value per axis."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
 
 
@@ -66,10 +66,10 @@ def _is_layer(value: Any) -> bool:
 
 
 def _parts(layer: Any, within: bool) -> Iterator[tuple[str, Any]]:
-    """Yield (path, layer or function) of what a layer holds in attributes, lists and dicts, in order.
+    """Yield (path, layer or function) for the attributes, list items and dict values of a layer, in order.
 
     Args:
-        within: yield the layers inside of those as well, each after the one that holds it.
+        within: also yield nested layers, each after its parent.
     """
     seen = {id(layer)}
 

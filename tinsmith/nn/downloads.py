@@ -1,4 +1,4 @@
-"""Files of data sets: downloaded once through ``pooch``, which checks hashes, and gone on with where that broke off."""
+"""Cached downloads of data set files through ``pooch``, with hash check and resume of interrupted transfers."""
 from __future__ import annotations
 
 import contextlib
@@ -17,38 +17,38 @@ from tinsmith.core.private import cache_dir, make_private
 
 T = TypeVar("T")
 
-ANSWER: Final = 3.0  # seconds in which some server must have answered
-SILENCE: Final = 30.0  # seconds after which a server that sends nothing is given up
-TRIES: Final = 4  # of one server, each from where the last one ended
-LARGE: Final = 1 << 20  # bytes from which on a terminal is shown a bar
-CHUNK: Final = 1 << 13  # what breaks off inside of one is asked for again
+ANSWER: Final = 3.0  # seconds until the first answer of any server
+SILENCE: Final = 30.0  # seconds without data after which a transfer is aborted
+TRIES: Final = 4  # attempts per server; each resumes the previous one
+LARGE: Final = 1 << 20  # bytes; larger downloads show a progress bar on a terminal
+CHUNK: Final = 1 << 13  # bytes per read; an interrupted chunk is requested again
 
 
 def place(folder: str) -> Path:
-    """Where the files of a data set are kept; see the setting ``CACHE_DIR``."""
+    """Return the folder of a data set's files, in ``datasets`` of the setting ``CACHE_DIR``."""
     return cache_dir() / "datasets" / folder
 
 
 def download(urls: str | Sequence[str], known_hash: str | None, name: str | None = None, folder: str = "files",
              progress: bool | None = None, unzip: str | None = None) -> Path:
-    """A file from the first of some servers that has the right one, kept among the data sets.
+    """Download a file from the first server that has it with the right hash, and return its cached path.
 
     Args:
-        urls: of the same file on one or more servers.
-        known_hash: ``"sha256:…"`` or ``"md5:…"`` of the file; None: whatever comes is right.
-        name: of the file; the end of the first URL unless given.
-        folder: of the data set.
+        urls: URLs of the file on one or more servers.
+        known_hash: ``"sha256:…"`` or ``"md5:…"`` of the file; None: no check.
+        name: name of the cached file; default: the last part of the first URL.
+        folder: name of the data set's folder.
         progress: show a bar; None: for large files, on a terminal.
-        unzip: the member of the zip file to give instead, unpacked.
+        unzip: a member of the zip file to extract and return instead.
 
     Raises:
-        OSError: if no server has it, or none answers within a few seconds.
+        OSError: if no server has the file, or none answers within a few seconds.
         ArgumentError: if ``pooch`` is not installed.
     """
     servers = [urls] if isinstance(urls, str) else list(urls)
     name, there = name or servers[0].rsplit("/", 1)[-1], place(folder)
     pooch = _library()
-    with contextlib.suppress(OSError):  # pooch says what is wrong
+    with contextlib.suppress(OSError):  # pooch reports the error
         make_private(cache_dir())
     transfer = _Transfer(there / f"{name}.part", progress)
 
@@ -60,7 +60,7 @@ def download(urls: str | Sequence[str], known_hash: str | None, name: str | None
                     found = pooch.retrieve(url, known_hash, name, there, downloader=transfer,
                                            processor=pooch.Unzip(members=[unzip]) if unzip else None)
                     return Path(found[0] if unzip else found)
-                except (OSError, ValueError) as error:  # of another hash, a ValueError
+                except (OSError, ValueError) as error:  # ValueError: wrong hash
                     log().info("%s: %s", url, error)
                     lost = getattr(error, "request", None) is not None and getattr(error, "response", None) is None
                     failed.append(f"{url}: {type(error).__name__ if lost else error}")
@@ -79,7 +79,7 @@ def _library() -> Any:
 
 @contextlib.contextmanager
 def _quiet(pooch: Any) -> Any:
-    """Only what goes wrong is worth a line on standard error."""
+    """Suppress pooch's messages below the level of warnings."""
     logger = pooch.get_logger()
     before = logger.level
     logger.setLevel("WARNING")
@@ -90,11 +90,11 @@ def _quiet(pooch: Any) -> Any:
 
 
 class _Transfer:
-    """pooch's downloader, with a memory: what came so far stays beside the file until it is whole.
+    """A pooch downloader that keeps partial data next to the file until it is complete, so that a retry resumes.
 
     Attributes:
-        answered: whether some server has.
-        stopped: whether nobody waits any more.
+        answered: set once a server has answered.
+        stopped: set once the caller no longer waits.
     """
 
     def __init__(self, part: Path, progress: bool | None) -> None:
@@ -120,7 +120,7 @@ class _Transfer:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with requests.get(url, stream=True, headers=headers, timeout=(ANSWER, SILENCE)) as reply:
             self.answered.set()
-            if reply.status_code == 416:  # there is nothing behind what came so far
+            if reply.status_code == 416:  # range not satisfiable: the partial file is complete or foreign
                 if reply.headers.get("content-range", "").endswith(f"/{have}"):
                     return
                 self.part.unlink()
@@ -152,7 +152,7 @@ class _Transfer:
 
 
 def _answered(work: Callable[[], T], transfer: _Transfer) -> T:
-    """What ``work`` gives, in a thread: looking a name up knows no time-out.
+    """Run ``work`` in a thread and return its result: a DNS lookup has no time-out of its own.
 
     Raises:
         OSError: if no server has answered in time.

@@ -1,8 +1,8 @@
-"""Blocks of numbers in the quantized types of GGML, taken back to float32 by operations on Tensors.
+"""Dequantization of GGML block formats to float32, as tensor operations.
 
-A block is a row of bytes: packed integers of a few bits, and the factors that they are multiplied with. What these
-functions give is a graph over the bytes, so a kernel that reads the numbers unpacks them itself. The package ``gguf``
-holds the tables of the IQ types, and the same arithmetic in NumPy, which the tests compare with.
+A block is a row of bytes with packed low-bit integers and their scale factors. The functions return a lazy graph over
+the bytes, so dequantization fuses into the kernel that reads the values. The package ``gguf`` provides the codebooks of
+the IQ formats, and a NumPy implementation that the tests compare with.
 """
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.weak import WeakTable
 from tinsmith.tensor.tensor import Tensor
 
-_FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice E2M1
+_FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the E2M1 values, by code
 _UNEVEN: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 class Kind(NamedTuple):
-    """A quantized type: numbers and bytes of a block, and the function from blocks ``[n, nbytes]`` to ``[n, size]``."""
+    """A block format: values and bytes per block, and the function from blocks ``[n, nbytes]`` to ``[n, size]``."""
 
     size: int
     nbytes: int
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 
 def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
-    """The fields of ``bits`` bits in bytes ``[n, k]``: of each ``group`` all lowest fields, then the next ones."""
+    """Unpack ``bits``-bit fields of bytes ``[n, k]``: per ``group`` of bytes the lowest fields first, then the next."""
     per = 8 // bits
     shifts = Tensor.arange(per, dtype=dtypes.uint8).reshape(1, 1, per, 1) * bits
     out: Tensor = (packed.reshape(packed.shape[0], -1, 1, group) >> shifts) & (2**bits - 1)
@@ -37,7 +37,7 @@ def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
 
 
 def _words(packed: Tensor, dtype: DType) -> Tensor:
-    """Bytes ``[n, k]`` as numbers of several bytes, put together by shifts, which costs less than memory."""
+    """Combine little-endian bytes ``[n, k]`` to ``dtype`` by shifts, which is cheaper than a bitcast through memory."""
     word = {2: dtypes.uint16, 4: dtypes.uint32}[dtype.itemsize]
     parts = packed.reshape(packed.shape[0], -1, dtype.itemsize).cast(word)
     out = parts[..., 0]
@@ -47,12 +47,12 @@ def _words(packed: Tensor, dtype: DType) -> Tensor:
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """The half-precision factor at a byte of each block, ``[n, 1]``."""
+    """Return the float16 value at byte ``at`` of each block as float32 ``[n, 1]``."""
     return _words(blocks[:, at : at + 2], dtypes.float16).float()
 
 
 def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """Values ``[n, size]`` times factors ``[n, parts]``, each of which is for as many of them; less the offsets."""
+    """Return values ``[n, size]`` times factors ``[n, parts]`` (``size / parts`` values each), minus the offsets."""
     n, parts = factors.shape
     out = factors.reshape(n, parts, 1) * values.float().reshape(n, parts, -1)
     out = out if offsets is None else out - offsets.reshape(n, parts, 1)
@@ -60,9 +60,9 @@ def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> T
 
 
 def _looked_up(table: Any, index: Tensor) -> Tensor:
-    """Rows of a table by their numbers, one after the other: ``[n, k]`` into a table of rows of m → ``[n, k·m]``.
+    """Gather codebook rows: indices ``[n, k]`` into a table with rows of m values → ``[n, k·m]``.
 
-    A row is looked up at once, as a word: its numbers are few different ones, so a few bits say which.
+    The table has few distinct values, so each row is packed into one 32-bit word of short codes: one gather per row.
     """
     values, codes = np.unique(np.asarray(table, np.float32), return_inverse=True)
     bits, width = (len(values) - 1).bit_length(), np.shape(table)[1]
@@ -74,7 +74,7 @@ def _looked_up(table: Any, index: Tensor) -> Tensor:
 
 
 def _chosen(table: Sequence[float], index: Tensor) -> Tensor:
-    """Numbers of a table of 2, 4, 8 or 16, by choices between two: from memory a vector gathers them one by one."""
+    """Look up a table of 2, 4, 8 or 16 values by a tree of selects, which vectorizes; a gather does not."""
     found: list[Any] = [float(v) for v in table]
     bit = 1
     while len(found) > 1:
@@ -126,9 +126,9 @@ def _q3_k(b: Tensor) -> Tensor:
 
 
 def _scales_of_k(b: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight factors and offsets ``[n, 8]`` of the types Q4_K and Q5_K, six bits each."""
+    """Return the eight 6-bit scales and offsets ``[n, 8]`` of Q4_K and Q5_K blocks, times their float16 factors."""
     n = b.shape[0]
-    first = Tensor.arange(2).reshape(1, 2, 1).eq(0)  # the first four are whole, the others' two high bits above them
+    first = Tensor.arange(2).reshape(1, 2, 1).eq(0)  # 4 complete; the others' high 2 bits lie above them
     low, high, rest = (b[:, at : at + 4].reshape(n, 1, 4) for at in (4, 8, 12))
     scales = first.where(low & 63, (rest & 15) | ((low >> 2) & 48))
     offsets = first.where(high & 63, (rest >> 4) | ((high >> 2) & 48))
@@ -151,10 +151,10 @@ def _q6_k(b: Tensor) -> Tensor:
 
 
 def _trits(packed: Tensor, count: int, group: int) -> Tensor:
-    """``count`` digits of base 3 in each byte, the first ones of all bytes of a group first."""
+    """Unpack ``count`` base-3 digits per byte; per ``group`` of bytes the first digits come first."""
     n = packed.shape[0]
     powers = Tensor([3**k for k in range(count)], dtype=dtypes.uint8).reshape(1, 1, count, 1)
-    left = packed.reshape(n, -1, 1, group) * powers  # the digits before are pushed out of the byte
+    left = packed.reshape(n, -1, 1, group) * powers  # multiplication mod 256 drops the leading digits
     return ((left.cast(dtypes.uint16) * 3) >> 8).reshape(n, -1)
 
 
@@ -189,7 +189,7 @@ def _iq4_xs(b: Tensor) -> Tensor:
 
 
 def _grid(kind: str) -> Any:
-    """The rows of numbers that a type's indices stand for."""
+    """Return the codebook of an IQ format from the package ``gguf``: one row of values per index."""
     package = importlib.import_module("gguf.quants")
     holder = getattr(package, {"IQ1_M": "IQ1_S"}.get(kind, kind))
     holder.init_grid()
@@ -197,12 +197,12 @@ def _grid(kind: str) -> Any:
 
 
 def _signs(bits: Tensor) -> Tensor:
-    """1 or -1 by the bits of bytes: ``[n, k]`` → ``[n, 8·k]``."""
+    """Map the bits of bytes to signs, 0 → 1 and 1 → -1: ``[n, k]`` → ``[n, 8·k]``."""
     return 1 - 2 * _fields(bits, 1, 1).float()
 
 
 def _even_signs(words: Tensor) -> Tensor:
-    """The signs of four times seven bits in words ``[n, k]``; the eighth makes the number of minus signs even."""
+    """Unpack four 7-bit sign groups per word ``[n, k]``; an eighth bit gives each group even parity."""
     n = words.shape[0]
     seven = ((words.reshape(n, -1, 1) >> (Tensor.arange(4, dtype=dtypes.uint32) * 7)) & 127).reshape(n, -1)
     return _signs(_with_parity(seven).cast(dtypes.uint8))
@@ -229,7 +229,7 @@ def _iq2_xs(b: Tensor) -> Tensor:
 
 
 def _joined(low: Tensor, high: Tensor) -> Tensor:
-    """Indices of eight low bits and some high ones."""
+    """Return 16-bit indices from their low bytes and their high bits."""
     return low.cast(dtypes.uint16) | (high.cast(dtypes.uint16) << 8)
 
 
@@ -261,7 +261,7 @@ def _iq1_s(b: Tensor) -> Tensor:
 
 def _iq1_m(b: Tensor) -> Tensor:
     n, words = b.shape[0], _words(b[:, 48:], dtypes.uint16)
-    top = [words[:, k : k + 1] >> 12 for k in range(4)]  # four bits of the factor stand in each word
+    top = [words[:, k : k + 1] >> 12 for k in range(4)]  # each word holds 4 bits of the float16 scale
     factor = (top[0] | (top[1] << 4) | (top[2] << 8) | (top[3] << 12)).bitcast(dtypes.float16).float()
     scales = ((words.reshape(n, 4, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7).reshape(n, 16)
     high = _fields(b[:, 32:48], 4, 1)
@@ -281,23 +281,23 @@ KINDS: Final = {
     "IQ3_S": Kind(256, 110, _iq3_s), "IQ4_NL": Kind(32, 18, _iq4_nl), "IQ4_XS": Kind(256, 136, _iq4_xs)}
 
 
-_packed: WeakTable[Tensor, tuple[Tensor, str]] = WeakTable()  # what quantized matrices are unpacked from
+_packed: WeakTable[Tensor, tuple[Tensor, str]] = WeakTable()  # dequantized matrix → (bytes, format)
 
 
 def matrix(packed: Tensor, kind: str, shape: tuple[int, ...]) -> Tensor:
-    """Blocks unpacked as a tensor of a shape; ``rows`` knows what it was made of."""
+    """Dequantize blocks to a lazy tensor of ``shape``, and record its source for ``rows``."""
     out = unpacked(packed, kind).reshape(*shape)
     _packed[out] = packed, kind
     return out
 
 
 def is_packed(weight: Tensor) -> bool:
-    """Whether a tensor is unpacked from quantized blocks wherever it is read: to realize it would take memory."""
+    """Return True if ``weight`` is dequantized by the kernels that read it; realizing it would take memory."""
     return weight in _packed
 
 
 def rows(weight: Tensor, index: Tensor) -> Tensor:
-    """``weight[index]``; of a quantized matrix's blocks only those of the rows that are asked for are unpacked.
+    """Return ``weight[index]``; of a quantized matrix only the blocks of the selected rows are dequantized.
 
     >>> rows(Tensor([[1., 2.], [3., 4.]]), Tensor([1])).tolist()
     [[3.0, 4.0]]
@@ -310,7 +310,7 @@ def rows(weight: Tensor, index: Tensor) -> Tensor:
 
 
 def unpacked(packed: Tensor, kind: str) -> Tensor:
-    """The float32 values of blocks that lie one after the other, a graph over the bytes ``packed``.
+    """Dequantize consecutive blocks in the bytes ``packed`` to float32, as a lazy graph.
 
     >>> block = Tensor(np.array([0, 60, 0x10, *[0] * 15], np.uint8))  # a factor of 1, and 32 times four bits
     >>> unpacked(block, "Q4_0")[:2].tolist(), unpacked(block, "Q4_0")[16].item()

@@ -1,4 +1,4 @@
-"""GGUF files: metadata and weights of language models; the package ``gguf`` reads the header."""
+"""GGUF files (metadata and weights of language models). The package ``gguf`` parses the header."""
 from __future__ import annotations
 
 import importlib
@@ -19,17 +19,17 @@ _PLAIN = {"F64": dtypes.float64, "F32": dtypes.float32, "F16": dtypes.float16, "
 
 def gguf_load(fn: str | os.PathLike[str] | Tensor,
               device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(metadata, tensors by name) of a GGUF file.
+    """Return (metadata, tensors by name) of a GGUF file.
 
-    Plain numbers stay in the file until they are used. Quantized blocks are copied to the device as they are, and each
-    kernel that reads such a tensor unpacks them: it stays small, until ``realize`` makes float32 numbers of it.
+    Unquantized tensors are mapped and copied when first used. Quantized blocks are copied to the device unchanged, and
+    each kernel that reads such a tensor dequantizes them; ``realize`` would expand the tensor to float32.
 
     Raises:
         ArgumentError: if the package ``gguf`` is not installed.
-        FileFormatError: if the file is none, is cut short, or holds a type that Tinsmith has not.
+        FileFormatError: if the file is not GGUF, is truncated, or has a type that Tinsmith does not support.
     """
     try:
-        package = importlib.import_module("gguf")  # at its first use: it is optional
+        package = importlib.import_module("gguf")  # imported on first use: it is optional
     except ImportError:
         raise ArgumentError("gguf_load", "the package gguf is not installed", "pip install 'tinsmith[gguf]'") from None
     path = str(fn.device).partition(":")[2] if isinstance(fn, Tensor) else os.fspath(fn)
@@ -51,7 +51,7 @@ def gguf_load(fn: str | os.PathLike[str] | Tensor,
 def _reader(package: Any, path: str) -> Any:
     class Reader(package.GGUFReader):  # type: ignore[misc]
         def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **options: Any) -> Any:
-            """What lies at an offset; the package would take less at the end of the file, again and again."""
+            """Read ``count`` values at an offset; raise if the file ends before, where the package returns fewer."""
             found = super()._get(offset, dtype, count, *more, **options)
             if len(found) < count:
                 raise ValueError(f"{count} numbers at byte {offset} go beyond the file's end")
@@ -61,7 +61,7 @@ def _reader(package: Any, path: str) -> Any:
 
 
 def _tensor(file: Tensor, t: Any, device: str | None, packed: list[Tensor]) -> Tensor:
-    """A tensor of the file; the bytes of a quantized one are put into ``packed``."""
+    """Return one tensor of the file; append the bytes of a quantized one to ``packed``."""
     shape, kind, start = tuple(int(n) for n in reversed(t.shape)), t.tensor_type.name, int(t.data_offset)
     plain = _PLAIN.get(kind)
     if plain is None and kind not in KINDS:

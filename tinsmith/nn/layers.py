@@ -1,4 +1,4 @@
-"""Linear, Embedding, the kinds of dropout, and what puts layers together."""
+"""Linear, Embedding, Sequential, Flatten, Upsample and dropout layers."""
 from __future__ import annotations
 
 import math
@@ -12,7 +12,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Linear(Layer):
-    """``x @ weight.T + bias`` with weight ``[out, in]``, drawn as PyTorch draws it.
+    """``x @ weight.T + bias``: ``[…, in] → […, out]``, weight ``[out, in]``, initialized as in PyTorch.
 
     >>> from tinsmith import nn
     >>> nn.Linear(3, 4)(Tensor.ones(2, 3)).shape
@@ -36,10 +36,10 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """A row of ``weight`` for each index.
+    """Look up a row of ``weight`` for each index: integers ``[…] → […, width]``.
 
     Args:
-        padding_idx: an index (from the end if negative) whose row begins as zeros and gets no gradient.
+        padding_idx: an index (negative: from the end) whose row is initialized with zeros and gets no gradient.
 
     >>> from tinsmith import nn
     >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
@@ -67,7 +67,7 @@ class Embedding(Layer):
 
 
 class Sequential(Layer, list[Callable[[Tensor], Tensor]]):
-    """Layers called one after the other: a list of them, so that ``seq[0]``, ``len`` and ``append`` are a list's.
+    """A list of layers that are called in order. ``seq[0]``, ``len`` and ``append`` are those of ``list``.
 
     >>> from tinsmith import nn
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
@@ -84,14 +84,14 @@ class Sequential(Layer, list[Callable[[Tensor], Tensor]]):
 
 
 class Identity(Layer):
-    """What is given."""
+    """The identity function: returns its argument."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
 
 class Flatten(Layer):
-    """``x.flatten(start_dim, end_dim)`` as a layer: all axes but the first unless told otherwise.
+    """``x.flatten(start_dim, end_dim)`` as a layer; default: all axes but the first.
 
     >>> from tinsmith import nn
     >>> nn.Flatten()(Tensor.ones(2, 3, 4)).shape
@@ -111,7 +111,7 @@ class Flatten(Layer):
 
 
 class Upsample(Layer):
-    """The axes behind the first two grown to ``size``, or ``scale_factor`` times as long: ``x.interpolate`` as a layer.
+    """``x.interpolate`` as a layer: resizes the axes after the first two to ``size``, or by ``scale_factor``.
 
     >>> from tinsmith import nn
     >>> nn.Upsample(scale_factor=2)(Tensor([[[1., 2.]]])).tolist()
@@ -144,7 +144,7 @@ class Upsample(Layer):
 
 
 class Dropout(Layer):
-    """``x.dropout(p)`` as a layer; what it returns is new, whatever ``inplace`` says."""
+    """``x.dropout(p)`` as a layer. ``inplace`` is accepted and ignored: the result is a new tensor."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         self.p = number(type(self).__name__, "p", p, 0, 1)
@@ -159,7 +159,7 @@ class Dropout(Layer):
 
 
 class Dropout1d(Dropout):
-    """Whole channels zeroed: each ``[L]`` of ``[N, C, L]``; also as ``Dropout2d``, ``Dropout3d``.
+    """Channel dropout: zeroes each channel of ``[N, C, …]`` with probability ``p``; also ``Dropout2d``, ``Dropout3d``.
 
     >>> from tinsmith import nn
     >>> with Tensor.train():
@@ -179,7 +179,7 @@ Dropout2d = Dropout3d = Dropout1d
 
 
 class AlphaDropout(Dropout):
-    """Elements set to SELU's limit with probability ``p``, scaled so that mean 0 and variance 1 stay what they are.
+    """Dropout for SELU networks: dropped elements take SELU's lower limit; mean 0 and variance 1 are preserved.
 
     >>> from tinsmith import nn
     >>> nn.AlphaDropout(0.5)(Tensor([1.])).tolist()
@@ -190,7 +190,7 @@ class AlphaDropout(Dropout):
         check_tensors("AlphaDropout", [x])
         if not Tensor.training or self.p in (0, 1):
             return x.dropout(self.p)
-        limit = -1.7580993408473766  # of selu towards minus infinity
+        limit = -1.7580993408473766  # of SELU at minus infinity
         kept = Tensor.ones(*x.shape, device=x.device).dropout(self.p) != 0
         scale = ((1 - self.p) * (1 + self.p * limit**2)) ** -0.5
         out: Tensor = kept.where(x, limit) * scale - limit * scale * self.p

@@ -1,4 +1,4 @@
-"""Batches: a ``DataLoader`` over arrays, mapped files and sequences; its workers load while the device computes."""
+"""``DataLoader``: batches of arrays, mapped files and sequences, loaded by workers while the device computes."""
 from __future__ import annotations
 
 import importlib
@@ -33,8 +33,8 @@ Load = Callable[[Sequence[int]], Any]
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """A batch of samples: arrays and numbers are stacked along a new first axis, inside tuples, lists and dicts; the
-    rest becomes a list.
+    """Combine samples to a batch: arrays and numbers are stacked along a new first axis, also inside tuples, lists and
+    dicts; other values become a list.
 
     >>> collate([(1, "a"), (2, "b")])
     (array([1, 2], dtype=int32), ['a', 'b'])
@@ -68,19 +68,19 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 class Windows(Sequence[Any]):
-    """Every ``length`` elements in a row of a long array, with those one further on: a text, and what comes next.
+    """Windows of ``length`` consecutive elements of a 1-D array, each with its targets: the window shifted by one.
 
     >>> w = Windows(np.arange(6), 2)
     >>> len(w), w[1]
     (4, (array([1, 2]), array([2, 3])))
 
     Args:
-        data: a line of tokens: an array, a mapped one (``np.memmap``, ``np.load(path, mmap_mode="r")``), or
+        data: a 1-D array of tokens, possibly mapped (``np.memmap``, ``np.load(path, mmap_mode="r")``), or
             ``Tensor(path)``.
-        stride: from where one window begins to where the next one does.
+        stride: elements between the starts of consecutive windows.
 
     Raises:
-        ShapeError: if it is no line, or shorter than a window.
+        ShapeError: if ``data`` is not 1-D, or shorter than a window and its target.
     """
 
     def __init__(self, data: Any, length: int, stride: int = 1) -> None:
@@ -100,14 +100,14 @@ class Windows(Sequence[Any]):
 
 
 class _Rows:
-    """Rows of a tensor, picked where it lies."""
+    """Rows of a tensor, gathered later on the tensor's device."""
 
     def __init__(self, column: Tensor, indices: Array) -> None:
         self.column, self.indices = column, indices
 
 
 class _Columns:
-    """Arrays with one row per sample: a batch of them is one look-up in each."""
+    """A data set of arrays with one row per sample; a batch is one gather per array."""
 
     def __init__(self, tree: Any) -> None:
         self.leaves: list[Any] = []
@@ -138,14 +138,14 @@ def _is_column(data: Any) -> bool:
 
 
 def _are_columns(data: Any) -> bool:
-    """Whether ``data`` is an array, or a tuple or dict of arrays: a list is one of samples."""
+    """Return True if ``data`` is an array, or a tuple or dict of arrays. (A list is a list of samples.)"""
     if isinstance(data, dict):
         return bool(data) and all(map(_is_column, data.values()))
     return _is_column(data) or (isinstance(data, tuple) and bool(data) and all(map(_is_column, data)))
 
 
 class _Task(NamedTuple):
-    """What loads a batch, wherever it runs."""
+    """A picklable function that loads the batch of given sample indices, in any thread or process."""
 
     dataset: Any
     collate: Callable[[Sequence[Any]], Any] | None
@@ -166,12 +166,12 @@ class _Task(NamedTuple):
     def _joined(self, samples: Any) -> Any:
         if self.collate is None:
             return collate(samples)
-        made = self.collate(samples)  # its arrays may be used again for the next batch
+        made = self.collate(samples)  # copied: ``collate_fn`` may reuse its arrays for the next batch
         return rebuilt(made, lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
 
 
 class _Threads(Executor):
-    """Daemon threads: a sample that hangs keeps nobody from leaving."""
+    """An executor of daemon threads: a sample that hangs does not block the interpreter's exit."""
 
     def __init__(self, count: int) -> None:
         self.tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -199,11 +199,11 @@ class _Threads(Executor):
             self.tasks.put(None)
 
 
-_here: list[_Task] = []  # in a worker process: what it loads with
+_here: list[_Task] = []  # in a worker process: its task
 
 
 def _start(task: _Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes of a terminal: the first one says so
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes; only the parent reports it
     _here[:] = [task]
 
 
@@ -212,7 +212,7 @@ def _load_here(indices: Sequence[int]) -> Any:
 
 
 class _Placed:
-    """A batch's array in the memory of its device."""
+    """A batch array in device memory."""
 
     def __init__(self, buffer: Buffer, shape: tuple[int, ...]) -> None:
         self.buffer, self.shape = buffer, shape
@@ -230,8 +230,8 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 def _place(array: Array, device: str) -> Any:
-    """An array in a device's memory. It belongs to the batch alone, so where the host computes, its memory is the
-    tensor's; a copy to another device needs neither the graph nor the thread that computes."""
+    """Place an array in device memory, on the worker's thread. On a host device the array's memory is used without a
+    copy, since only the batch refers to it; for other devices it is copied without building a graph."""
     opened = None if "," in device else Device[device]
     if array.size == 0 or array.ndim == 0 or array.dtype.kind == "b" or opened is None or not opened.has_programs:
         return array
@@ -243,7 +243,7 @@ def _place(array: Array, device: str) -> Any:
 
 
 class DataLoader:
-    """Batches of a data set, as tensors on a device.
+    """An iterable over the batches of a data set, as tensors on a device.
 
     >>> from tinsmith import nn
     >>> x, y = np.arange(10).reshape(5, 2), np.arange(5)
@@ -251,26 +251,26 @@ class DataLoader:
     [((2, 2), [0, 1]), ((2, 2), [2, 3]), ((1, 2), [4])]
 
     Args:
-        dataset: an array, or a tuple or dict of arrays with a row per sample: NumPy's (also mapped files), tensors
-            (also ``Tensor(path)``), other libraries'. Or any sequence of samples: ``len`` and ``dataset[i]`` (and
-            ``__getitems__(indices)`` for several at once, if it has that).
-        batch_size: samples in a batch; the last one may be smaller.
-        shuffle: a new order in every epoch, drawn from the random stream (``Tensor.manual_seed``) when an epoch begins.
-        drop_last: leave out a last batch that is smaller.
-        collate_fn: makes a batch of a list of samples, instead of ``nn.loader.collate``. Arrays in it become tensors.
-        num_workers: threads, or processes, that load ahead, and copy to the device; 0 loads when a batch is asked for.
-        prefetch_factor: how many batches a worker may be ahead.
-        processes: workers are processes, for samples that are work for Python; data set and samples are pickled.
-        device: where batches go; None: the default device. Rows of a tensor stay where the tensor is.
-        seed: shuffle by this seed and ``epoch`` alone.
-        progress: True, or a text, to show a bar (``tqdm``).
+        dataset: an array, or a tuple or dict of arrays, with one row per sample: NumPy arrays (also mapped files),
+            tensors (also ``Tensor(path)``), DLPack objects. Or a sequence of samples with ``len`` and ``dataset[i]``
+            (and optionally ``__getitems__(indices)`` for several at once).
+        batch_size: samples per batch; the last batch may be smaller.
+        shuffle: use a new random order per epoch, drawn from ``Tensor.manual_seed``'s stream when the epoch begins.
+        drop_last: skip an incomplete last batch.
+        collate_fn: list of samples → batch (default ``nn.loader.collate``); its arrays become tensors.
+        num_workers: threads or processes that prefetch batches; 0: load each batch when it is requested.
+        prefetch_factor: batches that each worker may load ahead.
+        processes: use processes, for samples that are computed in Python; data set and samples are pickled.
+        device: device of the batches; None: the default. Rows of a tensor stay on the tensor's device.
+        seed: shuffle by this seed and ``epoch`` only.
+        progress: True, or a label, to show a progress bar (``tqdm``).
 
     Attributes:
-        epoch: how many epochs have begun. With ``seed``, set it to go on where a run ended.
+        epoch: number of epochs begun. With ``seed``, set it to resume a run.
 
     Raises:
-        ArgumentError: for what is no data set, and sizes that make no sense.
-        ShapeError: if columns differ in length.
+        ArgumentError: for an invalid data set or size.
+        ShapeError: if the arrays differ in length.
     """
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, *, drop_last: bool = False,
@@ -294,7 +294,7 @@ class DataLoader:
         self.task = _Task(dataset, collate_fn)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches per epoch."""
         count = len(self.dataset)
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
@@ -307,7 +307,7 @@ class DataLoader:
         return iter(shown)
 
     def _order(self) -> Array:
-        """The samples of the next epoch, batch by batch."""
+        """Return the sample indices of the next epoch, in order, and advance ``epoch``."""
         count = len(self.dataset)
         if not self.shuffle:
             order = np.arange(count)
@@ -335,7 +335,7 @@ class DataLoader:
                 for part in itertools.islice(parts, 1):
                     ahead.append(self._submitted(workers, part, device))
                 yield self._as_tensors(self._placed(batch, device), device)
-        finally:  # an error, Ctrl-C, or the end of a loop that was left
+        finally:  # also after an error, Ctrl-C, or a ``break`` in the caller's loop
             for future in ahead:
                 future.cancel()
             workers.shutdown(wait=False, cancel_futures=True)

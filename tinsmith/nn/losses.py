@@ -1,4 +1,4 @@
-"""Losses as layers, under PyTorch's names: called with predictions and targets."""
+"""Loss layers with PyTorch's names, called with (predictions, targets)."""
 from __future__ import annotations
 
 from tinsmith.core.errors import DTypeError
@@ -9,7 +9,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class _Loss(Layer):
-    """A distance between predictions and targets; ``reduction`` is "mean", "sum" or "none"."""
+    """The base of the losses; ``reduction`` is "mean", "sum" or "none"."""
 
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = choice(type(self).__name__, "reduction", reduction, ("mean", "sum", "none"))
@@ -70,7 +70,7 @@ class HuberLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """``x.binary_crossentropy(target)`` of probabilities as a layer; ``weight`` is of each element."""
+    """``x.binary_crossentropy(target)`` of probabilities as a layer; ``weight`` scales each element's loss."""
 
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -81,7 +81,7 @@ class BCELoss(_Loss):
 
 
 class BCEWithLogitsLoss(BCELoss):
-    """``x.binary_crossentropy_logits(target, pos_weight)`` as a layer; ``weight`` is of each element."""
+    """``x.binary_crossentropy_logits(target, pos_weight)`` as a layer; ``weight`` scales each element's loss."""
 
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean",
                  pos_weight: Tensor | None = None) -> None:
@@ -93,7 +93,7 @@ class BCEWithLogitsLoss(BCELoss):
 
 
 class NLLLoss(_Loss):
-    """Minus the log-probability of the labelled class: ``x.nll_loss(target, weight)`` as a layer."""
+    """Negative log-likelihood of the target class: ``x.nll_loss(target, weight)`` as a layer."""
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -108,8 +108,8 @@ class CrossEntropyLoss(NLLLoss):
     """Cross entropy of logits ``[N, classes, …]`` with class indices ``[N, …]``, or with probabilities.
 
     Args:
-        weight: of each class; the mean over class indices divides by the sum of the labels' weights.
-        ignore_index: labels that count nothing.
+        weight: one factor per class; with class indices, "mean" divides by the sum of the targets' weights.
+        ignore_index: target value that contributes neither to the loss nor to the mean.
 
     >>> from tinsmith import nn
     >>> round(nn.CrossEntropyLoss()(Tensor([[0., 0.], [9., 0.]]), Tensor([1, -100])).item(), 4)

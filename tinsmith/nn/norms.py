@@ -1,4 +1,4 @@
-"""Normalization layers."""
+"""Normalization layers: batch, layer, group, instance and RMS normalization."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def _filled(shape: int | tuple[int, ...], value: float, requires_grad: bool | None = None) -> Tensor:
-    """Memory of its own: equal constants would be one node, and one parameter to the gradient."""
+    """Return a constant tensor with its own buffer: equal lazy constants would be one node and one parameter."""
     return Tensor(np.full(shape, value, dtypes.default_float.numpy), requires_grad=requires_grad)
 
 
 class _Running(Layer):
-    """Running mean and variance of channels, which training moves."""
+    """The running mean and variance of each channel, updated in training."""
 
     momentum: float | None
     num_features: int
@@ -40,7 +40,7 @@ class _Running(Layer):
         self.running_var = _filled(self.num_features, 1, False)
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Move the running statistics by those of ``count`` values each; the running variance is the unbiased one."""
+        """Update the running statistics from statistics over ``count`` values; the running variance is unbiased."""
         mean, variance = (t.reshape(-1, self.num_features) for t in (mean, variance * (count / max(count - 1, 1))))
         newest = self.momentum if self.momentum is not None else 1 / (self.num_batches_tracked + 1).float()
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
@@ -50,15 +50,15 @@ class _Running(Layer):
 
 
 class BatchNorm(_Running):
-    """Each channel (axis 1) normalized over the batch and all positions; running statistics outside training.
+    """Batch normalization of each channel (axis 1) of ``[N, C, …]``; uses running statistics outside training.
 
     Args:
         affine: learn a scale and a shift per channel.
         track_running_stats: keep running mean and variance, updated by each call in training.
-        momentum: weight of the newest batch in them; None weighs all batches alike.
-        synced: normalize over the batch on all devices. False: each device normalizes its part of the batch over that
-            part alone, and the running statistics are the means over devices.
-        bias: False leaves out the shift.
+        momentum: weight of the latest batch in the running statistics; None: the mean of all batches.
+        synced: compute the statistics over the batch of all devices. False: each device uses its shard alone, and the
+            running statistics are means over devices.
+        bias: False: no shift.
 
     >>> from tinsmith import nn
     >>> layer = nn.BatchNorm(2)
@@ -90,7 +90,7 @@ class BatchNorm(_Running):
             note_mode("BatchNorm", Tensor.training)
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
-        if 0 in x.shape:  # no statistics, and none to keep
+        if 0 in x.shape:  # an empty batch has no statistics
             if self.track_running_stats:
                 self.num_batches_tracked.assign(self.num_batches_tracked + 1)
             zeros = Tensor.zeros(self.num_features, dtype=x.dtype, device=x.device, requires_grad=False)
@@ -111,7 +111,7 @@ class BatchNorm(_Running):
         return out.reshape(x.shape) if groups > 1 else out
 
     def _groups(self, x: Tensor) -> int:
-        """The number of devices that the batch is spread over."""
+        """Return the number of devices that the batch is sharded over."""
         devices = x.device
         if isinstance(devices, str) or x.shard_axis != 0:
             return 1
@@ -125,7 +125,7 @@ BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class LayerNorm(Layer):
-    """The last axes normalized, then scaled and shifted.
+    """Layer normalization over the last axes (``normalized_shape``), then scale and shift.
 
     >>> from tinsmith import nn
     >>> nn.LayerNorm(4)(Tensor.ones(2, 4)).tolist()[0]
@@ -156,7 +156,7 @@ class LayerNorm(Layer):
 
 
 class LayerNorm2d(LayerNorm):
-    """``LayerNorm`` over the channels of ``[N, C, H, W]``."""
+    """``LayerNorm`` over the channel axis of ``[N, C, H, W]``."""
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("LayerNorm2d", [x])
@@ -166,7 +166,7 @@ class LayerNorm2d(LayerNorm):
 
 
 class GroupNorm(Layer):
-    """Groups of channels normalized together with all positions, then each channel scaled and shifted.
+    """Group normalization of ``[N, C, …]``: statistics per sample and group of channels, scale and shift per channel.
 
     >>> from tinsmith import nn
     >>> nn.GroupNorm(2, 4)(Tensor.ones(1, 4, 3)).shape
@@ -201,13 +201,13 @@ class GroupNorm(Layer):
 
 
 class InstanceNorm(_Running, GroupNorm):
-    """Each channel of each sample normalized over its positions.
+    """Instance normalization of ``[N, C, …]``: statistics per sample and channel.
 
     Args:
         affine: learn a scale and a shift per channel.
         track_running_stats: keep running mean and variance, which are used outside training.
-        momentum: weight of the newest batch in them.
-        bias: False leaves out the shift.
+        momentum: weight of the latest batch in the running statistics.
+        bias: False: no shift.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = False,
@@ -237,7 +237,7 @@ class InstanceNorm(_Running, GroupNorm):
 
 
 class InstanceNorm1d(InstanceNorm):
-    """``InstanceNorm`` as PyTorch names it: without scale and shift unless asked for.
+    """``InstanceNorm`` with PyTorch's name and default: no scale and shift unless ``affine=True``.
 
     >>> from tinsmith import nn
     >>> nn.InstanceNorm1d(2)(Tensor([[[1., 3.], [5., 5.]]])).numpy().round(2).tolist()
@@ -253,7 +253,7 @@ InstanceNorm2d = InstanceNorm3d = InstanceNorm1d
 
 
 class RMSNorm(Layer):
-    """The last axes divided by their root mean square, then scaled.
+    """RMS normalization: the last axes (``dim``) divided by their root mean square, then scaled.
 
     >>> from tinsmith import nn
     >>> nn.RMSNorm(2)(Tensor([[3., 3.]])).numpy().round(3).tolist()

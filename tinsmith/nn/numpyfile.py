@@ -1,4 +1,4 @@
-"""NumPy's files of arrays: ``.npy`` and ``.npz``. Objects, which NumPy pickles, are refused."""
+"""NumPy array files, ``.npy`` and ``.npz``. Object arrays, which need pickle, are rejected."""
 from __future__ import annotations
 
 import io
@@ -14,12 +14,12 @@ from tinsmith.core.errors import FileFormatError
 from tinsmith.nn.archives import Source, as_bytes, zip_extract
 from tinsmith.tensor.tensor import Tensor
 
-_LONGEST = 1 << 16  # bytes of a header
+_LONGEST = 1 << 16  # bytes: maximum size of a header
 
 
 def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
-    """The array of a ``.npy`` file, or the arrays of a ``.npz`` file by name. A file is mapped; what is stored as it is
-    stays there until it is used.
+    """Return the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name. The file is mapped; uncompressed
+    arrays are copied when first used.
 
     >>> import tempfile, os.path
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +29,7 @@ def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
     [0, 1, 2]
 
     Raises:
-        FileFormatError: for a file of another kind, a damaged one, or arrays that are no numbers.
+        FileFormatError: for another kind of file, a damaged one, or non-numeric arrays.
     """
     file = as_bytes("numpy_load", fn)
     if file[:2].numpy().tobytes() != b"PK":
@@ -38,7 +38,7 @@ def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
 
 
 def numpy_save(tensors: Tensor | Mapping[str, Tensor], fn: str | os.PathLike[str]) -> None:
-    """Write one tensor to a ``.npy`` file, or tensors by name to a ``.npz`` file, which stay as they are.
+    """Write one tensor to a ``.npy`` file, or tensors by name to an uncompressed ``.npz`` file.
 
     >>> import tempfile, os.path
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def _array(file: Tensor, what: str) -> Tensor:
         shape, transposed, kind = read(head)
         dtypes.from_numpy(kind.newbyteorder("="))
         count = math.prod(shape)
-    except Exception as error:  # the header is Python's text, which can be wrong in many ways
+    except Exception as error:  # the header is a Python literal: damage raises many types
         raise FileFormatError("numpy_load", f"{what} holds no array of numbers: {error!r:.200}",
                               "np.save(path, array)") from None
     start, end = head.tell(), head.tell() + count * kind.itemsize
@@ -73,13 +73,13 @@ def _array(file: Tensor, what: str) -> Tensor:
         raise FileFormatError("numpy_load", f"{what} has no {shape} elements of {kind}", "a complete file")
     try:
         return _tensor(file[start:end], shape[::-1] if transposed else shape, kind, transposed)
-    except (ValueError, OverflowError) as error:  # a size that no array has, beside an axis of size 0
+    except (ValueError, OverflowError) as error:  # an axis of size 0 with another too large for an array
         raise FileFormatError("numpy_load", f"{what} is of shape {shape}: {error}", "a smaller shape") from None
 
 
 def _tensor(block: Tensor, shape: tuple[int, ...], kind: np.dtype[np.generic], transposed: bool) -> Tensor:
     dtype = dtypes.from_numpy(kind.newbyteorder("="))
-    if len(block) and kind.isnative and kind.kind != "b":  # a byte of a bool may be other than 0 and 1
+    if len(block) and kind.isnative and kind.kind != "b":  # bool bytes may differ from 0 and 1
         out = block.bitcast(dtype).reshape(shape).to(None)
     else:
         out = Tensor(np.frombuffer(block.numpy().tobytes(), kind).reshape(shape), requires_grad=False)

@@ -1,7 +1,7 @@
-"""Pickles of plain data, read without running what they name: a small stack machine over ``pickletools``' opcodes.
+"""A safe unpickler for plain data: a stack machine over the opcodes of ``pickletools`` that runs no code of the file.
 
-``pickle.Unpickler`` lets a file set attributes of whatever it may name, and reserve memory by a number. Here a file can
-only build containers, numbers and text, and call functions of a table with them.
+``pickle.Unpickler`` lets a file set attributes of any object that it may name, and allocate memory of any size. Here a
+file can only build containers, numbers and strings, and call functions of an allow-list.
 """
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Name = tuple[str, str]
 
 
 class Mark:
-    """Where the items of the next container begin on the stack."""
+    """A stack entry that marks the start of the next container's items."""
 
 
 class Known:
-    """A name of the table, as it stands on the stack: only a call can use it."""
+    """A stack entry for a name of the allow-list; only a call can use it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -36,27 +36,27 @@ _NOTHING: Final = frozenset(("PROTO", "FRAME"))
 
 
 def unpickle(op: str, file: IO[bytes], known: Mapping[Name, Any], stored: Callable[[Any], Any] | None = None) -> Any:
-    """The next pickle of a file.
+    """Return the object of the next pickle in a file.
 
     Args:
-        op: what messages call the reader.
-        known: what a pickle may name, by (module, name): functions are called with what the file says, anything else
-            stands for itself.
-        stored: what stands for a persistent id.
+        op: name of the reading function, for error messages.
+        known: the allow-list, (module, name) → value. Functions are called with the file's arguments; other values are
+            used directly.
+        stored: maps a persistent id to its object.
 
     Raises:
-        FileFormatError: if it is none, or names anything else.
+        FileFormatError: if the data is not a pickle, or names a value outside ``known``.
     """
     try:
         return _Machine(op, known, stored).run(file)
     except FileFormatError:
         raise
-    except Exception as error:  # a damaged pickle can hand any function any argument
+    except Exception as error:  # a damaged pickle can pass any argument to any function
         raise FileFormatError(op, f"cannot read the pickle: {error!r:.200}", "a complete file") from None
 
 
 class _Machine:
-    """The stack, the memo and the opcodes that plain data needs."""
+    """The stack machine: stack, memo, and the opcodes of plain data."""
 
     def __init__(self, op: str, known: Mapping[Name, Any], stored: Callable[[Any], Any] | None) -> None:
         self.op, self.known, self.stored = op, known, stored
@@ -83,7 +83,7 @@ class _Machine:
         raise EOFError("the pickle has no end")
 
     def plain(self, value: Any) -> Any:
-        """A value that may go into containers and results."""
+        """Return ``value`` as data for containers and results; reject marks and functions."""
         if isinstance(value, Known):
             if callable(value.value):
                 raise TypeError("a name stands where a value belongs")
@@ -96,7 +96,7 @@ class _Machine:
         return self.plain(self.stack.pop())
 
     def pop_items(self) -> list[Any]:
-        """What lies above the last mark."""
+        """Pop the last mark and the items above it; return the items."""
         items = []
         while not isinstance(self.stack[-1], Mark):
             items.append(self.pop())
@@ -135,7 +135,7 @@ class _Machine:
         self.put(self.pop_items_below())
 
     def pop_items_below(self) -> list[Any]:
-        """What lies between the last mark and the top, which stays."""
+        """Pop the last mark and the items between it and the top entry, which stays; return the items."""
         top = self.stack.pop()
         items = self.pop_items()
         self.stack.append(top)
@@ -217,7 +217,7 @@ class _Machine:
         self.stack.append(function.value(*arguments))
 
     def on_build(self, _: Any) -> None:
-        self.pop()  # attributes of a dictionary: ``_metadata`` of a state_dict
+        self.pop()  # ignore attributes of a dict: ``_metadata`` of a state_dict
         self.top(OrderedDict)
 
     def on_binpersid(self, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pooling layers: windows of a size, and as many windows as asked for."""
+"""Pooling layers: fixed window size (``MaxPool2d``, …) and fixed output size (``AdaptiveAvgPool2d``, …)."""
 from __future__ import annotations
 
 import math
@@ -18,12 +18,12 @@ Ints = int | Sequence[int]
 
 
 def _plain(sizes: Any) -> Any:
-    """Return equal sizes of all axes as one number."""
+    """Return a tuple of equal sizes as one number, other values unchanged."""
     return sizes[0] if isinstance(sizes, tuple) and len(set(sizes)) == 1 else sizes
 
 
 class MaxPool2d(Layer):
-    """The greatest value of each window of ``[…, H, W]``; ``MaxPool1d`` and ``MaxPool3d`` of one and three axes.
+    """Max pooling of ``[…, H, W]``; ``MaxPool1d`` and ``MaxPool3d`` pool one and three axes.
 
     >>> from tinsmith import nn
     >>> nn.MaxPool1d(2)(Tensor([[1., 5., 2., 3.]])).tolist()
@@ -52,19 +52,19 @@ class MaxPool2d(Layer):
 
 
 class MaxPool1d(MaxPool2d):
-    """``MaxPool2d`` of one axis."""
+    """Max pooling of ``[…, L]``; arguments as for ``MaxPool2d``."""
 
     dims = 1
 
 
 class MaxPool3d(MaxPool2d):
-    """``MaxPool2d`` of three axes."""
+    """Max pooling of ``[…, D, H, W]``; arguments as for ``MaxPool2d``."""
 
     dims = 3
 
 
 class AvgPool2d(Layer):
-    """The mean of each window of ``[…, H, W]``; ``AvgPool1d`` and ``AvgPool3d`` of one and three axes.
+    """Average pooling of ``[…, H, W]``; ``AvgPool1d`` and ``AvgPool3d`` pool one and three axes.
 
     >>> from tinsmith import nn
     >>> nn.AvgPool1d(2)(Tensor([[1., 5., 2., 3.]])).tolist()
@@ -93,19 +93,19 @@ class AvgPool2d(Layer):
 
 
 class AvgPool1d(AvgPool2d):
-    """``AvgPool2d`` of one axis."""
+    """Average pooling of ``[…, L]``; arguments as for ``AvgPool2d``."""
 
     dims = 1
 
 
 class AvgPool3d(AvgPool2d):
-    """``AvgPool2d`` of three axes."""
+    """Average pooling of ``[…, D, H, W]``; arguments as for ``AvgPool2d``."""
 
     dims = 3
 
 
 class _AdaptivePool(Layer):
-    """Window i of n over an axis of size s holds places ⌊i·s/n⌋ up to ⌈(i+1)·s/n⌉."""
+    """The base of adaptive pools: window i of n over s positions covers ⌊i·s/n⌋ up to ⌈(i+1)·s/n⌉ - 1."""
 
     dims = 2
 
@@ -137,7 +137,7 @@ class _AdaptivePool(Layer):
         return x
 
     def _uneven(self, x: Tensor, s: int, n: int) -> Tensor:
-        """The last axis alone."""
+        """Pool the last axis of size ``s`` into ``n`` windows of different sizes."""
         raise NotImplementedError
 
     def _even(self, x: Tensor, kernel: tuple[int, ...]) -> Tensor:
@@ -145,25 +145,25 @@ class _AdaptivePool(Layer):
 
 
 def _filled(x: Tensor, n: int, filling: float) -> Tensor:
-    """The n windows of the last axis as ``[…, n, longest]``, shorter ones filled up with a number."""
+    """Return the n windows of the last axis as ``[…, n, longest]``, shorter ones padded with ``filling``."""
     place, size = _windows(x.shape[-1], n)
     inside = Tensor(np.arange(place.shape[1]) < size, device=x.device)
     return inside.where(x[..., Tensor(place, device=x.device)], filling)
 
 
 def _sums(x: Tensor, n: int) -> Tensor:
-    """The sums of the n windows of the last axis."""
+    """Return the sums of the n windows of the last axis."""
     return with_slopes(_filled(x, n, 0).sum(-1), _sums_slope, x)
 
 
 def _sums_slope(gradient: Tensor, value: Tensor, x: Tensor) -> tuple[Tensor]:
-    """Window i of n over s places holds place p (i·s < (p+1)·n and p·n < (i+1)·s) where window p of s over n places
-    holds i: each place sums up its own window of gradients."""
+    """Return the gradient of ``_sums``. Window i of n over s positions contains p (i·s < (p+1)·n and p·n < (i+1)·s)
+    exactly if window p of s over n positions contains i, so it is ``_sums`` of the gradient with s windows."""
     return (_sums(gradient, x.shape[-1]),)
 
 
 def _windows(s: int, n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The places of each of n windows as a row, shorter ones with some to be left out; and their sizes ``[n, 1]``."""
+    """Return the positions of n windows as rows (short windows use a prefix), and their sizes ``[n, 1]``."""
     first, end = [i * s // n for i in range(n)], [-(-(i + 1) * s // n) for i in range(n)]
     longest = max((e - f for f, e in zip(first, end)), default=1)
     place = np.array(first, np.int32).reshape(n, 1) + np.arange(longest, dtype=np.int32)
@@ -171,7 +171,7 @@ def _windows(s: int, n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """Means of as many windows as asked for; also as ``AdaptiveAvgPool1d`` and ``AdaptiveAvgPool3d``.
+    """Average pooling of ``[…, H, W]`` to a given output size; also ``AdaptiveAvgPool1d``, ``AdaptiveAvgPool3d``.
 
     Args:
         output_size: of each axis; None keeps an axis as it is.
@@ -190,23 +190,23 @@ class AdaptiveAvgPool2d(_AdaptivePool):
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
-    """``AdaptiveAvgPool2d`` of one axis."""
+    """Average pooling of ``[…, L]`` to a given output size."""
 
     dims = 1
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
-    """``AdaptiveAvgPool2d`` of three axes."""
+    """Average pooling of ``[…, D, H, W]`` to a given output size."""
 
     dims = 3
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """The greatest values of as many windows as asked for; also as ``AdaptiveMaxPool1d`` and ``AdaptiveMaxPool3d``.
+    """Max pooling of ``[…, H, W]`` to a given output size; also ``AdaptiveMaxPool1d``, ``AdaptiveMaxPool3d``.
 
     Args:
         output_size: of each axis; None keeps an axis as it is.
-        return_indices: also give each value's place in its plane of the input, read row by row.
+        return_indices: also return the index of each maximum in its flattened (row-major) input plane.
 
     >>> from tinsmith import nn
     >>> nn.AdaptiveMaxPool1d(2)(Tensor([[1., 2., 6.]])).tolist()
@@ -224,7 +224,7 @@ class AdaptiveMaxPool2d(_AdaptivePool):
         return (out, self._places(x)) if self.return_indices else out
 
     def _places(self, x: Tensor) -> Tensor:
-        """The place of each window's first greatest value: axis by axis from the last one, values and places."""
+        """Return the flat index of each window's first maximum, reducing axis by axis from the last."""
         here, lead = x.shape[x.ndim - self.dims :], (1,) * (x.ndim - self.dims)
         place = Tensor.arange(math.prod(here), device=x.device).reshape(*lead, *here).expand(x.shape)
         for axis in reversed(range(x.ndim - self.dims, x.ndim)):
@@ -244,12 +244,12 @@ class AdaptiveMaxPool2d(_AdaptivePool):
 
 
 class AdaptiveMaxPool1d(AdaptiveMaxPool2d):
-    """``AdaptiveMaxPool2d`` of one axis."""
+    """Max pooling of ``[…, L]`` to a given output size."""
 
     dims = 1
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
-    """``AdaptiveMaxPool2d`` of three axes."""
+    """Max pooling of ``[…, D, H, W]`` to a given output size."""
 
     dims = 3

@@ -1,8 +1,8 @@
 """Recurrent layers: ``LSTM``, ``GRU``, ``RNN`` and their cells.
 
-The input's products are one contraction for all steps. A step is two kernels: the product of the state, and all that
-is done element by element; so is its derivative, which is derived from the step's formula once. A step finds its part
-of the sequence by a number in memory, so that all steps are the same two programs with other arguments.
+The input projections of all steps are one matmul. A step is two kernels: the matmul of the state, and a fused pointwise
+kernel; so is its backward step, whose formula is derived once by autograd. A step reads its index from memory, so all
+steps run the same two programs with other arguments.
 """
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ONE_KERNEL: Final = 16
 
 
 class Kind(NamedTuple):
-    """What one kind of cell computes.
+    """The definition of a recurrent cell (LSTM, GRU or RNN).
 
     Attributes:
-        gates: how many there are. Those that the input has a share in come first, those of the state last.
-        blocks: rows of the weights, in units of the hidden size.
-        shift: by how many blocks the input's are behind the order of the gates.
-        states: values that go from step to step; the first is the output.
-        update: (gates, state) → the new state, element by element.
+        gates: number of gate values. Gates that the input contributes to come first, those of the state last.
+        blocks: rows of the weights, in multiples of the hidden size.
+        shift: number of blocks by which the input weights are rotated into the order of the gates.
+        states: number of state values; the first is the output.
+        update: pointwise function (gates, state) → new state.
     """
 
     gates: int
@@ -68,7 +68,7 @@ _RNN = {"tanh": Kind(1, 1, 0, 1, _tanh), "relu": Kind(1, 1, 0, 1, _relu)}
 
 
 def _product(kind: Kind, x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | int) -> Tensor:
-    """The state's product ``[D, N, blocks, H]``, with the input's added where gates have both."""
+    """Return the state's projection ``[D, N, blocks, H]``, plus the input's for gates that have both."""
     alone = kind.gates - kind.blocks
     shared = x[..., alone:, :].pad((*[None] * (x.ndim - 2), (0, alone), None)) if alone else x
     return (state.matmul(weight) + bias).reshape(shared.shape) + shared
@@ -79,7 +79,7 @@ def _gates(kind: Kind, x: Tensor, product: Tensor) -> list[Tensor]:
 
 
 def _joined(parts: Parts) -> Tensor:
-    """Parts ``[…, H]`` side by side: ``[…, parts, H]``, of one kernel that computes what they share once."""
+    """Stack parts ``[…, H]`` to ``[…, parts, H]`` by selects: one kernel shares their common subexpressions."""
     shape = (*parts[0].shape[:-1], len(parts), parts[0].shape[-1])
     place = Tensor.arange(len(parts), device=parts[0].device).reshape(-1, 1)
     wide = [p.unsqueeze(-2).expand(shape) for p in parts]
@@ -91,20 +91,20 @@ def _joined(parts: Parts) -> Tensor:
 
 @functools.cache
 def _numbers(count: int, device: str | tuple[str, ...]) -> list[Tensor]:
-    """The steps' numbers in memory: a constant would make each step a program of its own."""
+    """Return the step indices as realized tensors: as constants, each step would compile to its own program."""
     found = [Tensor(np.array([n], np.int32), requires_grad=False).to(device) for n in range(count)]
     Tensor.realize(*found)
     return found
 
 
 def _rows(t: Tensor) -> Callable[[int], Tensor]:
-    """``step → t[step]``, by a number in memory."""
+    """Return the function ``step → t[step]`` that reads the step index from memory."""
     numbers, flat = _numbers(t.shape[0], t.device), t.contiguous().flatten(1)
     return lambda step: numbers[step].embedding(flat).reshape(t.shape[1:])
 
 
 def _stacked(parts: Parts) -> Tensor:
-    """``Tensor.stack`` in memory, sixteen at a time: as many as one kernel reads, each by instructions of its own."""
+    """Return ``Tensor.stack(*parts)``, realized by kernels that read at most ``_ONE_KERNEL`` parts each."""
     if len(parts) <= _ONE_KERNEL:
         return Tensor.stack(*parts).contiguous()
     whole = [*parts, *[parts[-1]] * (-len(parts) % _ONE_KERNEL)]
@@ -113,9 +113,9 @@ def _stacked(parts: Parts) -> Tensor:
 
 
 class _Steps(Function):
-    """All steps of a layer: ``x [T, D, N, blocks, H], state [D, N, states, H], weight [D, H, blocks * H], bias
-    [D, 1, blocks * H] → states [T, D, N, states, H]`` for D directions. ``keep [T, D, N, 1]`` (or None) says where a
-    step has an element; elsewhere the state stays."""
+    """The time loop of a layer: ``x [T, D, N, blocks, H], state [D, N, states, H], weight [D, H, blocks * H], bias
+    [D, 1, blocks * H] → states [T, D, N, states, H]`` for D directions. ``keep [T, D, N, 1]`` (or None) is the mask
+    of valid steps; elsewhere the state is unchanged."""
 
     kind: Kind
 
@@ -166,10 +166,10 @@ class _Steps(Function):
         return of_input, Tensor.stack(*ahead, dim=2), of_weight, of_bias, *([] if keep is None else [None])
 
     def _derived(self, like: Tensor, keep: Tensor | None) -> tuple[Callable[[Parts], Tensor], bool]:
-        """The derivative of a step's formula, taken once, as a function of (gates, state, new state, incoming gradient,
-        keep): what the step has stored is not computed again.
+        """Derive the backward formula of a step once; return (function, True if the formula reads the first state).
 
-        It has parts for the gates and the states that the formula reads; and whether the first is one of these.
+        The function takes (gates, state, new state, incoming gradient, keep) and returns the stacked gradients of the
+        gates and of the states that the formula reads. It reuses the stored new state instead of recomputing it.
         """
         def leaves(count: int) -> list[Tensor]:
             shape = (*like.shape[:2], like.shape[-1])
@@ -189,12 +189,12 @@ class _Steps(Function):
 
 
 def _parts(state: Tensor) -> list[Tensor]:
-    """The parts ``[…, H]`` of ``[…, parts, H]``."""
+    """Split ``[…, parts, H]`` into its parts ``[…, H]``."""
     return [state[..., n, :] for n in range(state.shape[-2])]
 
 
 def _drawn(kind: Kind, input_size: int, hidden_size: int, bias: bool, proj_size: int = 0) -> list[Tensor | None]:
-    """Weights of input and state, their biases, and the weight of the projection, drawn as PyTorch draws them."""
+    """Return PyTorch-initialized weights of input and state, their biases, and the projection weight."""
     bound, rows = 1 / math.sqrt(hidden_size), kind.blocks * hidden_size
 
     def drawn(*shape: int) -> Tensor:
@@ -206,19 +206,19 @@ def _drawn(kind: Kind, input_size: int, hidden_size: int, bias: bool, proj_size:
 
 
 def _shifted(kind: Kind, t: Tensor | None) -> Tensor | None:
-    """Rows of the input's weight or bias in the order of the gates."""
+    """Rotate the rows of the input's weight or bias into the order of the gates."""
     return t if t is None or not kind.shift else t.roll(kind.shift * (t.shape[0] // kind.blocks), 0)
 
 
 def _of_input(kind: Kind, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The input's product, ``[…, blocks, H]``."""
+    """Return the input projection ``[…, blocks, H]``."""
     wide: Any = _shifted(kind, weight)
     product = x.linear(wide.transpose(), _shifted(kind, bias))
     return product.reshape(*x.shape[:-1], kind.blocks, weight.shape[0] // kind.blocks)
 
 
 class _CellLayer(Layer):
-    """One step of a recurrent layer."""
+    """The base of the cells: one step of a recurrent layer."""
 
     kind: ClassVar[Kind]
 
@@ -248,7 +248,7 @@ class _CellLayer(Layer):
 
 
 class LSTMCell(_CellLayer):
-    """One step of a long short-term memory: ``x, (h, c) → h, c``, gates in the order input, forget, cell, output.
+    """One step of an LSTM: ``x, (h, c) → h, c``, gates in the order input, forget, cell, output.
 
     >>> from tinsmith import nn
     >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
@@ -264,7 +264,7 @@ class LSTMCell(_CellLayer):
 
 
 class GRUCell(_CellLayer):
-    """One step of a gated recurrent unit: ``x, h → h``, gates in the order reset, update, new.
+    """One step of a GRU: ``x, h → h``, gates in the order reset, update, new.
 
     >>> from tinsmith import nn
     >>> nn.GRUCell(3, 5)(Tensor.ones(2, 3)).shape
@@ -294,7 +294,7 @@ class RNNCell(_CellLayer):
 
 
 class _Layers(Layer):
-    """Recurrent layers on top of each other, in one or both directions."""
+    """The base of ``LSTM``, ``GRU`` and ``RNN``: stacked recurrent layers in one or both directions."""
 
     kind: Kind
 
@@ -329,7 +329,7 @@ class _Layers(Layer):
 
     def _run(self, x: Tensor, state: Sequence[Tensor] | None,
              lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, list[Tensor]]:
-        """(outputs of the last layer, each state after the last step ``[layers * directions, N, H]``)."""
+        """Return (outputs of the last layer, final value of each state ``[layers * directions, N, H]``)."""
         op, many = type(self).__name__, len(self._directions)
         check_tensors(op, [x, *(state or ())])
         flat, wanted = x.ndim == 2, f"[{'N, T' if self.batch_first else 'T, N'}, {self.input_size}]"
@@ -358,25 +358,25 @@ class _Layers(Layer):
         return x, [e.squeeze(1) for e in found] if flat else found
 
     def _layer(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """The outputs of a layer ``[T, directions, N, H]``, and the states after the last step."""
+        """Return (outputs ``[T, directions, N, H]``, final states) of one layer."""
         products, weight, bias = self._weighted(layer, x)
         states = self._steps(products, state, weight, bias, keep)
         return states[..., 0, :], _parts(states[-1])
 
     def _steps(self, products: Tensor, state: Parts, weight: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
-        """All states of a layer, ``[T, directions, N, states, H]``."""
+        """Return the states of a layer after every step, ``[T, directions, N, states, H]``."""
         begin = Tensor.stack(*state, dim=2).cast(products.dtype)
         return _Steps.apply(self.kind, products, begin, weight, bias, keep)
 
     def _projected(self, layer: int, x: Tensor, state: Parts, keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """``_layer`` whose output is projected, ``h = P m``: the steps go by ``m``, with the weight ``W P``, so that
-        the projection of all steps is one contraction; the first state's product is the first step's input."""
+        """Return the same as ``_layer`` for a projected output ``h = P m``. The time loop carries ``m``, with the
+        combined weight ``W P``: all steps' projection is one matmul. ``W h`` of the first state joins the input."""
         products, weight, bias = self._weighted(layer, x)
         down = Tensor.stack(*(getattr(self, f"weight_hr_l{layer}{d}").transpose() for d in self._directions))
         first = state[0].matmul(weight).reshape(products.shape[1:])
         number = Tensor.arange(x.shape[0], device=x.device).reshape(-1, 1, 1, 1)
         begins = number == 0 if keep is None else number == x.shape[0] - keep.sum(0, keepdim=True)
-        if keep is not None:  # the first direction begins at once, the other where its sequence does
+        if keep is not None:  # direction 0 starts at step 0, the other at its sequence's end
             begins = (Tensor.arange(keep.shape[1], device=x.device).reshape(-1, 1, 1) == 0).where(number == 0, begins)
         products = begins.unsqueeze(-1).where(products + first, products)
         begin = [Tensor.zeros(*state[1].shape, dtype=x.dtype, device=x.device), state[1]]
@@ -386,8 +386,8 @@ class _Layers(Layer):
         return outputs, [last if keep is None else keep.max(0).where(last, state[0]), end[1]]
 
     def _weighted(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The input's products of all steps ``[T, directions, N, blocks, H]``, and the weight and bias of the state;
-        the second direction begins with the last step."""
+        """Return (input projections ``[T, directions, N, blocks, H]``, state weight, state bias) of all steps; the
+        second direction is reversed in time."""
         weights = [[getattr(self, f"{name}_l{layer}{direction}") for direction in self._directions]
                    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         seen = [_of_input(self.kind, x, w, b) for w, b in zip(weights[0], weights[2])]
@@ -400,7 +400,7 @@ class _Layers(Layer):
         return products, weight, bias
 
     def _kept(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> Tensor | None:
-        """Which steps of which rows hold something, ``[T, directions, N, 1]``."""
+        """Return the mask of valid steps ``[T, directions, N, 1]``; None without ``lengths``."""
         if lengths is None:
             return None
         op = type(self).__name__
@@ -414,20 +414,20 @@ class _Layers(Layer):
 
 
 class LSTM(_Layers):
-    """Layers of long short-term memory: ``x [T, N, in], (h, c) → y [T, N, H * directions], (h, c)``.
+    """Stacked LSTM layers: ``x [T, N, in], (h, c) → y [T, N, H * directions], (h, c)``.
 
-    Parameters have PyTorch's names and are drawn as PyTorch draws them.
+    Parameters have PyTorch's names and initialization.
 
     Args:
-        num_layers: each reads the outputs of the one below.
+        num_layers: number of stacked layers.
         batch_first: ``x`` and ``y`` are ``[N, T, …]``.
-        dropout: of what goes from layer to layer, in training.
-        bidirectional: a second set of weights reads from the end; outputs stand side by side.
-        proj_size: outputs are projected to this width, and so is ``h`` (Sak et al., 2014). The steps have the product
-            of the two weights as one: a small projection makes the state small, not the step.
+        dropout: dropout probability between layers, in training.
+        bidirectional: a second set of weights runs backwards in time; outputs are concatenated.
+        proj_size: project outputs and ``h`` to this width (Sak et al., 2014). The time loop uses the product of both
+            weights: a small projection makes the state small, not the step.
 
-    A call takes the first states ``[layers * directions, N, H]`` (zeros unless given), and ``lengths`` of the
-    sequences: behind a sequence's end its outputs are zeros, its state stays, and the other direction begins there.
+    A call takes initial states ``[layers * directions, N, H]`` (default zeros), and ``lengths [N]`` of the sequences:
+    after a sequence's end its outputs are zero and its state is unchanged; the backward direction starts at the end.
 
     >>> from tinsmith import nn
     >>> y, (h, c) = nn.LSTM(3, 4, num_layers=2, bidirectional=True)(Tensor.ones(5, 2, 3), lengths=[5, 3])
@@ -444,7 +444,7 @@ class LSTM(_Layers):
 
 
 class GRU(_Layers):
-    """Layers of gated recurrent units: ``x [T, N, in], h → y [T, N, H * directions], h``; arguments as of ``LSTM``.
+    """Stacked GRU layers: ``x [T, N, in], h → y [T, N, H * directions], h``; arguments as for ``LSTM``.
 
     >>> from tinsmith import nn
     >>> y, h = nn.GRU(3, 4, batch_first=True)(Tensor.ones(2, 5, 3))
@@ -465,7 +465,7 @@ class GRU(_Layers):
 
 
 class RNN(_Layers):
-    """Plain recurrent layers, ``tanh(W x + U h)`` or ``relu``; called as ``GRU``.
+    """Stacked plain recurrent layers, ``tanh(W x + U h)`` or ``relu``; called like ``GRU``.
 
     >>> from tinsmith import nn
     >>> nn.RNN(3, 4, nonlinearity="relu")(Tensor.ones(5, 2, 3))[0].shape

@@ -1,4 +1,4 @@
-"""A model's state: collecting its tensors, putting values back, and files of them."""
+"""Model state: collecting tensors by name, loading values, safetensors files and checkpoints."""
 from __future__ import annotations
 
 import contextlib
@@ -63,17 +63,17 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dic
     return found
 
 
-_names: WeakTable[Tensor, str] = WeakTable()  # what messages call a tensor: the first name that it was found by
+_names: WeakTable[Tensor, str] = WeakTable()  # tensor → name in messages: the first path found
 
 
 def note_name(tensor: Tensor, name: str) -> None:
-    """Let messages call a tensor by this name, if they have none for it yet."""
+    """Record ``name`` as the tensor's name in messages, unless it has one."""
     if name and tensor not in _names:
         _names[tensor] = name
 
 
 def called(tensor: Tensor) -> str:
-    """What messages call a tensor: its name in the model's state, once that has been collected.
+    """Return the tensor's name in messages: its path in the model's state, or "" before that was collected.
 
     >>> from tinsmith import nn
     >>> layer = nn.Linear(2, 3)
@@ -97,7 +97,7 @@ def _collect(obj: Any, name: str, found: dict[str, Any], path: set[int], kind: A
         children = list(vars(obj).items())
     else:
         return
-    if id(obj) in path:  # an object that refers back to its owner
+    if id(obj) in path:  # a reference cycle
         return
     path.add(id(obj))
     for key, value in children:
@@ -106,7 +106,7 @@ def _collect(obj: Any, name: str, found: dict[str, Any], path: set[int], kind: A
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-    """All tensors of ``obj``, each once.
+    """Return all tensors of ``obj``, without duplicates.
 
     >>> from tinsmith import nn
     >>> len(get_parameters([nn.Linear(2, 3), Tensor.relu, nn.Linear(3, 1, bias=False)]))
@@ -117,19 +117,19 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True, rename: Rename = None) -> list[str]:
-    """Put values into the model's tensors, converted to their dtypes and devices; nothing changes if one does not fit.
+    """Load values into the model's tensors, converted to their dtypes and devices; on an error nothing changes.
 
     Args:
         state_dict: tensors or arrays by name.
-        rename: what the names of ``state_dict`` become: beginnings, such as ``{"encoder.": "", "head.": None}``, or a
-            function of a name. None leaves a value out.
-        strict: refuse missing and unexpected names.
+        rename: maps names of ``state_dict`` to the model's: a dict of prefixes, ``{"encoder.": "", "head.": None}``, or
+            a function of a name. None skips a value.
+        strict: raise for missing and unexpected names.
         verbose: print each name with its shape and dtype.
-        consume: take what was loaded out of ``state_dict``, so that its memory can go.
-        realize: compute the values now; else when they are used.
+        consume: remove loaded values from ``state_dict``, to free their memory.
+        realize: copy the values now; otherwise on first use.
 
     Returns:
-        The names that the state does not have.
+        The model's names that ``state_dict`` does not have.
 
     >>> from tinsmith import nn
     >>> layer = nn.Linear(1, 1)
@@ -139,7 +139,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
     7.0
 
     Raises:
-        ArgumentError: for names that one side lacks.
+        ArgumentError: for missing or unexpected names.
         ShapeError: for values of another shape.
     """
     own, given = get_state_dict(model), state_dict
@@ -177,7 +177,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Any], strict: bool = Tr
 
 
 def _new_names(state_dict: Mapping[str, Any], rename: Rename) -> dict[str, str]:
-    """The old name of each value by the new one."""
+    """Return {new name: old name} after renaming."""
     if rename is None:
         return {name: name for name in state_dict}
     found: dict[str, str] = {}
@@ -204,7 +204,7 @@ def _as_tensor(value: Any, like: Tensor) -> Tensor:
 
 
 def _labelled(name: str, tensor: Tensor) -> str:
-    """A name of an optimizer's state with the parameter's that it is of: ``m.0 (fc1.weight)``."""
+    """Return the name of an optimizer's state tensor with its parameter's: ``m.0 (fc1.weight)``."""
     known = called(tensor)
     return name if known in ("", name) else f"{name} ({known})"
 
@@ -215,7 +215,7 @@ def _some(names: list[str]) -> str:
 
 def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
               metadata: dict[str, str] | None = None) -> None:
-    """Write tensors to a safetensors file; the file appears complete or not at all.
+    """Write tensors to a safetensors file atomically: the file appears complete or not at all.
 
     >>> import tempfile, os.path
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +225,7 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
     """
     if tensors:
         realize_tensors(list(tensors.values()))
-    package = importlib.import_module("safetensors.numpy")  # at its first use: importing tinsmith stays fast
+    package = importlib.import_module("safetensors.numpy")  # lazy import: importing tinsmith stays fast
     values = {name: value_of(t) if 0 not in t.shape else None for name, t in tensors.items()}
     arrays = {name: np.require(tensors[name]._array() if uop is None else seen_on_host(uop), requirements="C")
               for name, uop in values.items()}  # written from where they lie: a copy of all would double the memory
@@ -239,11 +239,11 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
 
 @contextlib.contextmanager
 def _beside(path: str) -> Iterator[str]:
-    """Where to write what will be moved to ``path``: in a folder beside it, which goes in any case. A process that is
-    killed leaves its folder behind; the next one that writes there removes it.
+    """Yield a temporary path in a folder next to ``path``, for an atomic move; the folder is always removed. A killed
+    process leaves its folder, which the next writer removes.
 
     Raises:
-        OSError: if ``path`` is in no folder, or is one.
+        OSError: if the folder of ``path`` does not exist, or ``path`` is a folder.
     """
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
@@ -259,12 +259,12 @@ def _beside(path: str) -> Iterator[str]:
 
 
 def _running(process: str) -> bool:
-    """Whether there is a process of this number."""
+    """Return True if a process with this id exists."""
     try:
         os.kill(int(process), 0)
     except (ProcessLookupError, ValueError):
         return False
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return True
     return True
 
@@ -276,12 +276,12 @@ def _umask() -> int:
 
 
 def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, by name. The file is mapped, and each tensor copied when it is first used, or
-    only the rows of it that are: until then the file must stay as it is (``safe_save`` to its name is no harm: that
-    makes another file).
+    """Return the tensors of a safetensors file, by name. The file is mapped; a tensor, or the rows of it that are used,
+    is copied on first use. Until then do not modify the file in place (``safe_save`` to its name is safe: it replaces
+    the file).
 
     Raises:
-        FileFormatError: if the file is none, is cut short, or holds a dtype or a size that Tinsmith has not.
+        FileFormatError: if the file is not safetensors, is truncated, or has an unsupported dtype or size.
     """
     package = importlib.import_module("safetensors")
     if os.path.isdir(fn):
@@ -303,27 +303,27 @@ def safe_load(fn: str | os.PathLike[str], device: str | None = None) -> dict[str
                                       f"one of {', '.join(_DTYPES)}")
             try:
                 out[name] = _mapped(mapped[slice(*header[name]["data_offsets"])], shape, _DTYPES[code], target)
-            except (ValueError, OverflowError) as error:  # a size that no array has, beside an axis of size 0
+            except (ValueError, OverflowError) as error:  # an axis of size 0 with another too large for an array
                 raise FileFormatError("safe_load", f"{os.fspath(fn)!r}: {name!r} of shape {shape}: {error}",
                                       "a smaller shape") from None
     return out
 
 
 def _mapped(block: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
-    """A tensor of bytes that stay where they are until it is used."""
+    """Return a tensor over a mapped block, which is copied on first use."""
     if not shape or 0 in shape:
         return Tensor(np.frombuffer(block.tobytes(), dtype.numpy).reshape(shape), device=device)
-    stored = dtypes.uint8 if dtype.is_bool else dtype  # a byte other than 0 and 1 is true as well
+    stored = dtypes.uint8 if dtype.is_bool else dtype  # bool bytes other than 0 and 1 are true, too
     found = UOp(Ops.BUFFER, stored, (), Buffer("NPY", block.size // stored.itemsize, stored, opaque=block))
     uop = found.copy_to(device).reshape(shape)
     return Tensor(uop.ne(0) if dtype.is_bool else leaf(uop), device=device)
 
 
 def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
-    """(the file as bytes, where the tensors begin, what the header says) of a safetensors file.
+    """Return (the file as a uint8 tensor, byte offset of the tensor data, parsed header) of a safetensors file.
 
     Raises:
-        FileFormatError: if the header is none.
+        FileFormatError: if the header is invalid.
     """
     t = as_bytes("safe_load_metadata", fn)
     size = int.from_bytes(t[:8].numpy().tobytes(), "little")
@@ -337,12 +337,11 @@ def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
 
 
 def save(path: str | os.PathLike[str], **parts: Any) -> None:
-    """Write all that a training run needs to go on, as one safetensors file, which appears complete or not at all.
+    """Write a checkpoint of a training run to one safetensors file, atomically.
 
-    Of what holds tensors (models, optimizers, schedulers, …) their tensors are saved, as ``part.name``; a tensor that
-    several hold is in the file once. Random streams are saved as their state: ``Tensor`` (for that of ``Tensor.rand``
-    and ``dropout``), NumPy's generators, ``random.Random``, or a list of them. Numbers, strings, and lists and dicts of
-    them are saved as they are.
+    Tensors of models, optimizers, schedulers and other objects are saved as ``part.name``; a shared tensor is written
+    once. Random generators are saved by state: ``Tensor`` (the stream of ``Tensor.rand`` and ``dropout``), NumPy
+    generators, ``random.Random``, or a list of them. Numbers, strings, and lists and dicts of them are saved as JSON.
 
     >>> import os.path, tempfile
     >>> from tinsmith import nn
@@ -356,7 +355,7 @@ def save(path: str | os.PathLike[str], **parts: Any) -> None:
     7
 
     Raises:
-        DTypeError: for a part that is none of these.
+        DTypeError: for a part of another kind.
     """
     values = {name: plain(part) for name, part in parts.items() if is_value(part)}
     held = get_state_dict({name: part for name, part in parts.items() if name not in values})
@@ -373,23 +372,23 @@ def save(path: str | os.PathLike[str], **parts: Any) -> None:
 
 
 def load(path: str | os.PathLike[str], *, strict: bool = True, rename: Rename = None, **parts: Any) -> dict[str, Any]:
-    """Put what ``save`` wrote back into the parts given; nothing changes if a tensor does not fit.
+    """Load a checkpoint of ``save`` into the given parts; if a tensor does not fit, nothing changes.
 
-    Each part is by its name: ``load(path, model=model)`` takes the model out of a whole training run. Of plain values,
-    those in the file are returned.
+    Parts are matched by name: ``load(path, model=model)`` loads only the model of a checkpoint. Plain values are
+    returned.
 
     Args:
-        strict: refuse parts and tensors that one side lacks.
-        rename: what names in the file become, as in ``load_state_dict``. They begin with the part:
+        strict: raise for missing and unexpected parts and tensors.
+        rename: maps names of the file, as in ``load_state_dict``. Names begin with the part:
             ``{"model.encoder.": "model."}``.
 
     Returns:
-        All parts by name: those given, the file's values, and the tensors by name of parts that were not asked for.
+        All parts by name: the given objects, plain values of the file, and tensors by name of parts not given.
 
     Raises:
-        ArgumentError: for parts and names that one side lacks.
+        ArgumentError: for missing or unexpected parts and names.
         ShapeError: for values of another shape.
-        FileFormatError: if the file is no safetensors file.
+        FileFormatError: if the file is not a safetensors file.
     """
     stored: dict[str, Tensor] = safe_load(path)
     with importlib.import_module("safetensors").safe_open(path, "np") as file:

@@ -1,4 +1,4 @@
-"""PyTorch's files of weights: pickles of tensors and containers, read without running anything that they name."""
+"""PyTorch checkpoint files: pickles of tensors and containers, read without running code that they name."""
 from __future__ import annotations
 
 import functools
@@ -30,18 +30,18 @@ _DTYPES: Final = {
 
 
 class Storage(NamedTuple):
-    """A block of bytes of the file, and the type of its elements."""
+    """The bytes of a storage in the file, and its element type."""
 
     data: Tensor
     dtype: DType
 
 
 def torch_load(fn: Source) -> Any:
-    """What ``torch.save`` wrote, today or before PyTorch 1.6: tensors in dicts, lists and tuples. A file is mapped;
-    tensors are copied when used. Nothing that the file names is run.
+    """Return the object written by ``torch.save`` (zip format or the older one): tensors in containers. The file
+    is mapped; tensors are copied when used. No code that the file names is run.
 
     Raises:
-        FileFormatError: for a file of another kind, a damaged one, or one that holds other objects.
+        FileFormatError: for another kind of file, a damaged one, or one with other objects.
     """
     file = as_bytes("torch_load", fn)
     start = file[:2].numpy().tobytes()
@@ -50,7 +50,7 @@ def torch_load(fn: Source) -> Any:
             return _legacy(file)
         except FileFormatError:
             raise
-        except Exception as error:  # what stands where sizes and names belong can be anything
+        except Exception as error:  # damaged sizes and names raise many exception types
             raise FileFormatError("torch_load", f"a damaged file: {error!r:.200}", "a complete file") from None
     if start != b"PK":
         raise FileFormatError("torch_load", "the file begins as none of torch.save does",
@@ -82,9 +82,9 @@ def _big_endian() -> FileFormatError:
 
 
 def _legacy(file: Tensor) -> Any:
-    """A magic number, a version, the machine's sizes, the object, names of the storages; and their bytes in this order.
+    """Read the legacy format: magic number, version, machine sizes, object, storage names, then the storages' bytes.
 
-    The object comes before what it is made of, so it is skipped at first.
+    The object precedes its storages, so it is parsed twice: first for the storage sizes, then for the tensors.
     """
     reader = cast(IO[bytes], TensorIO(file))
     read = functools.partial(unpickle, "torch_load", reader, {})
@@ -115,7 +115,7 @@ def _legacy(file: Tensor) -> Any:
     def stored(pid: Any) -> Storage:
         kind, dtype, key, _, _, view = (*pid, None)[:6]
         data = found[key]
-        if view is not None:  # a part of another storage, in elements
+        if view is not None:  # a view of another storage; offset and size in elements
             _, offset, size = view
             data = data[offset * dtype.itemsize : (offset + size) * dtype.itemsize]
         return _storage(kind, data, dtype)
@@ -134,13 +134,13 @@ def _tensor_v3(storage: Storage, offset: int, size: tuple[int, ...], stride: tup
 
 
 def _strided(data: Tensor, dtype: DType, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A tensor over a part of a storage; where its elements lie one after the other it stays where it is."""
+    """Return a strided tensor over a storage; a contiguous one is a view of the file, others are copied."""
     whole = all(type(n) is int and 0 <= n < 1 << 63 for n in (offset, *size, *stride)) and len(size) == len(stride)
-    if not whole or math.prod(n or 1 for n in size) >= 1 << 59:  # no array is as large
+    if not whole or math.prod(n or 1 for n in size) >= 1 << 59:  # larger than any array
         raise FileFormatError("torch_load", f"a tensor of shape {size} and strides {stride}", "a complete file")
     if 0 in size:
         return Tensor.empty(*size, dtype=dtype, requires_grad=False)
-    once = [n if s else 1 for n, s in zip(size, stride)]  # an axis of stride 0 repeats what is there
+    once = [n if s else 1 for n, s in zip(size, stride)]  # an axis of stride 0 is a broadcast
     count = math.prod(once)
     reach = offset + sum((n - 1) * s for n, s in zip(once, stride)) + 1
     if reach * dtype.itemsize > len(data):
@@ -171,11 +171,11 @@ def _parameter(data: Tensor, requires_grad: bool, *_: Any) -> Tensor:
 
 
 def _nothing(*_: Any) -> None:
-    """What a tensor is while only its storage's size is asked for."""
+    """Return None instead of a tensor, in the first pass, which only collects storage sizes."""
 
 
 def _encoded(text: str, encoding: str) -> bytes:
-    """Bytes, as the second protocol writes them."""
+    """Return bytes from their latin-1 text, as pickle protocol 2 writes them."""
     if encoding != "latin1":
         raise ValueError(f"bytes in {encoding!r:.40}")
     return text.encode("latin1")

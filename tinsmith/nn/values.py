@@ -1,4 +1,4 @@
-"""What a file of a training run holds besides tensors, as JSON has it: plain values, and states of random streams."""
+"""JSON form of the parts of a checkpoint that are not tensors: plain values and random generator states."""
 from __future__ import annotations
 
 import random
@@ -14,7 +14,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def is_value(part: Any) -> bool:
-    """Whether a part is saved as text: a plain value, or the state of a random stream."""
+    """Return True if ``part`` is saved as JSON: a plain value or a random generator (or a list or dict of these)."""
     if isinstance(part, (list, tuple)):
         return all(map(is_value, part))
     if isinstance(part, Mapping):
@@ -24,7 +24,7 @@ def is_value(part: Any) -> bool:
 
 
 def plain(part: Any) -> Any:
-    """A plain value, or a stream's state, as JSON has it."""
+    """Return a plain value, or a random generator's state, as JSON-compatible data."""
     if isinstance(part, (list, tuple)):
         return [plain(p) for p in part]
     if isinstance(part, Mapping):
@@ -41,14 +41,14 @@ def plain(part: Any) -> Any:
 
 
 def _listed(state: Any) -> Any:
-    """The state of one of NumPy's generators with lists for arrays."""
+    """Return the state of a NumPy generator with arrays converted to lists."""
     if isinstance(state, Mapping):
         return {k: _listed(v) for k, v in state.items()}
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
 def restored(name: str, part: Any, value: Any) -> Any:
-    """Set a stream, or those in a list or dict, to the state in the file; of anything else, what the file says."""
+    """Set a random generator (or those in a list or dict) to the saved state; return a plain value from the file."""
     if isinstance(part, (list, tuple)) and isinstance(value, list) and len(part) == len(value):
         return [restored(name, p, v) for p, v in zip(part, value)]
     if isinstance(part, Mapping) and isinstance(value, dict) and part.keys() == value.keys():
@@ -71,7 +71,7 @@ def restored(name: str, part: Any, value: Any) -> Any:
 
 
 def _with_array(state: Any) -> Any:
-    """The state of one of NumPy's generators as it takes it: of the key of a Mersenne twister as an array."""
+    """Return a saved NumPy generator state in the form NumPy accepts: the key of a Mersenne twister as an array."""
     inner = state.get("state")
     if not isinstance(inner, dict) or not isinstance(inner.get("key"), list):
         return state

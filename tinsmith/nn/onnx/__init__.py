@@ -1,4 +1,4 @@
-"""Models of ONNX's: ``OnnxRunner`` runs them; a file per family of operators, by the standard's names."""
+"""ONNX models: ``OnnxRunner`` runs them. One file per family of operators, functions with the standard's names."""
 from tinsmith.core.names import unknown
 from tinsmith.nn.onnx.graph import OPERATORS
 from tinsmith.nn.onnx.runner import OnnxRunner

@@ -1,7 +1,7 @@
-"""A graph of ONNX's as steps that run one after the other, and where each operator's meaning comes from.
+"""ONNX graphs as sequences of steps, and the resolution of operators.
 
-An operator is a function of ``OPERATORS``; one that is not there runs as the function of a model that has its name, or
-as the standard's own definition of it by other operators, which the package ``onnx`` holds.
+An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
+(a definition by other operators), which the package ``onnx`` provides.
 """
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _check_sizes(name: str, dims: Sequence[int]) -> None:
 
 
 class Model:
-    """What the graphs of a file share: versions of the operator sets, functions, the folder of outside data."""
+    """Data common to all graphs of a file: operator set versions, functions, folder of external data."""
 
     def __init__(self, opsets: Mapping[str, int], functions: Sequence[Any] = (), folder: str = "") -> None:
         self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
@@ -123,7 +123,7 @@ class Step:
             raise _unknown(self)
 
     def _prepare(self, function: Callable[..., Any]) -> None:
-        """Hand over what the function asks for, and see that it takes the node's attributes."""
+        """Bind the special arguments that the function takes, and check that it takes the node's attributes."""
         parameters = inspect.signature(function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         wrong = [n for n in self.attributes if n not in parameters and not takes_any]

@@ -16,7 +16,7 @@ Pads = list[tuple[int, int]]
 
 def _pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
           pads: Any, auto_pad: str) -> Pads:
-    """What is added before and after each axis of an image."""
+    """Return the (before, after) padding of each spatial axis."""
     rank = len(kernel)
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         out = []

@@ -1,4 +1,4 @@
-"""Numbers of few bits with a scale and a zero point."""
+"""Quantized operators: low-bit integers with scale and zero point."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +10,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def _spread(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """Scales or zero points over the elements that they are for: of the whole, of an axis, or of blocks along it."""
+    """Broadcast scales or zero points to ``x``: per tensor, per axis, or per block along the axis."""
     if t.ndim == 0 or t.numel() == 1:
         return t.reshape(())
     if t.ndim == 1 and not block:
@@ -50,7 +50,7 @@ def DynamicQuantizeLinear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _wide(x: Tensor, zero: Tensor | None, rows: bool = False) -> Tensor:
-    """Integers less their zero point, in 32 bits."""
+    """Return integers minus their zero point, as int32."""
     out = x.cast(dtypes.int32)
     if zero is None:
         return out

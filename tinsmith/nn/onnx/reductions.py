@@ -23,7 +23,7 @@ def _is_empty(x: Tensor, axes: tuple[int, ...]) -> bool:
 
 
 def _filled(x: Tensor, axes: tuple[int, ...], keep: int, value: Any) -> Tensor:
-    """The reduction of no elements."""
+    """Return the reduction over zero elements: ``value`` in the reduced shape."""
     shape = [1 if n in axes else s for n, s in enumerate(x.shape) if keep or n not in axes]
     return Tensor.full(tuple(shape), value, dtype=x.dtype)
 
@@ -131,7 +131,7 @@ def Hardmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
 
 
 def _as_rows(x: Tensor, axis: int | None, opset: int) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Before opset 13 all axes from ``axis`` on were one."""
+    """Flatten ``x`` to 2-D at ``axis`` before opset 13; return it with the shape to restore."""
     if opset >= 13:
         return x, None
     before = int(np.prod(x.shape[: axis_of(1 if axis is None else axis, x.ndim)], dtype=int))

@@ -63,7 +63,7 @@ def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, an
 
 
 def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, float] | None) -> Array:
-    """Where each element of a resized axis lies in the old one."""
+    """Return the source coordinate of each element of a resized axis."""
     at = np.arange(new, dtype=np.float64)
     if mode == "align_corners":
         return at * ((old - 1) / (old * factor - 1)) if new > 1 else at * 0
@@ -99,7 +99,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: float) -> Array:
-    """How much of each old element is in each new one; a ``scale`` below 1 widens the filter against aliasing."""
+    """Return the interpolation weight matrix ``[new, old]``; a ``scale`` below 1 widens the filter (anti-aliasing)."""
     reach = math.ceil((2 if mode == "cubic" else 1) / scale)
     first = np.floor(at).astype(np.int64)
     places = first[:, None] + np.arange(-reach + 1, reach + 1)

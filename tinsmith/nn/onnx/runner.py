@@ -18,14 +18,14 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Input(NamedTuple):
-    """What a model asks for: a size per axis, or the name of one that may vary; and the type, None for text."""
+    """The declaration of a model input: a size or symbolic name per axis, and the dtype (None for text)."""
 
     shape: tuple[int | str, ...]
     dtype: DType | None
-    number: int = 0  # ONNX's of the element type
+    number: int = 0  # ONNX number of the element type
 
 
-_graphs: WeakTable[OnnxRunner, Graph] = WeakTable()  # which never change, so a capture need not watch all their steps
+_graphs: WeakTable[OnnxRunner, Graph] = WeakTable()  # graphs never change: no guards needed
 
 
 class OnnxRunner:

@@ -1,4 +1,4 @@
-"""Sequences and optional values: Python lists, and None."""
+"""Operators on sequences (Python lists) and optional values (None)."""
 from __future__ import annotations
 
 from typing import Any

@@ -165,7 +165,7 @@ def Pad(x: Tensor, pads: Any, constant_value: Any = None, axes: Any = None, mode
 
 
 def _reflected(size: int, before: int, after: int, mode: str) -> Any:
-    """Where each element of a padded axis comes from."""
+    """Return the source index of each element of a padded axis."""
     at = np.arange(-before, size + after)
     if mode == "edge":
         return np.clip(at, 0, size - 1)

@@ -1,4 +1,4 @@
-"""Text, which stays on the host as arrays of Python's strings, and what makes numbers of it.
+"""Text operators, on host arrays of Python strings, and operators that convert text to numbers.
 
 ``RegexFullMatch`` is not here: Python's expressions may take a time exponential in what a stranger's file holds.
 """
@@ -51,7 +51,7 @@ def StringSplit(x: Any, delimiter: str | None = None, maxsplit: int | None = Non
 def TfIdfVectorizer(x: Any, *, max_gram_length: int, max_skip_count: int, min_gram_length: int, mode: str,
                     ngram_counts: Sequence[int], ngram_indexes: Sequence[int], pool_int64s: Sequence[int] = (),
                     pool_strings: Sequence[str] = (), weights: Sequence[float] = ()) -> Tensor:
-    """How often each n-gram of the pool is in each row, at distances up to ``max_skip_count + 1``.
+    """Count each n-gram of the pool in each row, with gaps up to ``max_skip_count + 1``.
 
     Every window of a row is compared with every n-gram of its length, on the device; words are numbers before that.
     """

@@ -1,4 +1,4 @@
-"""What flows through a model: tensors, lists of them, None, and arrays of text; and ONNX's element types.
+"""Values of ONNX models (tensors, lists of tensors, None, arrays of text), and ONNX element types.
 
 Types of less than 8 bits are kept in 8, and the floats of 4 bits and the scales of 8 bits in float32: an operator that
 makes them rounds to what they can hold.
@@ -58,7 +58,7 @@ def constant(array: Any, dtype: DType | None = None) -> Tensor:
 
 
 def kept(value: Any) -> Any:
-    """A constant between runs: a few integers as an array, since what was computed with cannot be read in a capture."""
+    """Return a constant for storage between runs; small integer tensors become arrays, which a capture may read."""
     few = isinstance(value, Tensor) and not value.dtype.is_float and value.numel() <= FEW and value not in _types
     return known(value) if few else value
 
@@ -69,7 +69,7 @@ def fresh(value: Any) -> Any:
 
 
 def folded(t: Tensor) -> Tensor:
-    """A few integers that follow from data of the host, as data: chains of shape arithmetic stay short."""
+    """Constant-fold a small integer tensor that depends on host data only, to keep shape arithmetic short."""
     if t.dtype.is_float or t.numel() > FEW or any(n.op is Ops.BUFFER and n.device != "NPY" for n in toposort([t.uop])):
         return t
     return constant(known(t))
@@ -79,7 +79,7 @@ _types: WeakTable[Tensor, int] = WeakTable()  # of tensors whose element type is
 
 
 def noted(t: Tensor, number: int) -> Tensor:
-    """A tensor that is remembered to be of an element type which our dtypes do not have."""
+    """Record that a tensor has an ONNX element type without a Tinsmith dtype, and return it."""
     if number in NARROW or number in (FLOAT4, SCALE8):
         _types[t] = number
     return t

@@ -1,4 +1,4 @@
-"""Optimizers. State, learning rate and corrections live in buffers, so every step is the same program."""
+"""Optimizers. State, learning rate and bias corrections are in buffers, so all steps run one compiled program."""
 import sys
 
 from tinsmith.core.names import guide
@@ -15,7 +15,7 @@ __all__ = ["EMA", "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler
 guide(adaptive, averaging, base, gradients, lr_scheduler, momentum)
 clip_grad_norm_, clip_grad_value_ = gradients.clip_grad_norm_, gradients.clip_grad_value_  # as guide made them
 
-# PyTorch's, and what does their work.
+# Names of PyTorch that are not here → the replacement.
 _OWN = "an optimizer of your own, in ten lines (docs/training.md)"
 ABSENT = {**dict.fromkeys(("ASGD", "Adadelta", "Adafactor", "LBFGS", "Rprop"), _OWN), "Adamax": "Adam, NAdam or RAdam",
           "SparseAdam": "Adam: gradients of embeddings are dense", "Nadam": "NAdam",

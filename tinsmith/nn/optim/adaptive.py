@@ -1,4 +1,4 @@
-"""Optimizers that weigh each element by its own gradients so far: LAMB, Adam and its relatives, Adagrad, RMSprop."""
+"""Adaptive optimizers: LAMB, Adam and its variants, Adagrad, RMSprop."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class Moments(Optimizer):
-    """The base of those that keep running means ``m`` of gradients and ``v`` of their squares, as Adam does.
+    """The base of Adam-like optimizers, with running means ``m`` of gradients and ``v`` of squared gradients.
 
     The moments of 16-bit parameters are float32, and so is the arithmetic: ``eps`` and squares of gradients would be 0.
 
@@ -25,7 +25,7 @@ class Moments(Optimizer):
         amsgrad: divide by the greatest ``v`` so far.
     """
 
-    decoupled = True  # weight decay goes past the moments
+    decoupled = True  # weight decay is not part of the gradient in the moments
 
     def __init__(self, params: Params, lr: float, b1: float, b2: float, eps: float, weight_decay: float,
                  master_weights: bool, betas: Sequence[float] | None, amsgrad: bool = False,
@@ -36,7 +36,7 @@ class Moments(Optimizer):
         self.b1, self.b2 = number(name, "b1", b1, 0, 1), number(name, "b2", b2, 0, 1)
         self.eps, self.weight_decay = number(name, "eps", eps, 0), number(name, "weight_decay", weight_decay, 0)
         self.amsgrad = flag(name, "amsgrad", amsgrad)
-        self.count = self._scalar(0.0)  # of steps
+        self.count = self._scalar(0.0)  # number of steps
         self.correction1, self.correction2 = self._scalar(0.0), self._scalar(0.0)  # 1 - b1^t and 1 - b2^t
         self.m, self.v = self.state_like(), self.state_like()
         self.greatest = self.state_like() if self.amsgrad else []
@@ -50,16 +50,16 @@ class Moments(Optimizer):
         return updates, [*scalars, *self.m, *self.v, *self.greatest]
 
     def _advance(self) -> list[Tensor]:
-        """Assign what else changes once a step."""
+        """Assign other state that changes once per step, and return it."""
         return []
 
     def _update(self, n: int, p: Tensor, grad: Tensor) -> Tensor:
-        """What to subtract from parameter ``n``. Written on nodes, whose arithmetic neither promotes nor broadcasts: a
-        step makes hundreds of them."""
+        """Return the update to subtract from parameter ``n``. Implemented on UOps, without type promotion and
+        broadcasting, since a step builds hundreds of nodes."""
         raise NotImplementedError
 
     def _moments(self, n: int, p: Tensor, grad: Tensor) -> tuple[UOp, UOp, UOp]:
-        """The gradient, with coupled weight decay, and the new moments to go by, as nodes of the moments' dtype."""
+        """Return (gradient with coupled weight decay, new ``m``, new ``v``) as nodes of the moments' dtype."""
         moment, square = self.m[n], self.v[n]
         same_device("step", moment, p, grad, self.lr)
         dtype = moment.dtype
@@ -75,30 +75,30 @@ class Moments(Optimizer):
         return g, m, v
 
     def _each(self, n: int, *scalars: Tensor) -> list[UOp]:
-        """Tensors of one number as nodes of a moment's shape and dtype."""
+        """Expand one-element tensors to nodes of the moment's shape and dtype."""
         return [expand_uop(t.uop.reshape(()).cast(self.m[n].dtype), self.m[n].shape) for t in scalars]
 
     def _decay(self, p: Tensor, up: UOp) -> UOp:
-        """An update, yet without the learning rate, with decoupled weight decay."""
+        """Add decoupled weight decay to an update, before multiplication by the learning rate."""
         if not (self.weight_decay and self.decoupled):
             return up
         return up + (p.detach() * self.weight_decay).uop.cast(up.dtype)
 
 
 def _correction(b: float | Tensor, count: Tensor) -> Tensor:
-    """``1 - b ** count``, where nothing cancels."""
+    """Return ``1 - b ** count`` by ``expm1``, without cancellation."""
     rate = b.log() if isinstance(b, TensorBase) else math.log(b) if b else -math.inf
     return -(count * rate).expm1()
 
 
 class LAMB(Moments):
-    """Adam's update, scaled per tensor to the ratio of the norms of parameter and update.
+    """LAMB (You et al. 2020): Adam's update times the ratio of parameter norm to update norm, per tensor.
 
     The moments of 16-bit parameters are float32, and so is the arithmetic: ``eps`` and squares of gradients would be 0.
 
     Args:
         betas: ``b1`` and ``b2`` as one pair, as PyTorch has them; so in the other optimizers.
-        adam: leave the scaling out (``AdamW`` and ``Adam`` are this).
+        adam: no scaling by norms (as in ``AdamW`` and ``Adam``).
     """
 
     def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
@@ -123,7 +123,7 @@ class LAMB(Moments):
 
 
 class AdamW(LAMB):
-    """Adam whose weight decay is apart from the gradient.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 
     >>> w = Tensor([1.])
     >>> opt = AdamW([w], lr=0.1, weight_decay=0.5)
@@ -144,7 +144,7 @@ class AdamW(LAMB):
 
 
 class Adam(LAMB):
-    """Steps of the gradient's running mean over the root of its running square.
+    """Adam (Kingma and Ba, 2015): the running mean of gradients over the root of their running mean square.
 
     >>> w = Tensor([1.])
     >>> opt = Adam([w], lr=0.1)
@@ -154,9 +154,9 @@ class Adam(LAMB):
     0.9
 
     Args:
-        weight_decay: added to the gradient, times the parameter.
+        weight_decay: L2 penalty: ``weight_decay * p`` is added to the gradient.
         amsgrad: divide by the greatest ``v`` so far.
-        decoupled_weight_decay: keep weight decay apart from the gradient, as ``AdamW``.
+        decoupled_weight_decay: decouple weight decay from the gradient, as in ``AdamW``.
     """
 
     def __init__(self, params: Params, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
@@ -168,7 +168,7 @@ class Adam(LAMB):
 
 
 class NAdam(Moments):
-    """Adam with Nesterov's momentum, which rises from step to step (Dozat, 2016).
+    """Adam with Nesterov momentum that increases with the steps (Dozat, 2016).
 
     >>> w = Tensor([1.])
     >>> opt = NAdam([w], lr=0.1)
@@ -189,7 +189,7 @@ class NAdam(Moments):
         super().__init__(params, lr, b1, b2, eps, weight_decay, master_weights, betas, maximize=maximize)
         self.momentum_decay = number("NAdam", "momentum_decay", momentum_decay, 0)
         self.decoupled = flag("NAdam", "decoupled_weight_decay", decoupled_weight_decay)
-        self.product = self._scalar(1.0)  # of the steps' momenta
+        self.product = self._scalar(1.0)  # product of the momenta of all steps so far
 
     def _advance(self) -> list[Tensor]:
         self.product.assign(self.product * self._momentum(self.count))
@@ -208,7 +208,7 @@ class NAdam(Moments):
 
 
 class RAdam(Moments):
-    """Adam whose first steps, while the running square is yet of few gradients, are plain momentum (Liu et al., 2020).
+    """Rectified Adam: plain momentum in the first steps, while the variance estimate is unreliable (Liu et al., 2020).
 
     >>> w = Tensor([1.])
     >>> opt = RAdam([w], lr=0.1)
@@ -228,8 +228,8 @@ class RAdam(Moments):
         self.decoupled = flag("RAdam", "decoupled_weight_decay", decoupled_weight_decay)
 
     def _length(self) -> Tensor:
-        """Of how many gradients the running square is as good as the mean: ``longest - 2·t·b2^t / (1 - b2^t)``, in a
-        form in which nothing cancels: with x = -t·log(b2), the second term is 2/a · x / (exp(x) - 1)."""
+        """Return the effective number of gradients in the running square, ``longest - 2·t·b2^t / (1 - b2^t)``, without
+        cancellation: with x = -t·log(b2), the second term is 2/a · x / (exp(x) - 1)."""
         a = -math.log(self.b2)
         x = self.count * a
         series = x * (0.5 - x * (1 / 12 - x * x * (1 / 720 - x * x / 30240)))
@@ -247,7 +247,7 @@ class RAdam(Moments):
 
 
 class Adagrad(Optimizer):
-    """Steps of the gradient over the root of the sum of its squares so far.
+    """Adagrad (Duchi et al., 2011): the gradient over the root of the sum of all its squares.
 
     >>> w = Tensor([1.])
     >>> opt = Adagrad([w], lr=0.1)
@@ -258,7 +258,7 @@ class Adagrad(Optimizer):
 
     Args:
         lr_decay: the rate of step t is ``lr / (1 + (t - 1) * lr_decay)``.
-        initial_accumulator_value: what the sum starts from.
+        initial_accumulator_value: initial value of the sum.
     """
 
     def __init__(self, params: Params, lr: float = 0.01, lr_decay: float = 0.0, weight_decay: float = 0.0,
@@ -286,7 +286,7 @@ class Adagrad(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """Steps of the gradient over the root of its running square.
+    """RMSprop: the gradient over the root of its running mean square.
 
     >>> w = Tensor([1.])
     >>> opt = RMSprop([w], lr=0.1)
@@ -296,9 +296,9 @@ class RMSprop(Optimizer):
     0.0
 
     Args:
-        alpha: how much of the running square stays at a step.
+        alpha: decay of the running mean square per step.
         momentum: of a running sum of these steps.
-        centered: take the square of the running mean off the running square: what is left is a variance.
+        centered: normalize by the variance: the running mean square minus the squared running mean.
     """
 
     def __init__(self, params: Params, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,

@@ -1,4 +1,4 @@
-"""A running mean of parameters, which often predicts better than the parameters themselves."""
+"""Exponential moving average of parameters."""
 from __future__ import annotations
 
 import contextlib
@@ -16,7 +16,7 @@ from tinsmith.tensor.tensor import Tensor
 class EMA:
     """The exponential moving average of a model's parameters: ``a = decay * a + (1 - decay) * p`` at each ``update()``.
 
-    It starts at the parameters as they are. Running statistics and the like (``requires_grad=False``) have none.
+    It starts at the current parameters. Buffers such as running statistics (``requires_grad=False``) are not averaged.
 
     >>> from tinsmith import nn
     >>> layer = nn.Linear(1, 1, bias=False)
@@ -31,7 +31,7 @@ class EMA:
     5.0
 
     Args:
-        model: whatever holds the parameters; or a list of them.
+        model: object that holds the parameters, or a list of them.
     """
 
     def __init__(self, model: Any, decay: float = 0.999) -> None:
@@ -48,7 +48,7 @@ class EMA:
         realize_tensors([*self.params, *self.averages])
 
     def update(self) -> None:
-        """Take the parameters in, in one program."""
+        """Update the averages with the current parameters, in one program."""
         with Tensor.no_grad():
             for p, average in zip(self.params, self.averages):
                 average.assign(average + (p.detach().cast(average.dtype) - average) * (1 - self.decay))
@@ -56,7 +56,7 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the parameters have their averages inside the block."""
+        """Replace the parameters by their averages inside the ``with`` block."""
         before = [p._copy() for p in self.params]
         for p, average in zip(self.params, self.averages):
             p.replace(average.detach().cast(p.dtype))

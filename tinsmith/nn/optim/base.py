@@ -1,4 +1,4 @@
-"""What all optimizers share: parameters, the learning rate, the step; groups of parameters."""
+"""The base of all optimizers: parameters, learning rate, step; and parameter groups."""
 from __future__ import annotations
 
 import inspect
@@ -33,15 +33,15 @@ _FIXED: Final = ("params", "master_weights")  # of a group: the optimizer's stat
 
 
 class Optimizer:
-    """The base of optimizers; yours implements ``_step``.
+    """The base of optimizers; a subclass implements ``_step``.
 
     Args:
-        params: tensors to optimize. Those with ``requires_grad=False`` (running statistics) are only kept computed. Or
-            groups with options of their own, ``[{"params": […], "lr": 0.1}, …]``: an optimizer for each of them is
-            made, and what comes back is the ``OptimizerGroup`` of these.
+        params: tensors to optimize. Those with ``requires_grad=False`` (running statistics) are only realized. Or
+            groups with options, ``[{"params": […], "lr": 0.1}, …]``: one optimizer per group is made, and their
+            ``OptimizerGroup`` is returned.
         lr: learning rate, a tensor of one number; ``opt.lr = 0.01`` writes it.
-        master_weights: keep a float32 copy of each 16-bit parameter: a step may be too small for 16 bits.
-        maximize: go up along the gradient.
+        master_weights: keep a float32 copy of each 16-bit parameter, which would round small steps to 0.
+        maximize: gradient ascent.
 
     >>> class SignDescent(Optimizer):
     ...     def _step(self, params, grads):
@@ -54,10 +54,10 @@ class Optimizer:
     [0.5, -1.5]
 
     Raises:
-        ArgumentError: if there is nothing to optimize.
+        ArgumentError: if there are no parameters.
     """
 
-    initial_lr: float  # the rate before all schedules, once there is one
+    initial_lr: float  # learning rate before any scheduler; set by the first scheduler
 
     def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Any:
         if isinstance(params, (list, tuple)) and any(isinstance(p, Mapping) for p in params):
@@ -93,7 +93,7 @@ class Optimizer:
 
     @property
     def lr(self) -> Tensor:
-        """The learning rate, in a buffer that captured steps read too."""
+        """The learning rate: a one-element tensor, which captured steps read, too."""
         found: Tensor = attribute(self, "lr")
         return found
 
@@ -104,12 +104,12 @@ class Optimizer:
             optimizer.lr.assign(Tensor(value, device=optimizer.device, dtype=dtypes.float32, requires_grad=False))
 
     def parts(self) -> list[Optimizer]:
-        """The optimizers that this one is made of, each with a learning rate of its own: itself, or those of groups."""
+        """Return the optimizers with a learning rate each: itself, or those of its groups."""
         return [self]
 
     @property
     def param_groups(self) -> list[ParamGroup]:
-        """The options of each group by name, to read and to write.
+        """The options of each group, as mutable mappings by name.
 
         >>> from tinsmith.nn.optim import SGD
         >>> opt = SGD([{"params": [Tensor([1.])]}, {"params": [Tensor([2.])], "lr": 0.5}], lr=0.25)
@@ -130,7 +130,7 @@ class Optimizer:
         return rate
 
     def _checked(self, params: Any) -> list[Tensor]:
-        """The parameters as a list. One tensor would be taken for a list of its rows, which are no parameters."""
+        """Return the parameters as a list; reject a single tensor, which would iterate over its rows."""
         if isinstance(params, TensorBase) or not isinstance(params, Iterable):
             raise DTypeError(type(self).__name__, f"takes a list of tensors, got one {type(params).__name__}",
                              "[tensor], or nn.state.get_parameters(model)")
@@ -142,8 +142,8 @@ class Optimizer:
         return found
 
     def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """What to subtract from each parameter, and the state tensors that were assigned. Of a parameter with a float32
-        copy, ``params`` holds that, and its gradient is float32."""
+        """Return (update to subtract from each parameter, assigned state tensors). For a parameter with a float32 copy,
+        ``params`` has the copy, and its gradient is float32."""
         raise NotImplementedError(f"{type(self).__name__} must implement _step(params, grads)")
 
     def state_like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> list[Tensor]:
@@ -176,7 +176,7 @@ class Optimizer:
             seen.add(t.uop)
 
     def momentum_in_memory(self) -> Tensor:
-        """``momentum`` or ``b1`` as a tensor of one number, which it becomes: captured steps read what it holds.
+        """Convert ``momentum`` or ``b1`` to a one-element tensor, which captured steps read, and return it.
 
         >>> from tinsmith.nn.optim import SGD
         >>> opt = SGD([Tensor([1.])], momentum=0.5)
@@ -199,13 +199,13 @@ class Optimizer:
         return out
 
     def zero_grad(self) -> None:
-        """Forget the gradients: of the parameters, and of leaves that nobody asked gradients for."""
+        """Clear the gradients of the parameters, and of leaves with an unset ``requires_grad``."""
         for p in self.params:
             p.grad = None
         Backward.forget_gradients()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
-        """Assign the next step's values; returns all tensors to realize for it, in one program.
+        """Assign the values of the next step lazily; return the tensors to realize for it, in one program.
 
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
@@ -250,7 +250,7 @@ class Optimizer:
         (True, 20, [[1.0, 2.0], [3.0, 4.0]])
 
         Args:
-            memory_budget: what the program may take on each device, such as ``"2GB"``; ``step`` goes by the setting
+            memory_budget: limit of the program's memory per device, such as ``"2GB"``; ``step`` uses the setting
                 ``MEMORY_BUDGET``.
         """
         self._take_memory()
@@ -266,7 +266,7 @@ class Optimizer:
                     shared.storage.become(value)
 
     def step(self, skip: Tensor | None = None) -> None:
-        """One step: parameters, state, running statistics and the losses behind the gradients, in one program.
+        """Do one step: compute parameters, state, running statistics and the losses of the gradients in one program.
 
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
@@ -309,13 +309,13 @@ def _master(p: Tensor) -> Tensor:
 
 
 def _current(p: Tensor, master: Tensor) -> Tensor:
-    """The parameter in float32: its copy, but what somebody else has written to the parameter since."""
+    """Return the parameter in float32: the master copy where it still rounds to the parameter, else the parameter."""
     return p.detach().eq(master.cast(p.dtype)).where(master, p.detach().cast(master.dtype))
 
 
 def _of_groups(kind: type[Optimizer], groups: Sequence[Any], args: Sequence[Any],
                options: Mapping[str, Any]) -> list[Optimizer]:
-    """An optimizer for each group, with the group's options before the common ones."""
+    """Return one optimizer per group; the group's options override the common ones."""
     names = list(inspect.signature(kind.__init__).parameters)[2:]
     common = {**dict(zip(names, args)), **options}
     taken: set[int] = set()
@@ -338,7 +338,7 @@ def _shortest(value: Any) -> Any:
 
 
 class ParamGroup(MutableMapping[str, Any]):
-    """The options of an optimizer by name, as PyTorch has them: what is written here is written to the optimizer."""
+    """The options of an optimizer by name, as in PyTorch; writing an option writes it to the optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -372,7 +372,7 @@ class ParamGroup(MutableMapping[str, Any]):
 
 
 class OptimizerGroup(Optimizer):
-    """Several optimizers that step together, in one program; what an optimizer of groups is.
+    """Several optimizers that step together, in one program. Parameter groups are implemented by it.
 
     >>> from tinsmith.nn.optim import SGD
     >>> a, b = Tensor([1.]), Tensor([2.])
@@ -390,7 +390,7 @@ class OptimizerGroup(Optimizer):
         self.device, vars(self)["lr"] = optimizers[0].device, optimizers[0].lr
 
     def parts(self) -> list[Optimizer]:
-        """Those of all its optimizers."""
+        """Return the parts of all its optimizers."""
         return [part for o in self.optimizers for part in o.parts()]
 
     def __getitem__(self, number: int) -> Optimizer:
@@ -401,5 +401,5 @@ class OptimizerGroup(Optimizer):
             o._take_memory()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
-        """The tensors of all optimizers' steps."""
+        """Assign the next step of all optimizers lazily; return the tensors to realize."""
         return [t for o in self.optimizers for t in o.schedule_step(skip)]

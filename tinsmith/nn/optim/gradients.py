@@ -1,4 +1,4 @@
-"""What is done with gradients between ``backward()`` and ``step()``: clipping, and scaling for float16."""
+"""Gradient clipping, and loss scaling for float16 training."""
 from __future__ import annotations
 
 import math
@@ -18,9 +18,9 @@ from tinsmith.tensor.tensor import Tensor
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
                     error_if_nonfinite: bool = False) -> Tensor:
-    """Scale all gradients down to a common norm of ``max_norm``, where they have a greater one; returns what they had.
+    """Clip the total norm of all gradients to ``max_norm``; return the norm before clipping.
 
-    Nothing is computed yet: the step that follows does both.
+    Both are lazy: the following step computes them.
 
     >>> w = Tensor([3., 4.])
     >>> _ = (w * w / 2).sum().backward()
@@ -28,11 +28,11 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     (5.0, [0.6000000238418579, 0.800000011920929])
 
     Args:
-        norm_type: 2, ``math.inf`` for the greatest magnitude, or another power.
-        error_if_nonfinite: look at the norm, on the host, and refuse one that is no finite number.
+        norm_type: 2, ``math.inf`` (maximum magnitude), or another p of the p-norm.
+        error_if_nonfinite: read the norm on the host, and raise if it is not finite.
 
     Raises:
-        GradientError: for such a norm.
+        GradientError: if the norm is not finite and ``error_if_nonfinite``.
     """
     found = _with_gradients("clip_grad_norm_", parameters)
     most = number("clip_grad_norm_", "max_norm", max_norm, least=0)
@@ -49,7 +49,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Hold every element of the gradients between ``-clip_value`` and ``clip_value``.
+    """Clamp every element of the gradients to ``[-clip_value, clip_value]``.
 
     >>> w = Tensor([3., -4.])
     >>> _ = (w * w).sum().backward()
@@ -70,7 +70,7 @@ def _with_gradients(op: str, parameters: Tensor | Iterable[Tensor]) -> list[tupl
 
 
 def _norm(gradients: list[Tensor], power: float) -> Tensor:
-    """Of all gradients as one vector, in float32 (float64 where they are)."""
+    """Return the ``power``-norm of all gradients as one vector, in float32 (float64 for float64 gradients)."""
     if not gradients:
         return Tensor(0.0)
     device = gradients[0].device
@@ -82,10 +82,10 @@ def _norm(gradients: list[Tensor], power: float) -> Tensor:
 
 
 class GradScaler:
-    """Keeps gradients of float16 away from 0: scales the loss, and skips steps whose gradients overflow.
+    """Dynamic loss scaling for float16: scales the loss, and skips steps whose gradients overflow.
 
-    The scale falls after such a step, and rises after ``growth_interval`` others. All of it is tensors, the skipping
-    too: nothing is read on the host, and a captured step stays captured.
+    The scale decreases after a skipped step, and increases after ``growth_interval`` others. All state is in tensors:
+    nothing is read on the host, and a captured step stays captured.
 
     >>> from tinsmith.nn.optim import SGD
     >>> w = Tensor([1.], dtype="float16").realize()
@@ -99,10 +99,10 @@ class GradScaler:
     (0.0, 16384.0)
 
     Args:
-        init_scale: what the loss is multiplied with at first.
+        init_scale: initial factor of the loss.
         growth_factor: of the scale, after ``growth_interval`` steps without an overflow.
         backoff_factor: of the scale, after an overflow.
-        enabled: False leaves everything as it is.
+        enabled: False: do nothing.
     """
 
     def __init__(self, init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
@@ -115,10 +115,10 @@ class GradScaler:
         self.factor = Tensor(np.array([first], np.float32), requires_grad=False)
         self.tracker = Tensor(np.zeros(1, np.int32), requires_grad=False)  # steps since the scale has changed
         realize_tensors([self.factor, self.tracker])
-        self._overflows: dict[int, Tensor] = {}  # of optimizers whose gradients are unscaled, until update()
+        self._overflows: dict[int, Tensor] = {}  # id of optimizer → overflow flag, until update()
 
     def scale(self, outputs: Any) -> Any:
-        """A loss (or a list of them) times the scale, in float32."""
+        """Return a loss (or a list of them) times the scale, in float32."""
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(self.scale(t) for t in outputs)
         check_tensors("GradScaler.scale", [outputs])
@@ -128,10 +128,10 @@ class GradScaler:
         return wide * self.factor.to(outputs.device).reshape(())
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale: before they are clipped. ``step`` does it otherwise.
+        """Divide the gradients by the scale, for clipping before ``step``; otherwise ``step`` does it.
 
         Raises:
-            ArgumentError: if that is done already.
+            ArgumentError: if the gradients are already unscaled.
         """
         if not isinstance(optimizer, Optimizer):
             raise DTypeError("GradScaler.unscale_", f"the optimizer is {shown(optimizer)}", "an optimizer of nn.optim")
@@ -150,7 +150,7 @@ class GradScaler:
             self._overflows[id(optimizer)] = Tensor.stack(*bad).any().reshape(1) if bad else Tensor([False])
 
     def step(self, optimizer: Optimizer) -> None:
-        """The optimizer's step, of unscaled gradients; without effect if one of them is infinite or NaN."""
+        """Unscale the gradients and do the optimizer's step; without effect if a gradient is infinite or NaN."""
         if not self.enabled:
             return optimizer.step()
         if id(optimizer) not in self._overflows:
@@ -158,10 +158,10 @@ class GradScaler:
         return optimizer.step(skip=self._overflows[id(optimizer)])
 
     def update(self) -> None:
-        """Adapt the scale to whether the steps since the last call overflowed.
+        """Adapt the scale to the overflows of the steps since the last call.
 
         Raises:
-            ArgumentError: if there were none.
+            ArgumentError: if there was no step.
         """
         if not self.enabled:
             return
@@ -177,5 +177,5 @@ class GradScaler:
         realize_tensors([self.factor, self.tracker])
 
     def get_scale(self) -> float:
-        """The scale, as a number of Python; 1 if not enabled."""
+        """Return the scale as a Python float; 1 if not enabled."""
         return float(self.factor.item()) if self.enabled else 1.0

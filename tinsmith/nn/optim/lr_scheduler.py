@@ -1,6 +1,6 @@
-"""Schedules of learning rates, by PyTorch's names: each is a function of the number of steps, computed on tensors.
+"""Learning rate schedulers with PyTorch's names: functions of the step count, computed on tensors.
 
-So a scheduler's ``step()`` may stand in a captured function, or behind it; either way nothing is captured again.
+A scheduler's ``step()`` can be inside or outside a captured function; neither causes a new capture.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABSENT = {"ChainedScheduler": "LambdaLR of the product of the factors", "CyclicL
 
 
 class LRScheduler:
-    """The base of schedules; yours implements ``factor``: by what the first rate is multiplied after ``t`` steps.
+    """The base of schedulers; a subclass implements ``factor``, the factor of the initial rate after ``t`` steps.
 
     ``step()`` follows ``optimizer.step()``. The rate of each group is its first one, times the factor.
 
@@ -52,15 +52,15 @@ class LRScheduler:
         realize_tensors(self._written())
 
     def factor(self, t: Tensor) -> Tensor | float:
-        """By what first rates are multiplied after ``t`` steps, a tensor of one number."""
+        """Return the factor of the initial rates after ``t`` steps (a one-element tensor)."""
         raise NotImplementedError(f"{type(self).__name__} must implement factor(t)")
 
     def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
-        """The rate after ``t`` steps of a group (by its number) whose first one was ``first``."""
+        """Return the rate after ``t`` steps of group number ``group`` with initial rate ``first``."""
         return first * self.factor(t)
 
     def schedule_step(self) -> list[Tensor]:
-        """Assign the next rates; returns all tensors to realize for it."""
+        """Assign the next rates lazily; return the tensors to realize."""
         self.count.assign(self.count + 1)
         return [self.count, *self._written()]
 
@@ -72,19 +72,19 @@ class LRScheduler:
         return [part.lr for part in self.groups()]
 
     def step(self) -> None:
-        """Go on by one step."""
+        """Advance by one step."""
         realize_tensors(self.schedule_step())
 
     def get_last_lr(self) -> list[float]:
-        """The rates of all groups, as numbers of Python."""
+        """Return the current rates of all groups as Python floats."""
         return [float(part.lr.item()) for part in self.groups()]
 
 
 class LambdaLR(LRScheduler):
     """The first rate times a function of the number of steps.
 
-    The function gets a tensor of one number. Of arithmetic of tensors it is captured with the step that it stands in;
-    with ``if`` and ``math`` it works as well, outside of captured functions.
+    The function gets a one-element tensor. If it uses only tensor arithmetic, it can be captured with the step;
+    with ``if`` and ``math`` it works outside captured functions only.
 
     >>> from tinsmith.nn.optim import SGD
     >>> opt = SGD([Tensor([1.])], lr=0.5)
@@ -227,7 +227,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """The power of what is left."""
+        """Return ``(1 - t / total_iters) ** power``, 0 from ``total_iters`` on."""
         return (1 - t.minimum(self.total_iters) / self.total_iters) ** self.power
 
 
@@ -330,11 +330,11 @@ class OneCycleLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """Of ``max_lr``, in the phase that ``t`` is in."""
+        """Return the factor of ``max_lr`` in the phase of ``t``."""
         return self._along(t, self.factors)
 
     def _along(self, t: Tensor, values: Sequence[float]) -> Tensor:
-        """From value to value, one at the end of each phase."""
+        """Interpolate between ``values``, which are reached at the ends of the phases."""
         out, begin = t * 0 + values[-1], [0.0, *self.ends]
         for end, since, first, last in reversed(list(zip(self.ends, begin, values, values[1:]))):
             part = ((t - since) / (end - since)).clamp(0.0, 1.0) if end > since else t * 0 + 1.0
@@ -357,7 +357,7 @@ class OneCycleLR(LRScheduler):
 
 
 def _by_group(op: str, name: str, given: Any, parts: Sequence[Optimizer]) -> list[float]:
-    """A number for each group, of one for all or of a list."""
+    """Return one number per group, from one number or a list."""
     found = list(given) if isinstance(given, (list, tuple)) else [given] * len(parts)
     if len(found) != len(parts):
         raise ArgumentError(op, f"{name} has {len(found)} numbers for {len(parts)} groups", "one for each group")
@@ -386,7 +386,7 @@ class SequentialLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
-        """That of the schedule whose turn it is."""
+        """Return the rate of the active scheduler at ``t`` minus its milestone."""
         out = self.schedulers[0].rate(first, t, group)
         for milestone, scheduler in zip(self.milestones, self.schedulers[1:]):
             out = (t < milestone).where(out, scheduler.rate(first, (t - milestone).maximum(0), group))
@@ -394,7 +394,7 @@ class SequentialLR(LRScheduler):
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """``factor`` times the rate where a metric has not become better for more than ``patience`` steps.
+    """``factor`` times the rate after a metric has not improved for more than ``patience`` steps.
 
     The best value and the number of bad steps are tensors: ``step(loss)`` with a tensor reads nothing on the host.
 
@@ -408,7 +408,7 @@ class ReduceLROnPlateau(LRScheduler):
         mode: ``"min"`` or ``"max"``: which values are better.
         threshold: by how much a better value must be better: as a part of the best one (``threshold_mode="rel"``), or
             as such (``"abs"``).
-        cooldown: for so many steps after a change none is bad.
+        cooldown: steps after a change in which no step counts as bad.
         min_lr: the lowest rate.
         eps: smaller changes are not made.
     """
@@ -429,7 +429,7 @@ class ReduceLROnPlateau(LRScheduler):
         super().__init__(optimizer)
 
     def schedule_step(self, metrics: Any = None) -> list[Tensor]:
-        """Take a value of the metric in; returns all tensors to realize for it."""
+        """Update from a value of the metric lazily; return the tensors to realize."""
         if metrics is None:
             raise ArgumentError("ReduceLROnPlateau", "no value of the metric", "scheduler.step(loss)")
         with Tensor.no_grad():
@@ -453,7 +453,7 @@ class ReduceLROnPlateau(LRScheduler):
         return [self.count, self.best, self.bad, self.cooling, *(part.lr for part in self.groups())]
 
     def step(self, metrics: Any = None) -> None:
-        """Go on by one step, with a value of the metric: a number, or a tensor of one."""
+        """Advance by one step, with the metric as a number or a one-element tensor."""
         realize_tensors(self.schedule_step(metrics))
 
     def _written(self) -> list[Tensor]:
@@ -461,5 +461,5 @@ class ReduceLROnPlateau(LRScheduler):
 
 
 def _cosine(part: Tensor) -> Tensor:
-    """1 at 0, 0 at 1, along a cosine."""
+    """Return the half cosine wave from 1 at ``part = 0`` to 0 at ``part = 1``."""
     return ((part * math.pi).cos() + 1) * 0.5

@@ -1,4 +1,4 @@
-"""Optimizers with a running sum of gradients: SGD, LARS, Muon."""
+"""Momentum optimizers: SGD, LARS, Muon."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class SGD(Optimizer):
 
     Args:
         nesterov: look ahead: the step is ``g + momentum * b``.
-        dampening: of all gradients in ``b`` but the first.
+        dampening: applies to all gradients in ``b`` but the first.
     """
 
     def __init__(self, params: Params, lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
@@ -52,7 +52,7 @@ class SGD(Optimizer):
 
 
 class LARS(Optimizer):
-    """Momentum, with a rate for each tensor: ``tcoef`` times the ratio of the norms of parameter and gradient.
+    """SGD with momentum and a rate per tensor: ``tcoef`` times the ratio of the norms of parameter and gradient.
 
     Of You, Gitman and Ginsburg, "Large batch training of convolutional networks" (arXiv:1708.03888).
 
@@ -112,7 +112,7 @@ class LARS(Optimizer):
         return ((size > 0) & (slope > 0)).where(ratio, 1.0)
 
     def _scale(self, p: Tensor) -> float:
-        """What an update of a parameter of this shape is scaled by."""
+        """Return the factor of the parameter's update, which depends on its shape."""
         return 1.0
 
 
