@@ -26,24 +26,24 @@ PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["g
 WATCHED = {  # functions, and the phases that they are
     "tensor.backward:gradients": "gradients",
     "schedule.canonical:structure": "structure of the graph",
-    "runtime.execute:canonical": "structure of the graph",
-    "runtime.diskcache:entry_key": "disk cache key",
-    "runtime.diskcache:store": "disk cache store",
-    "runtime.diskcache:fetch": "disk cache fetch",
+    "runtime.realize:canonical": "structure of the graph",
+    "runtime.disk_programs:entry_key": "disk cache key",
+    "runtime.disk_programs:store": "disk cache store",
+    "runtime.disk_programs:fetch": "disk cache fetch",
     "schedule.scheduler:Scheduler.run": "fuse and schedule",
     "runtime.lowering:arrange": "merge and order kernels",
     "runtime.lowering:plan_memory": "memory plan",
     "runtime.lowering:choose_in_place": "choose in place",
-    "codegen.program:lower": "lower",
-    "codegen.program:normalize": "normalize",
-    "codegen.program:decompose": "decompose",
-    "codegen.program:work_of": "count operations",
-    "codegen.program:plan": "choose opts",
-    "codegen.program:linearize": "linearize",
+    "codegen.compile_kernel:lower": "lower",
+    "codegen.compile_kernel:normalize": "normalize",
+    "codegen.compile_kernel:decompose": "decompose",
+    "codegen.compile_kernel:work_of": "count operations",
+    "codegen.compile_kernel:plan": "choose opts",
+    "codegen.compile_kernel:linearize": "linearize",
     "backend.cpu.llvm:load": "link",
-    "runtime.compiling:load": "load",
-    "runtime.compiling:Compilation.load": "wait for binaries",
-    "runtime.running:launch": "run",
+    "runtime.parallel_compile:load": "load",
+    "runtime.parallel_compile:Compilation.load": "wait for binaries",
+    "runtime.launch:launch": "run",
 }
 
 
@@ -121,7 +121,7 @@ def measure(program: str) -> None:
     phases.enter("import")
     from benchmarks.peers import Lazy
     from tinsmith.backend.device import Device
-    from tinsmith.codegen import program as codegen
+    from tinsmith.codegen import compile_kernel as codegen
     from tinsmith.ir.uop import toposort
     renderer, compiler = Device["CPU"].renderer, Device["CPU"].compiler
     phases.leave()

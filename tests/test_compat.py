@@ -19,8 +19,8 @@ import pytest
 
 from tests.golden.running import ROOT, environment, run
 from tinsmith.compat import NotBuiltError, install, uninstall
-from tinsmith.compat.names import METHODS, MODULES, REASONS
-from tinsmith.compat.places import PLACES
+from tinsmith.compat.module_table import PLACES
+from tinsmith.compat.name_table import METHODS, MODULES, REASONS
 from tinsmith.core.errors import ArgumentError
 
 
@@ -456,7 +456,7 @@ import ctypes, functools, pathlib, subprocess, sys, tempfile
 from tinygrad import Device, Tensor
 from tinygrad.device import Allocator, Compiled, Compiler
 from tinygrad.renderer.cstyle import ClangRenderer
-from tinsmith.codegen.render.base import Target
+from tinsmith.target.target import Target
 
 class MyAllocator(Allocator):
     def _alloc(self, size, options): return (ctypes.c_uint8 * size)()

@@ -13,10 +13,10 @@ from benchmarks.corpus.programs import programs
 from benchmarks.corpus.record import Row, changes
 from benchmarks.corpus.targets import TARGETS, device_name
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import begin, compile_kernel
-from tinsmith.codegen.tuning import weight_of
+from tinsmith.codegen.planner.candidate import weight_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 

@@ -14,11 +14,11 @@ import pytest
 
 from tests.docrun import ROOT, blocks, differences
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.roles import Role
 from tinsmith.core.settings import DECLARED
-from tinsmith.schedule.assembly import store_in_place
-from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.overlap import overlapped
+from tinsmith.ir.ranges import Role
+from tinsmith.schedule.fusion.horizontal import fuse_horizontally
+from tinsmith.schedule.memory.store_into_concat import store_in_place
+from tinsmith.schedule.multi.overlap import overlapped
 
 DOCS = ROOT / "docs"
 TRANSLATED = sorted((DOCS / "zh").rglob("*.md"))

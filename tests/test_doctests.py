@@ -11,7 +11,7 @@ import pytest
 import tinsmith
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.settings import settings
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 
 SKIPPED = ("tinsmith.ir", "tinsmith.tensor", "tinsmith.nn", "tinsmith.__main__", "tinsmith.compat.__main__")
 NAMES = {"Tensor": tinsmith.Tensor, "Device": tinsmith.Device, "dtypes": tinsmith.dtypes, "Context": tinsmith.Context,

@@ -16,50 +16,61 @@ FILES = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text())
 # Numbers that choose nothing: they are what they are on every device.
 NO_TUNING = {
     "bits and constants of mathematics": {
-        "codegen/eights.py": {"_INF"}, "codegen/floats.py": {"LOG2E", "LOG2E_PARTS"},
-        "codegen/transcendentals.py": {"FIRST_INFINITE", "_LOG2_32", "_LOG32", "_LOG64"},
-        "codegen/sines.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF", "_LOW_BITS",
+        "codegen/decompose/fp8.py": {"_INF"}, "codegen/decompose/floats.py": {"LOG2E", "LOG2E_PARTS"},
+        "codegen/decompose/elementary.py": {"FIRST_INFINITE", "_LOG2_32", "_LOG32", "_LOG64"},
+        "codegen/decompose/trig.py": {"_PI", "_PI_LOW", "_PI_WORD", "_INV_PI", "_INV_PI_WORDS", "_LOW_HALF",
+                                      "_LOW_BITS",
                              "_FUSED32"},
         "inspect/sample.py": {"EPSILON"}},
     "names of ranges and formats of files": {
-        "codegen/matrix.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
+        "codegen/transform/matrix_units.py": {"_NUMBER"}, "inspect/trace.py": {"VERSION"}},
     "limits of languages, compilers and drivers": {
-        "codegen/blocks.py": {"ROWS_OF_GRID"}, "codegen/bounds.py": {"MOST_PIECES", "MOST_LOOPS"},
-        "schedule/merging.py": {"MOST_BUFFERS", "MOST_NODES"},
-        "schedule/fusion.py": {"MOST_WORK"}, "schedule/cones.py": {"MOST_CONE"},
-        "schedule/planner.py": {"ALIGN"}, "codegen/views.py": {"MOST_ROWS"}},
-    "shapes of algorithms": {"codegen/streams.py": {"SIDE"}},
+        "codegen/transform/thread_blocks.py": {"ROWS_OF_GRID"}, "codegen/lower/loop_partition.py": {"MOST_PIECES",
+                                                                                                    "MOST_LOOPS"},
+        "schedule/fusion/kernel_merge.py": {"MOST_BUFFERS", "MOST_NODES"},
+        "schedule/fusion/fusion.py": {"MOST_WORK"}, "schedule/fusion/fan_in.py": {"MOST_CONE"},
+        "schedule/memory/memory_plan.py": {"ALIGN"}, "codegen/transform/tma_boxes.py": {"MOST_ROWS"}},
+    "shapes of algorithms": {"codegen/transform/computed_operand.py": {"SIDE"}},
     "how long is searched, measured, compiled and planned": {
-        "codegen/price.py": {"SEEN_VECTORS"}, "codegen/search.py": {"ROUNDS", "GAIN", "COPIES", "AMOUNTS", "TILES"},
-        "inspect/beam.py": {"START"},
-        "schedule/budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"}, "runtime/compiling.py": {"SWITCH"},
-        "inspect/explanation.py": {"BUDGET"}, "inspect/trial.py": {"WHOLE", "BOXES"},
+        "codegen/planner/cost.py": {"SEEN_VECTORS"}, "inspect/search/search.py": {"ROUNDS", "GAIN", "COPIES",
+                                                                                  "AMOUNTS", "TILES"},
+        "inspect/search/beam.py": {"START"},
+        "schedule/memory/memory_budget.py": {"ROUNDS", "HALVINGS", "MOST_RUNS", "TURNS"},
+        "runtime/parallel_compile.py": {"SWITCH"},
+        "inspect/explanation.py": {"BUDGET"}, "inspect/search/trial.py": {"WHOLE", "BOXES"},
         "inspect/checked.py": {"WHOLE", "BOXES", "STEPS", "ROUNDINGS", "SPREAD"}},
     "what is shown and kept": {
-        "runtime/listing.py": {"_LEAST"}, "runtime/growth.py": {"MANY", "_KEPT"},
+        "runtime/listing.py": {"_LEAST"}, "runtime/realize.py": {"MANY", "_KEPT"},
         "inspect/planning.py": {"SHOWN"}, "inspect/profile.py": {"ROWS"},
-        "inspect/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"}, "schedule/scalars.py": {"SEVERAL"}},
+        "inspect/trace.py": {"MOST_REWRITES", "MOST_ROWS", "MOST_SOURCE"},
+        "schedule/passes/promote_constants.py": {"SEVERAL"}},
 }
 
 PLAIN = {0, 1, 2, 3, 4, -1}  # numbers that say how many there are of something, or of its bytes
 WRITTEN = {  # other numbers in functions, by what they are
     "bits, and powers of two that nothing reaches": {
-        "codegen/ahead.py": {20}, "codegen/blocks.py": {62}, "codegen/stages.py": {16}, "codegen/counts.py": {31},
-        "codegen/estimate.py": {40},
-        "codegen/heuristics_tiles.py": {40}, "codegen/masking.py": {31}, "schedule/fusion.py": {20},
-        "schedule/sharding.py": {8, 16}, "codegen/search.py": {8}},
+        "codegen/transform/prefetch.py": {20}, "codegen/transform/thread_blocks.py": {62},
+        "codegen/transform/stages.py": {16}, "codegen/transform/block_rank.py": {31},
+        "codegen/planner/roofline.py": {40},
+        "codegen/planner/cpu/register_tiles.py": {40}, "codegen/transform/skip_masked_blocks.py": {31},
+        "schedule/fusion/fusion.py": {20},
+        "schedule/multi/sharding.py": {8, 16}, "inspect/search/search.py": {8}},
     "what instructions take": {
-        "codegen/emitter.py": {8, 32}, "codegen/linearize.py": {16}, "codegen/rings.py": {8}, "codegen/views.py": {8},
-        "codegen/matrix.py": {64}},
+        "codegen/emit/emitter.py": {8, 32}, "codegen/emit/linearize.py": {16}, "codegen/transform/rings.py": {8},
+        "codegen/transform/tma_boxes.py": {8},
+        "codegen/transform/matrix_units.py": {64}},
     "how much is looked at, kept and shown": {
-        "codegen/emit_blocks.py": {15}, "codegen/plan.py": {100}, "codegen/price.py": {9}, "codegen/program.py": {10},
-        "schedule/budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000}, "schedule/horizontal.py": {64}},
+        "codegen/emit/thread_blocks.py": {15}, "codegen/planner/planner.py": {100}, "codegen/planner/cost.py": {9},
+        "codegen/compile_kernel.py": {10},
+        "schedule/memory/memory_budget.py": {64, 1e-9}, "schedule/canonical.py": {10_000},
+        "schedule/fusion/horizontal.py": {64}},
 }
-MATHEMATICS = {"codegen/floats.py", "codegen/transcendentals.py", "codegen/sines.py", "codegen/eights.py",
-               "codegen/powers.py", "codegen/decompositions.py"}
+MATHEMATICS = {"codegen/decompose/floats.py", "codegen/decompose/elementary.py", "codegen/decompose/trig.py",
+               "codegen/decompose/fp8.py",
+               "codegen/decompose/pow.py", "codegen/decompose/decompose.py"}
 
 TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")
-NAMED = {"runtime/hostcopies.py": {"NPY"}}  # the host's memory, where values are read
+NAMED = {"runtime/host_copies.py": {"NPY"}}  # the host's memory, where values are read
 
 
 def is_number(node: ast.AST) -> bool:

@@ -9,14 +9,14 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
-from tinsmith.core.names import guide, hint_at_gradients, unknown
 from tinsmith.core.settings import Context
+from tinsmith.core.suggestions import guide, hint_at_gradients, unknown
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
-from tinsmith.runtime.record import endings
-from tinsmith.tensor import einops
-from tinsmith.tensor.function import Function
-from tinsmith.tensor.symbolic import Variable
+from tinsmith.runtime.recorder import endings
+from tinsmith.tensor.autograd.custom_gradient import Function
+from tinsmith.tensor.interop import einops
+from tinsmith.tensor.sizes import Variable
 from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",

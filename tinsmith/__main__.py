@@ -34,19 +34,20 @@ from importlib import metadata
 from pathlib import Path
 
 from tinsmith import Tensor, conformance, viz
-from tinsmith.backend.cpu import llvm, osys
+from tinsmith.backend.cpu import llvm, os_calls
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
-from tinsmith.core.cache import cache_entries, cache_prune
+from tinsmith.core.cache_security import cache_dir, fault, make_private
+from tinsmith.core.disk_cache import cache_entries, cache_prune
 from tinsmith.core.errors import ArgumentError, TinsmithError
-from tinsmith.core.private import cache_dir, fault, make_private
 from tinsmith.core.settings import settings
-from tinsmith.core.texts import plural
+from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
-from tinsmith.inspect import beamdb, sourcelist
+from tinsmith.inspect import sourcelist
 from tinsmith.inspect.debug import opts_text
-from tinsmith.ir.document import document
+from tinsmith.inspect.search import database
 from tinsmith.tools.error_pages import explain_error
+from tinsmith.tools.ir_page import document
 
 Row = tuple[str, ...]
 
@@ -127,13 +128,13 @@ def doctor() -> int:
     works, how = results.get(default) or try_device(default)
     show("Devices", ("device", "state", "how, or why not"),
          [(n, "ok" if ok else "no", text) for n, (ok, text) in results.items()])
-    caches = osys.cache_sizes()
+    caches = os_calls.cache_sizes()
     features = sorted(llvm.host_features())
     machine = [
-        ("default device", f"{default}: {how}"), ("cores for this process", str(osys.usable_cores())),
-        ("vectors", f"{llvm.vector_bytes() * 8} bits on {osys.architecture()}"),
+        ("default device", f"{default}: {how}"), ("cores for this process", str(os_calls.usable_cores())),
+        ("vectors", f"{llvm.vector_bytes() * 8} bits on {os_calls.architecture()}"),
         ("caches", f"L1 {caches.l1 >> 10} KiB, L2 {caches.l2 >> 10} KiB"),
-        ("memory", f"{osys.total_memory() / 2**30:.1f} GiB"), ("disk cache", cache_state()),
+        ("memory", f"{os_calls.total_memory() / 2**30:.1f} GiB"), ("disk cache", cache_state()),
         ("system", f"{platform.platform()}, Python {platform.python_version()}"),
         ("tinsmith", own_version()),
         *((p, version(p)) for p in ("numpy", "llvmlite", "ml_dtypes", "cuda-bindings", "nvidia-cuda-nvrtc", "rich",
@@ -234,17 +235,17 @@ def cache_why(key: str) -> int:
 def beam(action: str, files: Sequence[str]) -> int:
     """List, locate or merge BEAM search results."""
     if action == "path":
-        print(beamdb.place())
+        print(database.place())
         return 0
     if action == "merge":
         try:
-            print(f"{beamdb.place()}: {beamdb.merge([Path(f) for f in files])} kernels")
+            print(f"{database.place()}: {database.merge([Path(f) for f in files])} kernels")
         except OSError as error:
             print(f"cannot merge: {error}")
             return 1
         return 0
-    found = sorted(beamdb.read().values(), key=lambda e: (e.machine, e.us - e.before_us))
-    show(f"{len(found)} kernels in {beamdb.place()}", ("machine", "kernel", "default", "found", "width", "opts"),
+    found = sorted(database.read().values(), key=lambda e: (e.machine, e.us - e.before_us))
+    show(f"{len(found)} kernels in {database.place()}", ("machine", "kernel", "default", "found", "width", "opts"),
          [(e.machine, e.name, f"{e.before_us:.2f} us", f"{e.us:.2f} us", str(e.width), opts_text(list(e.opts)))
           for e in found])
     return 0

@@ -1,4 +1,4 @@
-"""The conformance suite of a device: small programs of every kind, run on it and compared with ``ir.evaluate``.
+"""The conformance suite of a device: small programs of every kind, run on it and compared with ``ir.interpret.tensor``.
 
 ``run("CPU")`` returns one result per case; a device conforms if all of them are ok.
 """
@@ -15,10 +15,10 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.uop import Window
-from tinsmith.runtime.execute import realize
+from tinsmith.runtime.realize import realize
 
 _COMPARISONS: Final = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
 _INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, *_COMPARISONS, Ops.AND,

@@ -14,10 +14,10 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import Context
-from tinsmith.runtime import execute
-from tinsmith.runtime.compiled import CompiledSchedule, Step
-from tinsmith.runtime.record import lowered
-from tinsmith.schedule import scalars
+from tinsmith.runtime import realize
+from tinsmith.runtime.compiled_schedule import CompiledSchedule, Step
+from tinsmith.runtime.recorder import lowered
+from tinsmith.schedule.passes import promote_constants
 
 FOLDER = Path(__file__).parent / "kept"
 PLAIN = {"BEAM": 0, "CHECKED": 0, "CHECK_IR": 0, "DEBUG": 0, "MEMORY_BUDGET": "", "NOLOCALS": 0,
@@ -60,14 +60,14 @@ def steps(program: CorpusProgram, device: str) -> list[Step]:
     with Context(DEV=device, **PLAIN):
         Tensor.manual_seed(0)
         run = program.build()
-        execute._compiled.clear()
-        scalars.forms.clear()
+        realize._compiled.clear()
+        promote_constants.forms.clear()
         lowered.append(tell)
         try:
             run()
         finally:
             lowered.remove(tell)
-            execute.forget_old()
+            realize.forget_old()
     return list(found.values())
 
 

@@ -19,17 +19,17 @@ from benchmarks.corpus import record
 from benchmarks.corpus.programs import CorpusProgram
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, processor
-from tinsmith.codegen.estimate import estimate
+from tinsmith.codegen.compile_kernel import begin, choose
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.plan import candidates as planned
-from tinsmith.codegen.program import begin, choose
-from tinsmith.codegen.search import COPIES, actions, copies
-from tinsmith.codegen.tuning import Candidate, Unfit
+from tinsmith.codegen.planner.candidate import Candidate, Unfit
+from tinsmith.codegen.planner.planner import candidates as planned
+from tinsmith.codegen.planner.roofline import estimate
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
-from tinsmith.inspect.beam import Trial, why_not
-from tinsmith.inspect.trial import Request
+from tinsmith.inspect.search.beam import Trial, why_not
+from tinsmith.inspect.search.search import COPIES, actions, copies
+from tinsmith.inspect.search.trial import TrialRequest
 from tinsmith.ir import UOp
 
 FOLDER = Path(__file__).parent / "regret"
@@ -112,7 +112,7 @@ def of_kernel(program: str, sink: UOp, device: str, alone: bool = False) -> Regr
     """
     if why_not(sink, device) is not None:
         return None
-    trial = Trial(Request(device, sink, budget=BUDGET, processor=alone))
+    trial = Trial(TrialRequest(device, sink, budget=BUDGET, processor=alone))
     if trial.prepare()["state"] != "ready":
         return None
     found = candidates(sink, device)

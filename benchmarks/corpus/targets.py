@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tinsmith.backend.cpu.device import cpu_target
-from tinsmith.backend.cpu.osys import CacheSizes
+from tinsmith.backend.cpu.os_calls import CacheSizes
 from tinsmith.backend.device import Allocator, Call, Compiled, Compiler, Device, Program
 from tinsmith.backend.opencl.device import device_target
 from tinsmith.codegen.render.base import Renderer

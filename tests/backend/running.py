@@ -8,8 +8,8 @@ import numpy as np
 from tests.codegen.kernels import Case
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 

@@ -17,14 +17,14 @@ from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
 from tinsmith.backend.cuda import nvrtc
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.split import split_reductions
+from tinsmith.schedule.passes.split_reductions import split_reductions
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -21,14 +21,14 @@ from tinsmith import conformance
 from tinsmith.backend.cuda.device import CUDAGraph
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, BufferSpec
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import Context
-from tinsmith.inspect import beam
-from tinsmith.inspect.trial import Request
+from tinsmith.inspect.search import beam
+from tinsmith.inspect.search.trial import TrialRequest
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.function import TinyJit
 from tinsmith.tensor.tensor import Tensor
@@ -166,7 +166,7 @@ def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate:
     """The next candidate of the search is measured, and this process's GPU is as it was."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (420,)))
     sink = UOp(Ops.SINK, None, (x * x + 3.0,))
-    trial = beam.Trial(Request("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
+    trial = beam.Trial(TrialRequest("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
     assert trial.prepare()["state"] == "ready"
     kernel = beam._kernel(sink, "CUDA")
     kernel.apply(Opt(OptOps.UPCAST, 0, amount))

@@ -13,18 +13,18 @@ from tests.backend.fake_driver import FAULT, NO_MEMORY, FakeDriver, Status
 from tests.backend.gpus import needs_nvrtc
 from tinsmith.backend.cuda import driver as module
 from tinsmith.backend.cuda.device import CUDAGraph, CUDAProgram
-from tinsmith.backend.cuda.driver import GPU, CUDAError
+from tinsmith.backend.cuda.driver import CUDAError, CudaGPU
 from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import BufferSpec
-from tinsmith.backend.program import Call, Launched, Place
+from tinsmith.backend.program import BufferLocation, Call, Launched
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.ir import ProgramBuilder
-from tinsmith.runtime.byhand import run_program
+from tinsmith.runtime.custom_program import run_program
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -36,18 +36,18 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 @pytest.fixture(name="gpu")
-def _gpu(fake: FakeDriver) -> GPU:
-    return GPU("CUDA", 0)
+def _gpu(fake: FakeDriver) -> CudaGPU:
+    return CudaGPU("CUDA", 0)
 
 
-def program(gpu: GPU, symbol: str) -> CUDAProgram:
+def program(gpu: CudaGPU, symbol: str) -> CUDAProgram:
     return CUDAProgram(gpu, Launch(symbol, symbol, [0], [], frozenset((0,)), 1, 4, 0, False, [4], [32]), b"")
 
 
-def graph(gpu: GPU, *symbols: str) -> CUDAGraph:
+def graph(gpu: CudaGPU, *symbols: str) -> CUDAGraph:
     """Kernels one after the other, each on a base of its own."""
     device = SimpleNamespace(target=SimpleNamespace(replays=2, launches_early=True))
-    launches = [Launched(program(gpu, s), (Place(n),), ()) for n, s in enumerate(symbols)]
+    launches = [Launched(program(gpu, s), (BufferLocation(n),), ()) for n, s in enumerate(symbols)]
     return CUDAGraph(cast(Any, device), gpu, launches)
 
 
@@ -59,7 +59,7 @@ def on(*addresses: int) -> Any:
 
 
 @pytest.mark.parametrize("later", ["launch", "graph", "copy"])
-def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: GPU, later: str) -> None:
+def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: CudaGPU, later: str) -> None:
     """What was launched before may have failed; what is launched now never began."""
     memory = CUDAAllocator(gpu)
     block, replayed, next_one = memory.alloc(64), graph(gpu, "x", "y", "z"), program(gpu, "innocent")
@@ -81,7 +81,7 @@ def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: GPU, l
     assert "cuMemFree" not in fake.calls, "nothing is asked of a context that is gone"
 
 
-def test_a_forked_process_says_so_and_asks_the_driver_nothing(fake: FakeDriver, gpu: GPU) -> None:
+def test_a_forked_process_says_so_and_asks_the_driver_nothing(fake: FakeDriver, gpu: CudaGPU) -> None:
     memory, kernel = CUDAAllocator(gpu), program(gpu, "k")
     block = memory.alloc(64)
     read, write = os.pipe()
@@ -129,7 +129,7 @@ def test_who_waits_for_each_kernel_names_it_and_what_can_be_done(monkeypatch: py
 # *** memory ***
 
 
-def test_what_lacks_memory_gets_the_blocks_that_wait_to_be_used_again(fake: FakeDriver, gpu: GPU) -> None:
+def test_what_lacks_memory_gets_the_blocks_that_wait_to_be_used_again(fake: FakeDriver, gpu: CudaGPU) -> None:
     """Another size of block, and the driver's own needs: modules, graphs."""
     memory = CUDAAllocator(gpu)
     memory.memory.cache_limit = fake.total
@@ -146,7 +146,7 @@ def test_what_lacks_memory_gets_the_blocks_that_wait_to_be_used_again(fake: Fake
     assert not gpu.lost
 
 
-def test_out_of_memory_changes_nothing(fake: FakeDriver, gpu: GPU) -> None:
+def test_out_of_memory_changes_nothing(fake: FakeDriver, gpu: CudaGPU) -> None:
     memory = CUDAAllocator(gpu)
     kept = memory.alloc(1000)
     memory.copyin(kept, 0, memoryview(bytes(range(250)) * 4))
@@ -158,7 +158,7 @@ def test_out_of_memory_changes_nothing(fake: FakeDriver, gpu: GPU) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [1, 1 << 22, (1 << 22) + 1, (20 << 20) + 3])
-def test_copies_of_any_size_go_through_the_ring(fake: FakeDriver, gpu: GPU, nbytes: int) -> None:
+def test_copies_of_any_size_go_through_the_ring(fake: FakeDriver, gpu: CudaGPU, nbytes: int) -> None:
     fake.total = 1 << 30
     memory, data = CUDAAllocator(gpu), np.random.default_rng(0).integers(0, 256, nbytes + 7).astype(np.uint8)
     block, back = memory.alloc(nbytes + 7), np.zeros(nbytes, np.uint8)
@@ -167,7 +167,7 @@ def test_copies_of_any_size_go_through_the_ring(fake: FakeDriver, gpu: GPU, nbyt
     np.testing.assert_array_equal(back, data[7:])
 
 
-def test_pinned_memory_goes_back_to_its_own_pool(fake: FakeDriver, gpu: GPU) -> None:
+def test_pinned_memory_goes_back_to_its_own_pool(fake: FakeDriver, gpu: CudaGPU) -> None:
     memory = CUDAAllocator(gpu)
     pinned, cached = BufferSpec(cpu_access=True), BufferSpec(cpu_access=True, uncached=True)
     one, other = memory.alloc_as(1000, pinned), memory.alloc_as(1000, cached)
@@ -181,7 +181,7 @@ def test_pinned_memory_goes_back_to_its_own_pool(fake: FakeDriver, gpu: GPU) -> 
 # *** graphs ***
 
 
-def test_a_replay_updates_only_what_changed(fake: FakeDriver, gpu: GPU) -> None:
+def test_a_replay_updates_only_what_changed(fake: FakeDriver, gpu: CudaGPU) -> None:
     """One launch each from the second run on; a graph for each of two sets of addresses, then one of them changes."""
     found = graph(gpu, "a", "b", "c")
     for _ in range(3):

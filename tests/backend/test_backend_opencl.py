@@ -16,8 +16,8 @@ from tests.codegen.test_opts import check, draw_opts
 from tinsmith import conformance
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tinsmith.backend.device import Device
-from tinsmith.backend.python.memory import Memory
+from tinsmith.backend.python.memory import CheckedMemory
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, launch
-from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify.program import verify_program
+from tinsmith.target.target import Target
 
 Array = np.ndarray[Any, Any]
 index = dtypes.index
@@ -37,7 +37,7 @@ def run(program: Sequence[UOp], *arrays: Array, threads: int = 1, verify: bool =
         verify_program([*first, *lines, *(u for u in program if u.op is not Ops.DEFINE_GLOBAL)])
     module: dict[str, Any] = dict(NAMES)
     exec(PythonRenderer(Target("python")).render("kernel", program), module)
-    launch("kernel", module, [Memory("kernel", f"data{n}", a) for n, a in enumerate(arrays)], threads)
+    launch("kernel", module, [CheckedMemory("kernel", f"data{n}", a) for n, a in enumerate(arrays)], threads)
 
 
 def test_a_vector_is_loaded_from_one_place_on() -> None:

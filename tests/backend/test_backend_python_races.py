@@ -6,9 +6,9 @@ import pytest
 
 from tests.backend.test_backend_python import define, in_condition, lane, run
 from tinsmith import Tensor
-from tinsmith.backend.python.warps import Barrier, Block, Engine, Warp
-from tinsmith.backend.python.watch import Clock, Watch
-from tinsmith.codegen import linearize
+from tinsmith.backend.python.memory import Clock, RaceDetector
+from tinsmith.backend.python.warps import Barrier, Engine, ThreadBlock, Warp
+from tinsmith.codegen.emit import linearize
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
@@ -187,15 +187,16 @@ def test_a_shuffle_that_some_threads_miss_is_a_deadlock() -> None:
 # *** what works on its own ***
 
 
-def agents() -> tuple[Watch, list[Warp], Engine, Block]:
+def agents() -> tuple[RaceDetector, list[Warp], Engine, ThreadBlock]:
     """Two warps, copies, and memory of 64 elements."""
     warps = [Warp(n, Clock(n, np.arange(32 * n, 32 * n + 32).reshape(-1, 1), 3), Clock(0, np.zeros((1, 1), int), 1))
              for n in (0, 1)]
-    watch = Watch("kernel", "tmp0", ["COPY", "LOAD"], 64, 3, lambda t: "the copy" if t == 64 else f"thread {t}", True)
-    return watch, warps, Engine(2, 3), Block("kernel", warps, 0)
+    watch = RaceDetector("kernel", "tmp0", ["COPY", "LOAD"], 64, 3, lambda t: "the copy" if t == 64 else f"thread {t}",
+                         True)
+    return watch, warps, Engine(2, 3), ThreadBlock("kernel", warps, 0)
 
 
-def meet(block: Block) -> None:
+def meet(block: ThreadBlock) -> None:
     barrier = Barrier("BARRIER 0")
     for warp in block.warps:
         barrier.arrive(block, warp)
@@ -207,7 +208,7 @@ def meet(block: Block) -> None:
 PLACE, YES = np.array([[5]]), np.array([[True]])
 
 
-def copied(watch: Watch, engine: Engine, warp: Warp) -> int:
+def copied(watch: RaceDetector, engine: Engine, warp: Warp) -> int:
     time = engine.begin(warp)
     watch.write(engine.clock, PLACE, YES, 0, np.zeros(64), np.ones((1, 1)))
     return time

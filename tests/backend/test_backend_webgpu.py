@@ -13,8 +13,8 @@ from tests.codegen.running import Array, buffers
 from tinsmith import Tensor, TinyJit, conformance
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 from tinsmith.ir import Ops, UOp

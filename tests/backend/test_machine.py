@@ -14,9 +14,9 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.machine import _Measurement, machine, measure, roofline
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Program
-from tinsmith.codegen.estimate import Machine
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.core.cache import cache_entries, cache_put
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.planner.roofline import Machine
+from tinsmith.core.disk_cache import cache_entries, cache_put
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.core.settings import Context

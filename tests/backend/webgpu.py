@@ -29,6 +29,6 @@ def needs_webgpu() -> None:
 
 def of_words(name: str) -> Compiled:
     """The best adapter, asked for no extension."""
-    from tinsmith.backend.webgpu.device import GPU, WebGPUDevice, all_adapters
+    from tinsmith.backend.webgpu.device import WebGPUAdapter, WebGPUDevice, all_adapters
 
-    return WebGPUDevice(name, GPU(all_adapters()[0], ()))
+    return WebGPUDevice(name, WebGPUAdapter(all_adapters()[0], ()))

@@ -14,23 +14,23 @@ import numpy as np
 from tinsmith.backend.cpu.ccompiler import load_shared
 from tinsmith.backend.cpu.llvm import load
 from tinsmith.backend.device import Device
-from tinsmith.backend.python.memory import Memory
+from tinsmith.backend.python.memory import CheckedMemory
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, launch
+from tinsmith.codegen.compile_kernel import begin, compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import begin, compile_kernel
-from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.evaluate import evaluate
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.interpret.kernel import evaluate_kernel
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.verify.program import verify_program
+from tinsmith.target.target import Target
 
 HAS_C = any(shutil.which(name) for name in ("gcc", "clang", "cc"))
 NATIVE = ["CPU", *(["CPU:C"] if HAS_C else [])]
@@ -90,7 +90,7 @@ def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[
     exec(PythonRenderer(Target("python")).render("kernel", program), module)
     out = [a.copy() for a in arrays]
     numbers = [u.arg for u in program if u.op is Ops.DEFINE_GLOBAL]
-    launch("kernel", module, [Memory("kernel", f"data{n}", out[n]) for n in numbers], 1, seed)
+    launch("kernel", module, [CheckedMemory("kernel", f"data{n}", out[n]) for n in numbers], 1, seed)
     return out
 
 
@@ -162,7 +162,7 @@ def run_program(device: str, kernel: KernelProgram, arrays: list[Array], variabl
     if device.startswith("PYTHON"):
         module: dict[str, Any] = dict(NAMES)
         exec(kernel.source, module)
-        memory = [Memory(kernel.symbol, f"data{n}", arrays[n]) for n in kernel.buffers]
+        memory = [CheckedMemory(kernel.symbol, f"data{n}", arrays[n]) for n in kernel.buffers]
         launch(kernel.symbol, module, [*memory, *variables], threads)
         return
     safe = {n: guarded(arrays[n]) for n in kernel.buffers}

@@ -13,15 +13,15 @@ from benchmarks.corpus.programs import CorpusProgram
 from benchmarks.corpus.targets import device_name
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
-from tinsmith.codegen.decompositions import decompose, expand
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.decompose.decompose import decompose, expand
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.interpret.kernel import evaluate_kernel
 from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.ir.uop import toposort
 

@@ -12,16 +12,16 @@ from tests.codegen.running import Array, buffers, each_is_needed, expected, line
 from tests.codegen.structures import Case, of_blocks
 from tests.codegen.test_matrix import close, product
 from tinsmith.backend.device import Device
-from tinsmith.codegen.barriers import needed_barriers
-from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.program import begin, choose
+from tinsmith.codegen.compile_kernel import begin, choose
+from tinsmith.codegen.emit.barriers import needed_barriers
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.codegen.render.metal import metal_target
 from tinsmith.codegen.render.wgsl import wgsl_target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.printer import uop_table
+from tinsmith.ir.text.printer import uop_table
 
 TARGETS = {name: replace(target, cores=4, resident=64) for name, target in (
     ("cuda", cuda_target()), ("metal", metal_target()), ("wgsl", wgsl_target()))}  # with warps; units; neither

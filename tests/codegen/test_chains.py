@@ -26,15 +26,15 @@ from tests.codegen.running import (
 from tests.codegen.test_rings import CUDA, DEVICE
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
-from tinsmith.codegen.heuristics_chains import chain_ways
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.planner.gpu.back_to_back_gemm import chain_ways
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import Tile
+from tinsmith.ir.matrix_unit import UnitTile
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 
@@ -106,7 +106,7 @@ def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: 
     kernel = linearize_on(DEVICE, sink)
     way = min(chain_ways(kernel, kernel.target), key=lambda c: c.cycles).apply
     assert isinstance(way, partial)
-    way.func(kernel, **way.keywords | {"tile": Tile(below, slots, 1.0, "roles" in form or "turns" in form, between,
+    way.func(kernel, **way.keywords | {"tile": UnitTile(below, slots, 1.0, "roles" in form or "turns" in form, between,
                                                     "ahead" in form, below * ("turns" in form))})
     return kernel.opts
 

@@ -9,12 +9,12 @@ from benchmarks.corpus.record import kernels
 from tests.codegen.running import run_on
 from tinsmith import Tensor, dtypes, with_opts
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.roles import Role, count_of
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role, count_of
 from tinsmith.ir.structure import Contraction, structure
 from tinsmith.ir.uop import Window, toposort
 

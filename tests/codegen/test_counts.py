@@ -8,10 +8,10 @@ from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import Array, buffers, expected, linearize_on
 from tests.codegen.test_barriers import positions, ran
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, KernelError

@@ -9,20 +9,21 @@ import pytest
 
 from tests.codegen.running import Kernel, expected, linearize_on, params, run_graph, run_on
 from tests.codegen.test_matrix import axes, close, product, tensor_core
-from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.cpu.llvm import host_features
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, choose, compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import begin, choose, compile_kernel
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.planner.candidate import stride_of
 from tinsmith.codegen.render.llvm import LLVMRenderer
-from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import AMX, DOT, MatrixUnit, available, fma
+from tinsmith.ir.matrix_unit import MatrixUnit, available
 from tinsmith.ir.uop import Window
+from tinsmith.target.target import Target
+from tinsmith.target.units.x86 import AMX, DOT, fma
 
-HAVE = {u.name for u in available(DOT, osys.architecture(), host_features())}
+HAVE = {u.name for u in available(DOT, os_calls.architecture(), host_features())}
 TARGET = Target("llvm", 64, 32, 2, 64 << 20, 32 << 10, 1 << 20, fma=True,
                 units=(*DOT, fma(dtypes.float32, 64), fma(dtypes.float64, 64)))  # of such a machine, wherever this runs
 MNEMONIC = {"dot_bf16": "vdpbf16ps", "dot_s16": "vpdpwssd"}

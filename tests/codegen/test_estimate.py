@@ -6,20 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernels import Case, kernels
-from tinsmith.codegen.decompositions import decompose, expand
-from tinsmith.codegen.estimate import Machine, cycles, default_machine, estimate, unit_peak
-from tinsmith.codegen.heuristics_bandwidth import transpose_opts
+from tinsmith.codegen.compile_kernel import begin
+from tinsmith.codegen.decompose.decompose import decompose, expand
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.plan import plan
-from tinsmith.codegen.program import begin
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.planner.gpu.bandwidth import transpose_opts
+from tinsmith.codegen.planner.planner import plan
+from tinsmith.codegen.planner.roofline import Machine, cycles, default_machine, estimate, unit_peak
+from tinsmith.codegen.planner.work import transcendentals, work_of
 from tinsmith.codegen.render.cuda import cuda_target
-from tinsmith.codegen.work import transcendentals, work_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.target.target import Target
 
 TARGET = Target("text", vector_bytes=64, vector_registers=32, threads=2)
 MACHINE = default_machine(TARGET)

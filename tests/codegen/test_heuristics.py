@@ -11,17 +11,17 @@ from tests.codegen.running import run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.plan import plan
-from tinsmith.codegen.price import busiest
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.planner.candidate import stride_of
+from tinsmith.codegen.planner.cost import busiest
+from tinsmith.codegen.planner.planner import plan
 from tinsmith.codegen.render.cuda import CUDARenderer
-from tinsmith.codegen.roles import Role, range_size
-from tinsmith.codegen.tuning import stride_of
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role, range_size
 from tinsmith.ir.uop import toposort
 
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from tests.codegen.kernels import FAMILIES, apply_random
 from tests.codegen.running import buffers, expected, optimized, run_linear, run_on
 from tests.ir.test_printer import DOT_TABLE
-from tinsmith.codegen.linearize import Linearizer, linearize
+from tinsmith.codegen.emit.linearize import Linearizer, linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.roles import Role
-from tinsmith.codegen.streams import bind
+from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
-from tinsmith.ir.printer import uop_table
-from tinsmith.ir.properties import bound_ranges
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.algebra.bounds import bound_ranges
+from tinsmith.ir.interpret.kernel import evaluate_kernel
+from tinsmith.ir.ranges import Role
+from tinsmith.ir.text.printer import uop_table
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.verify.program import verify_program
 
 
 def param(number: int, *shape: int) -> UOp:

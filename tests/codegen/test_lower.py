@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.codegen.kernels import FAMILIES
 from tests.codegen.running import expected, run_graph
 from tests.codegen.test_opts import check
-from tinsmith.codegen.lower import lower
+from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_tensor import verify_tensor
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.verify.tensor import verify_tensor
 
 
 def param(number: int, *shape: int) -> UOp:

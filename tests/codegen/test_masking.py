@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.running import expected, optimized, run_graph, run_on
-from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.masking import covered_steps, everywhere, nothing_where
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.roles import range_size
+from tinsmith.codegen.transform.skip_masked_blocks import covered_steps, everywhere, nothing_where
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import range_size
 from tinsmith.ir.uop import Window, toposort
 
 I, J, K = UOp.range(3, 0, None), UOp.range(5, 1, None), UOp.range(4, 2, None)

@@ -10,17 +10,21 @@ from tests.codegen.running import Array, Kernel, expected, linearize_on, run_gra
 from tests.codegen.units import MMA_SYNC
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit, in_memory
 from tinsmith.ir.ops.elementwise import cast_values
-from tinsmith.ir.units import AMX, APPLE, CUDA, RDNA3, MatrixUnit, in_memory
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.verify.program import verify_program
+from tinsmith.target.target import Target
+from tinsmith.target.units.amd import RDNA3
+from tinsmith.target.units.apple import APPLE
+from tinsmith.target.units.nvidia import CUDA
+from tinsmith.target.units.x86 import AMX
 
 EDGES = [(1, 1, 1), (16, 32, 16), (17, 33, 15), (31, 7, 33), (32, 64, 32), (5, 65, 47), (48, 31, 1), (64, 96, 80)]
 TYPES = [(dtypes.bfloat16, dtypes.float32), (dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.int32)]

@@ -15,19 +15,21 @@ from tests.golden.running import ROOT
 from tinsmith.backend.cpu.llvm import host_features
 from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
+from tinsmith.codegen.compile_kernel import begin, compile_kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import begin, compile_kernel
-from tinsmith.codegen.render import dots
-from tinsmith.codegen.render.base import Renderer, Target
-from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
+from tinsmith.codegen.render import llvm_units
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import LLVMRenderer
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
-from tinsmith.ir import Ops, units
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
-from tinsmith.ir.units import Fragment, MatrixUnit, Tile
-from tinsmith.ir.verify_kernel import verify_kernel
+from tinsmith.ir import Ops
+from tinsmith.ir.interpret.kernel import evaluate_kernel
+from tinsmith.ir.matrix_unit import Fragment, MatrixUnit, UnitTile
+from tinsmith.ir.ranges import Role
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS
+from tinsmith.target.target import Target
+from tinsmith.target.units import amd, apple, nvidia, x86
 
 sys.path.insert(0, str(ROOT / "examples" / "accelerator"))
 
@@ -97,7 +99,7 @@ def test_a_row_is_all_that_opts_plans_and_interpreters_need(row: MatrixUnit, tra
             close(arrays[0], want)
 
 
-def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: Tile,
+def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: UnitTile,
            *of_sums: Fragment) -> MatrixUnit:
     """A unit that reads both operands from slots of a ring."""
     m, n, k = sizes
@@ -107,9 +109,9 @@ def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: Tile,
 
 
 @pytest.mark.parametrize("row", [
-    staged("two_warps", (32, 64, 32), 64, Tile(1, 4, 1.0), Fragment(((2, 0, 1), (2, 8, 0), (8, 0, 8)),
+    staged("two_warps", (32, 64, 32), 64, UnitTile(1, 4, 1.0), Fragment(((2, 0, 1), (2, 8, 0), (8, 0, 8)),
                                                                  ((4, 0, 2), (8, 1, 0), (2, 16, 0)))),
-    staged("a_slot_a_step", (16, 64, 64), 32, Tile(4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
+    staged("a_slot_a_step", (16, 64, 64), 32, UnitTile(4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
 ], ids=str)
 def test_a_unit_that_reads_a_ring_is_a_row_too(row: MatrixUnit) -> None:
     """By default: with its row alone, a target with bulk copies gets rings for it."""
@@ -131,7 +133,7 @@ def uses_unit(dtype: DType, renderer: Renderer) -> bool:
 
 def test_without_its_row_a_unit_is_not_there() -> None:
     """The row in a target's list is the one place where a unit comes from."""
-    dot = units.DOT[0]
+    dot = x86.DOT[0]
     anvil = dataclasses.replace(ANVIL_TARGET, units=())
     others = dataclasses.replace(TARGET, units=tuple(u for u in TARGET.units if u is not dot))
     assert uses_unit(F32, AnvilRenderer(ANVIL_TARGET)) and not uses_unit(F32, AnvilRenderer(anvil))
@@ -140,13 +142,14 @@ def test_without_its_row_a_unit_is_not_there() -> None:
 
 def test_units_are_named_by_their_table_and_by_what_writes_their_text() -> None:
     """No pass, plan, scheduler or device asks for one by its name or its instruction."""
-    rows = (*units.AMX, *units.DOT, *units.CUDA, *units.HOPPER, *units.RDNA3, *units.APPLE, ANVIL)
+    rows = (*x86.AMX, *x86.DOT, *nvidia.CUDA, *nvidia.HOPPER, *amd.RDNA3, *apple.APPLE, ANVIL)
     names = {x for u in rows for x in (u.name, u.emit)}
     pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(names)))
     found = {path.relative_to(ROOT / "tinsmith").as_posix(): sorted(set(pattern.findall(path.read_text("utf-8"))))
              for path in sorted(Path(ROOT / "tinsmith").rglob("*.py"))}
     seen = {path for path, names_there in found.items() if names_there}
-    assert seen <= {"ir/units.py", "codegen/render/dots.py", "backend/cpu/llvm.py"}, "the last: what LLVM must not see"
+    assert seen <= {"ir/matrix_unit.py", "codegen/render/llvm_units.py", "backend/cpu/llvm.py"}, (
+        "the last: what LLVM must not see")
 
 
 def test_the_tables_are_listed_by_targets_alone() -> None:
@@ -165,7 +168,7 @@ def test_a_dot_product_of_half_vectors_is_a_row_and_a_form(monkeypatch: pytest.M
     narrow = MatrixUnit("narrow_s16", "x86_64", 1, 8, 2, I16, I16, I32, 1, tiled((2, 0, 1), (1, 1, 0)),
                         tiled((2, 1, 0), (8, 0, 1), (1, 2, 0)), tiled((8, 0, 1), (1, 1, 0)), "narrow_s16",
                         ("avx512vl", "avx512vnni"), 24, 32, 64.0, 0.65, 0.9)
-    monkeypatch.setitem(dots.FORMS, "narrow_s16", dots.Form("llvm.x86.avx512.vpdpwssd.256"))
+    monkeypatch.setitem(llvm_units.FORMS, "narrow_s16", llvm_units.UnitForm("llvm.x86.avx512.vpdpwssd.256"))
     target = dataclasses.replace(TARGET, units=(narrow,))
     sink, inputs = case(narrow, 24, 64, 64)
     kernel = compile_kernel(sink, LLVMRenderer(target), [tensor_core((0, 1, 2), 4, 4, unit="narrow_s16")])

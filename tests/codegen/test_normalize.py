@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.codegen.running import run_on
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normal_form, normalize
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normal_form, normalize
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.rewrite import Rule

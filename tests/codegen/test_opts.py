@@ -11,10 +11,10 @@ from tests.codegen.running import HAS_C, NATIVE, expected, optimized, run_graph,
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Call
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower import lower
+from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp

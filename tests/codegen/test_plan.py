@@ -10,23 +10,23 @@ import pytest
 
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith import Tensor, dtypes, explain
-from tinsmith.codegen import plan as planner
-from tinsmith.codegen.heuristics_blocks import Generator
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.plan import candidates, plan
-from tinsmith.codegen.price import access_cycles
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import Target
+from tinsmith.codegen.planner import planner
+from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to
+from tinsmith.codegen.planner.cost import access_cycles
+from tinsmith.codegen.planner.gpu.blocks import Generator
+from tinsmith.codegen.planner.planner import candidates, plan
 from tinsmith.codegen.render.cuda import CUDARenderer
-from tinsmith.codegen.roles import Role
-from tinsmith.codegen.tuning import Candidate, apply_if_it_fits, apply_to
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
 from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
-from tinsmith.nn.ggml import KINDS as QUANTIZED
-from tinsmith.nn.ggml import unpacked
+from tinsmith.nn.io.ggml import KINDS as QUANTIZED
+from tinsmith.nn.io.ggml import unpacked
+from tinsmith.target.target import Target
 
 
 def scattered() -> UOp:

@@ -16,16 +16,16 @@ from tests.codegen.test_matrix import close, product
 from tinsmith import Context
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
-from tinsmith.codegen import heuristics_products
+from tinsmith.codegen.compile_kernel import _compile, compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import _compile, compile_kernel
+from tinsmith.codegen.planner.gpu import products
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
 
 DEVICE = "PYTHON:G256:C4"
 F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16
@@ -126,7 +126,7 @@ def test_a_sum_of_one_step_of_a_unit_has_tiles_too(dtype: DType) -> None:
 def test_a_plan_that_does_not_fit_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, _ = product(2048, 2048, 2048, F32)
     renderer = CUDARenderer(cuda_target("sm_80", 108))
-    monkeypatch.setattr(heuristics_products, "widths", lambda factors: heuristics_products.Widths((4, 4), (0, 0)))
+    monkeypatch.setattr(products, "widths", lambda factors: products.Widths((4, 4), (0, 0)))
     renderer.target = replace(renderer.target, local_bytes=12 << 10)
     with Context(CHECK_IR=0):
         program = _compile(sink, renderer, None)

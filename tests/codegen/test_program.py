@@ -10,8 +10,8 @@ import pytest
 
 from tests.codegen.running import HAS_C
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context

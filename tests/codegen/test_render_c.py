@@ -9,7 +9,7 @@ from tests.codegen.running import HAS_C, run_on
 from tests.codegen.test_render_llvm import run_guarded
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
 

@@ -6,18 +6,19 @@ import re
 import pytest
 
 from tests.codegen.test_matrix import axes, product, tensor_core
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.codegen.render.gpu import divisor
 from tinsmith.codegen.render.metal import MetalRenderer
 from tinsmith.codegen.render.opencl import OpenCLRenderer
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
+from tinsmith.target.target import Target
 
 LANGUAGES: dict[str, Renderer] = {
     "opencl": OpenCLRenderer(Target("opencl", 16, local_bytes=48 << 10, block_threads=1024, parallel=Role.GLOBAL)),

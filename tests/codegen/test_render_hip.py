@@ -14,9 +14,9 @@ from tests.backend.running import param
 from tests.codegen.render_cases import ALL, ops_of
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.hip import HIPRenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp

@@ -10,8 +10,8 @@ from tests.codegen.test_matrix import axes, product, tensor_core
 from tinsmith import conformance
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.metal import MetalRenderer
 from tinsmith.core.dtypes import DType, dtypes
 

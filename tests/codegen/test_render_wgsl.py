@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.codegen.render.wgsl import WGSLRenderer, folded_grid, wgsl_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError

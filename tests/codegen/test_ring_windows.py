@@ -4,26 +4,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.running import (
-    buffers,
-    computes_the_same,
-    each_is_needed,
-    expected,
-    linearize_on,
-    params,
-    run_on,
-)
+from tests.codegen.running import buffers, computes_the_same, each_is_needed, expected, linearize_on, params, run_on
 from tests.codegen.test_matrix import close
 from tests.codegen.test_rings import CUDA, DEVICE
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
-from tinsmith.codegen.heuristics_rings import patches
-from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.roles import Role
+from tinsmith.codegen.planner.gpu.rings import patches
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
 
 Inputs = dict[UOp, np.ndarray]
 

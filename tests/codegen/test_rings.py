@@ -23,18 +23,19 @@ from tests.codegen.test_matrix import close, product
 from tinsmith import Tensor
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
-from tinsmith.codegen.heuristics_rings import apply_tile
+from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.planner.candidate import Unfit
+from tinsmith.codegen.planner.gpu.rings import apply_tile
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
-from tinsmith.codegen.tuning import Unfit
 from tinsmith.core.dtypes import DType, dtypes, rounded_to_tf32
 from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.units import HOPPER, Tile, in_memory
+from tinsmith.ir.matrix_unit import UnitTile, in_memory
+from tinsmith.target.units.nvidia import HOPPER
 
 DEVICE = "PYTHON:G512:C3:B232448"
 CUDA = CUDARenderer(cuda_target("sm_90a"))
@@ -46,7 +47,7 @@ def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
     apply_tile(kernel, [((r.arg[0], 0),) for r in loops], UNITS[unit],
-               Tile(below, slots, 1.0, bool(roles), turns=roles * (roles > 1)))
+               UnitTile(below, slots, 1.0, bool(roles), turns=roles * (roles > 1)))
     return kernel.opts
 
 
@@ -294,7 +295,7 @@ def test_the_text_of_turns_has_an_order() -> None:
     sink, _ = of_size(2048, 256, 4096)
     kernel = linearize_on("PYTHON:G512:C132:B232448", sink)
     apply_tile(kernel, [((r.arg[0], 0),) for r in (*kernel.parallel[-2:], kernel.reduces[0])], UNITS["wgmma_bf16_128"],
-               Tile(2, 4, 1.0, True, turns=2))
+               UnitTile(2, 4, 1.0, True, turns=2))
     source = compile_kernel(sink, CUDA, kernel.opts).source
     for part in ("__launch_bounds__(384, 1)", "ring_begin(free, 4, 4);", "ring_begin(turn, 2, 4);",
                  "ring_wait(turn + 8 * ", "ring_release(turn + 8 * ", "steps_drain<1>();"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.structures import check
-from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.device import Device
 from tinsmith.core.settings import settings
 
@@ -20,7 +20,7 @@ FEATURES = {"avx2": "avx2", "avx512, AMX off": "avx512", "AMX on": "", "generic"
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_no_access_leaves_a_buffer(features: str) -> None:
-    if features != "generic" and osys.architecture() != "x86_64":
+    if features != "generic" and os_calls.architecture() != "x86_64":
         pytest.skip("these are instructions of x86")
     if features == "AMX on" and not HAS_AMX:
         pytest.skip("this processor has no AMX, the system does not grant it, or CPU_FEATURES hides it")

@@ -7,12 +7,12 @@ import pytest
 from tests.codegen.running import Array, expected, run_graph, run_on
 from tests.codegen.structures import sums_of_steps
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, choose
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import begin, choose
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
 
 CASES = {name: (sink, inputs) for name, sink, inputs in sums_of_steps()}
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import erf as scipy_erf
 
-from tinsmith.codegen.decompositions import expand
-from tinsmith.codegen.transcendentals import transcendentals
+from tinsmith.codegen.decompose.decompose import expand
+from tinsmith.codegen.decompose.elementary import transcendentals
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite

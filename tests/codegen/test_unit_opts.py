@@ -16,14 +16,14 @@ from tests.codegen.test_chains import close as close_chain
 from tests.codegen.test_matrix import close
 from tests.codegen.test_rings import DEVICE, of_size
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.matrix import reads_held
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.transform.matrix_units import reads_held
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
+from tinsmith.ir.ranges import Role, range_size
 from tinsmith.ir.structure import contraction
 
 ORDERS = ("", ":S1", ":S2")  # that warps and blocks run in

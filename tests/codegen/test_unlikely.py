@@ -6,12 +6,12 @@ import pytest
 
 from tests.codegen.running import NATIVE, expected, linearize_on, run_on
 from tests.codegen.test_transcendentals import reference, ulps
-from tinsmith.codegen.linearize import linearize
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify.program import verify_program
+from tinsmith.target.target import Target
 
 FUSED = Target("text", vector_bytes=64, fma=True)
 VECTOR = Opt(OptOps.VECTOR, 0, 16)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.matrix_unit import Fragment, MatrixUnit
 
 _C = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.golden.running import ROOT, environment
-from tinsmith.core import private
-from tinsmith.core.cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
+from tinsmith.core import cache_security
+from tinsmith.core.disk_cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
 from tinsmith.core.settings import Context
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no modes; others are kept out of a user's profile")
@@ -25,7 +25,7 @@ KEY = cache_key("an entry")
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found of a folder holds for a process; each test is one."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    private._secret.cache_clear()
+    cache_security._secret.cache_clear()
 
 
 def user(folder: Path, **changes: str | int) -> Context:
@@ -53,13 +53,13 @@ def test_everything_that_is_made_is_for_its_user_alone(tmp_path: Path, umask: in
 
 def refused(folder: Path, caplog: pytest.LogCaptureFixture, **changes: str | int) -> str:
     """The one warning that says why nothing is cached."""
-    private._secret.cache_clear()
+    cache_security._secret.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tinsmith"), user(folder, **changes):
         for _ in range(2):
             cache_put("c", KEY, b"code")
             assert cache_get("c", KEY) is None
-        assert private.fault() in caplog.messages[0]
+        assert cache_security.fault() in caplog.messages[0]
     assert len(caplog.messages) == 1 and not list(folder.rglob(f"{KEY}*"))
     return caplog.messages[0]
 
@@ -73,7 +73,7 @@ def test_a_folder_that_others_can_write_in_is_refused(tmp_path: Path, bits: int,
     text = refused(folder, caplog)
     assert f"{folder} is open to other users (mode {bits:04o}); chmod 700 {folder}" in text and "CACHE_SHARED=1" in text
     assert folder.stat().st_mode & 0o7777 == bits
-    private._secret.cache_clear()
+    cache_security._secret.cache_clear()
     with user(folder, CACHE_SHARED=1):
         cache_put("c", KEY, b"code")
         assert cache_get("c", KEY) == b"code"
@@ -134,7 +134,7 @@ def test_users_of_a_shared_folder_run_their_own_code_unless_they_share_the_secre
         with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / name / "key")):
             assert cache_get("c", KEY) == name.encode()
     (tmp_path / "ann" / "key").chmod(0o640)
-    private._secret.cache_clear()
+    cache_security._secret.cache_clear()
     with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / "ann" / "key")):
         assert cache_get("c", KEY) == b"ann"
 
@@ -169,7 +169,7 @@ def test_a_key_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "data" / "tinsmith" / "cache.key").mkdir(parents=True)  # also root cannot read it
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Context(CACHE_DIR=""):
-        assert "its key cannot be kept in" in private.fault()
+        assert "its key cannot be kept in" in cache_security.fault()
     assert "its key cannot be kept in" in refused(tmp_path / "cache" / "tinsmith", caplog)
 
 
@@ -178,7 +178,7 @@ import pwd
 def nobody(number): raise KeyError(number)
 pwd.getpwuid = nobody
 from tinsmith import Tensor
-from tinsmith.core.private import fault, secret
+from tinsmith.core.cache_security import fault, secret
 print((Tensor([1.0, 2.0]) * 3).tolist(), secret(), repr(fault()))
 """
 
@@ -213,7 +213,7 @@ def test_a_linked_folder_is_the_one_that_it_leads_to(tmp_path: Path, caplog: pyt
 
 
 def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:
-    script = "from tinsmith.core.private import secret; print(secret().hex())"
+    script = "from tinsmith.core.cache_security import secret; print(secret().hex())"
     env = environment(tmp_path / "cache") | {"CACHE_KEY": str(tmp_path / "data" / "key")}
 
     def started(_: int) -> str:
@@ -222,7 +222,7 @@ def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(started, range(8)))) == 1
-    keys = {private._new_key(tmp_path / "data" / "key", False) for _ in range(3)}  # each lost the race
+    keys = {cache_security._new_key(tmp_path / "data" / "key", False) for _ in range(3)}  # each lost the race
     assert keys == {((tmp_path / "data" / "key").read_bytes(), "")}
     assert os.listdir(tmp_path / "data") == ["key"]
 

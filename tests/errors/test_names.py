@@ -20,10 +20,10 @@ from tests.golden.running import environment
 from tinsmith import Context, Device, Tensor, TinyJit, Variable, dtypes, nn, with_opts
 from tinsmith.core import errors
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
-from tinsmith.core.names import missing_attribute
+from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir import Ops, UOp
-from tinsmith.nn.absent import ABSENT
-from tinsmith.nn.absent import MEMBERS as ELSEWHERE
+from tinsmith.nn.missing import ABSENT
+from tinsmith.nn.missing import MEMBERS as ELSEWHERE
 from tinsmith.nn.state import get_state_dict
 from tinsmith.shape import ShapeTracker
 

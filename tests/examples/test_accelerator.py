@@ -17,8 +17,8 @@ from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Program
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
 from tinsmith.core.errors import CompileError, KernelError, OutOfMemoryError
+from tinsmith.target.target import Target
 
 PACKAGE = ROOT / "examples" / "accelerator"
 sys.path.insert(0, str(PACKAGE))

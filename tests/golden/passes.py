@@ -12,14 +12,14 @@ from tests.codegen.structures import Case, Inputs
 from tests.codegen.test_matrix import product
 from tests.golden.running import HERE
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import _compile
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import _compile
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.observe import observed
+from tinsmith.core.observer import observed
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import kernel_graph_text, kernel_tree, uop_table
+from tinsmith.ir.text.printer import kernel_graph_text, kernel_tree, uop_table
 from tinsmith.ir.uop import Window
 
 FOLDER = HERE / "passes"

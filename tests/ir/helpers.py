@@ -7,7 +7,7 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 
 

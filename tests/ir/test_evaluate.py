@@ -6,18 +6,18 @@ import pytest
 
 from tests.ir.helpers import param
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower import lower
+from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir import evaluate_kernel as kernel_module
-from tinsmith.ir.evaluate import evaluate, evaluate_scalar
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
-from tinsmith.ir.printer import kernel_graph_text
+from tinsmith.ir.interpret import kernel as kernel_module
+from tinsmith.ir.interpret.kernel import evaluate_kernel
+from tinsmith.ir.interpret.tensor import evaluate, evaluate_scalar
+from tinsmith.ir.text.printer import kernel_graph_text
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify_kernel import verify_kernel
-from tinsmith.ir.verify_tensor import verify_tensor
+from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.verify.tensor import verify_tensor
 
 F32, I32 = dtypes.float32, dtypes.int32
 

@@ -11,7 +11,7 @@ from ml_dtypes import bfloat16
 from tests.ir.helpers import check_gradient, gradients, numeric, param
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.ops import op_table
 from tinsmith.ir.ops.op import Op
 from tinsmith.ir.uop import Window

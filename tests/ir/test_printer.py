@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from tests.ir.helpers import param
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.lower import lower
+from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import expression, kernel_graph_text, kernel_tree, listing_rows, short, uop_table
+from tinsmith.ir.text.printer import expression, kernel_graph_text, kernel_tree, listing_rows, short, uop_table
 from tinsmith.ir.uop import Window
 
 I32, F32 = dtypes.int32, dtypes.float32

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
-from tinsmith.ir.evaluate import evaluate_scalar
-from tinsmith.ir.sizes import holds, normal_size, size_text, value_of_size, watchers
+from tinsmith.ir.algebra.sizes import holds, normal_size, size_text, value_of_size, watchers
+from tinsmith.ir.interpret.tensor import evaluate_scalar
 
 N, M = UOp.variable("n", 1, 9), UOp.variable("m", 0, 7)
 leaves = st.sampled_from([N, M, N.bind(3), UOp.index(2), UOp.index(5), N // 2, (N + M) % 3])

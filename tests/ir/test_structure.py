@@ -1,8 +1,8 @@
 """Contractions are recognized the same in both graphs, groups and conditions included."""
 from __future__ import annotations
 
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.repeated import is_product

@@ -10,13 +10,13 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinsmith.codegen.indexing import flatten, unflatten
+from tinsmith.codegen.lower.indexing import flatten, unflatten
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate, evaluate_scalar
-from tinsmith.ir.linear import from_linear, linear_form
+from tinsmith.ir.algebra.linear import from_linear, linear_form
+from tinsmith.ir.algebra.symbolic import _is_collected, _recombined, simplify, symbolic
+from tinsmith.ir.interpret.tensor import evaluate, evaluate_scalar
 from tinsmith.ir.rewrite import Rule, rewrite
-from tinsmith.ir.symbolic import _is_collected, _recombined, simplify, symbolic
 from tinsmith.ir.uop import toposort
 
 FLOATS = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 3e38, 1e-40, 65504.0]

@@ -9,8 +9,8 @@ from tinsmith import Tensor, Variable
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate_scalar
-from tinsmith.ir.text import expression, short
+from tinsmith.ir.interpret.tensor import evaluate_scalar
+from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 
 NAMES = ("a", "b", "c")

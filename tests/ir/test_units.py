@@ -6,7 +6,8 @@ import pytest
 
 from tests.codegen.units import MMA_SYNC
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir.units import AMX, Fragment, MatrixUnit, available, fma
+from tinsmith.ir.matrix_unit import Fragment, MatrixUnit, available
+from tinsmith.target.units.x86 import AMX, fma
 
 ROWS = (*AMX, *MMA_SYNC, *(fma(d, n) for d in (dtypes.float32, dtypes.float64) for n in (16, 32, 64)))
 

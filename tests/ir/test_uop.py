@@ -15,7 +15,7 @@ import pytest
 from tests.ir.helpers import param
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir import Ops, UOp, interning
+from tinsmith.ir import Ops, UOp, uop
 from tinsmith.ir.uop import substitute, toposort
 
 DEEP = 100_000
@@ -62,14 +62,14 @@ def test_ill_formed_nodes_are_refused() -> None:
 
 
 def test_table_empties() -> None:
-    interning.forget_dead()
-    before = len(interning.interned)
+    uop.forget_dead()
+    before = len(uop.interned)
     node = chain(1000, "empties")
     node.simplify()
-    assert len(interning.interned) > before + 900
+    assert len(uop.interned) > before + 900
     del node
-    interning.forget_dead()
-    assert len(interning.interned) <= before + 1
+    uop.forget_dead()
+    assert len(uop.interned) <= before + 1
 
 
 def test_dead_node_is_made_anew() -> None:
@@ -99,12 +99,12 @@ def test_deep_graph_is_pickled() -> None:
 
 
 def test_deep_graph_is_deleted() -> None:
-    interning.forget_dead()
-    before = len(interning.interned)
+    uop.forget_dead()
+    before = len(uop.interned)
     node = chain(DEEP, "deleted")
     del node
-    interning.forget_dead()
-    assert len(interning.interned) <= before + 1
+    uop.forget_dead()
+    assert len(uop.interned) <= before + 1
 
 
 def test_pickle_keeps_shared_nodes_and_arguments() -> None:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.ir.helpers import param
+from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.linearize import linearize
-from tinsmith.codegen.lower import lower
+from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import Layout, View
-from tinsmith.ir.units import AMX
+from tinsmith.ir.staged_layout import BulkView, StagedLayout
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify_kernel import KERNEL_CHECKS, verify_kernel
-from tinsmith.ir.verify_program import PROGRAM_CHECKS, verify_program
-from tinsmith.ir.verify_tensor import TENSOR_CHECKS, verify_tensor
+from tinsmith.ir.verify.kernel import KERNEL_CHECKS, verify_kernel
+from tinsmith.ir.verify.program import PROGRAM_CHECKS, verify_program
+from tinsmith.ir.verify.tensor import TENSOR_CHECKS, verify_tensor
+from tinsmith.target.units.x86 import AMX
 
 F32, I32, IDX, BOOL = dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool
 X, Y, N = param(1, (4, 6), F32), param(2, (4, 6), F32), param(3, (4, 6), I32)
@@ -139,7 +139,7 @@ ACC = UOp(Ops.DEFINE_ACC, I32, (ONE, LOOP), 0)
 PHI = UOp(Ops.PHI, None, (ACC, LOAD))
 V4 = UOp(Ops.CONST, I32.vec(4), (), 1)
 WIDE = UOp(Ops.LOAD, I32.vec(4), (IN_L, ZERO))
-TILES = UOp(Ops.DEFINE_LOCAL, I32.ptr(), (), ("tmp0", 512, Layout(8, 32, 1, False)))
+TILES = UOp(Ops.DEFINE_LOCAL, I32.ptr(), (), ("tmp0", 512, StagedLayout(8, 32, 1, False)))
 RING = UOp(Ops.DEFINE_RING, None, (TILES,), ("ring", 2))
 
 PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
@@ -165,7 +165,7 @@ PROGRAM_FAULTS: list[tuple[str, list[UOp]]] = [
     ("staged-tile", [TILES, UOp(Ops.TILE, F32.vec(4), (TILES, ZERO))]),
     ("ring", [TILES, UOp(Ops.DEFINE_RING, None, (TILES,), ("ring", 3))]), ("in-ring", [IN_L, UOp(
         Ops.WAIT, None, (IN_L, ZERO, ZERO))]),
-    ("in-ring", [IN_L, TILES, RING, UOp(Ops.ASYNC_COPY, None, (RING, ZERO, TILES, ZERO, IN_L, ZERO), View(
+    ("in-ring", [IN_L, TILES, RING, UOp(Ops.ASYNC_COPY, None, (RING, ZERO, TILES, ZERO, IN_L, ZERO), BulkView(
         (9, 9), (1, 9), (4, 8)))]), ("drain", [UOp(Ops.DRAIN, None, (ONE,), 1)]),
     ("multiply", [UOp(Ops.MMA, None, (V4, V4, V4), UNIT)]),
     ("tile", [IN_L, UOp(Ops.LOAD_TILE, I32.vec(4), (IN_L, ZERO, ZERO), (2, 3))]),

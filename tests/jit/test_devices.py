@@ -18,7 +18,7 @@ from tinsmith.backend.python.device import PythonDevice, PythonProgram
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.jit import TinyJit
 from tinsmith.jit.replay import SMALL
-from tinsmith.runtime.queue import CommandQueue
+from tinsmith.runtime.command_queue import CommandQueue
 
 TWO = ("CPU:0", "CPU:1")
 

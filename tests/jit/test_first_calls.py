@@ -9,22 +9,22 @@ import pytest
 
 from tests.schedule.helpers import given
 from tinsmith import Tensor, TinyJit, nn
-from tinsmith.codegen import program
-from tinsmith.core.recent import Recent
-from tinsmith.jit.unread import Unread
-from tinsmith.runtime import execute
+from tinsmith.codegen import compile_kernel
+from tinsmith.core.lru import Recent
+from tinsmith.jit.deferred_grads import Unread
+from tinsmith.runtime import realize
 
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many kernels have been compiled since it was last asked."""
-    monkeypatch.setattr(program, "programs", Recent())
-    monkeypatch.setattr(execute, "_compiled", Recent())
+    monkeypatch.setattr(compile_kernel, "programs", Recent())
+    monkeypatch.setattr(realize, "_compiled", Recent())
     seen = 0
 
     def new() -> int:
         nonlocal seen
-        before, seen = seen, len(program.programs)
+        before, seen = seen, len(compile_kernel.programs)
         return seen - before
 
     return new

@@ -151,8 +151,8 @@ def test_large_state_is_written_in_place_if_nobody_reads_the_old_version(flat: b
 def test_state_that_stays_where_it_is_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In steady state every tensor keeps its node; one that was given another value, or is seen by others, does not."""
     made: list[Any] = []
-    old = replay.Entry.__init__
-    monkeypatch.setattr(replay.Entry, "__init__", lambda self, *args: (made.append(None), old(self, *args))[1])
+    old = replay.OutputMemory.__init__
+    monkeypatch.setattr(replay.OutputMemory, "__init__", lambda self, *args: (made.append(None), old(self, *args))[1])
     state = [Tensor(np.full((200, 128), n, np.float32)).realize() for n in range(4)]
 
     @TinyJit
@@ -252,9 +252,9 @@ def test_ten_thousand_replays_leave_nothing_behind() -> None:
 
 
 def _interned() -> Any:
-    from tinsmith.ir import interning
+    from tinsmith.ir import uop
 
-    return interning.interned
+    return uop.interned
 
 
 def test_a_failing_kernel_leaves_every_tensor_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from tinsmith import Context, Tensor, TinyJit, nn
-from tinsmith.jit import state
+from tinsmith.jit.guards import state
 
 
 class Base:

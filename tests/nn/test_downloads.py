@@ -20,12 +20,13 @@ import pytest
 pytest.importorskip("pooch", reason="the test extra (pooch) is not installed")
 
 from tinsmith import Tensor
-from tinsmith.core.cache import cache_prune
+from tinsmith.core.disk_cache import cache_prune
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.settings import settings
-from tinsmith.nn import cifar as cifar_module
-from tinsmith.nn import datasets, downloads
-from tinsmith.nn.downloads import CHUNK, download
+from tinsmith.nn import datasets
+from tinsmith.nn import datasets as cifar_module
+from tinsmith.nn.data import downloads
+from tinsmith.nn.data.downloads import CHUNK, download
 
 BYTES = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes
 from tinsmith.core.errors import FileFormatError
-from tinsmith.nn.ggml import KINDS, unpacked
+from tinsmith.nn.io.ggml import KINDS, unpacked
 from tinsmith.nn.state import gguf_load
 
 gguf = pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")

@@ -18,7 +18,7 @@ import pytest
 from tests.golden.running import environment, interruptible
 from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.nn.loader import DataLoader, Windows, collate
+from tinsmith.nn.data.loader import DataLoader, Windows, collate
 from tinsmith.nn.optim import SGD
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.properties.runner import FEW
 from tinsmith import Context, Tensor, TinyJit, nn
-from tinsmith.tensor import random as draws
+from tinsmith.tensor.create import random as draws
 
 SIZE = 4
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.properties import damage
 from tests.properties.runner import FEW
-from tinsmith.nn.ggml import KINDS
+from tinsmith.nn.io.ggml import KINDS
 from tinsmith.nn.state import gguf_load
 
 

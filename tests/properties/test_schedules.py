@@ -14,12 +14,12 @@ import pytest
 from tests.properties.runner import FEW
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.lowering import planned
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.items import Schedule
-from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.schedule_item import Schedule
 from tinsmith.tensor.realize import _below_views, _concrete
 from tinsmith.tensor.tensor import Tensor
 

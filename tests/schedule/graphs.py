@@ -1,4 +1,5 @@
-"""Random tensor graphs, their values by ``ir.evaluate``, and a bound on the rounding of any way to compute them."""
+"""Random tensor graphs, their values by ``ir.interpret.tensor``, and a bound on the rounding of any way to compute
+them."""
 from __future__ import annotations
 
 import math
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import Window, toposort
-from tinsmith.runtime.execute import realize
+from tinsmith.runtime.realize import realize
 
 Array = np.ndarray[Any, Any]
 INTS = (dtypes.int32, dtypes.uint8, dtypes.int64)

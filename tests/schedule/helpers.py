@@ -7,10 +7,10 @@ import numpy as np
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import arrange
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor

@@ -21,11 +21,11 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
-from tinsmith.inspect import beam, beamdb
 from tinsmith.inspect.sample import box, largest, tolerance_of
-from tinsmith.inspect.trial import Request, Session, same
+from tinsmith.inspect.search import beam, database
+from tinsmith.inspect.search.trial import Session, TrialRequest, same
 from tinsmith.ir import Ops, UOp
-from tinsmith.runtime import execute
+from tinsmith.runtime import realize
 
 FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_device.LIE: "wrong",
           faulty_device.REFUSE: "error", 4: "ok"}
@@ -35,11 +35,11 @@ FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_devic
 def file(tmp_path: Path) -> Iterator[Path]:
     """A file of the test's own, and nothing known from another."""
     beam.forget()
-    execute._compiled.clear()
+    realize._compiled.clear()
     with Context(BEAM_FILE=str(tmp_path / "found" / "beam.txt"), BEAM_SECONDS=5, NOOPT=0):
         yield tmp_path / "found" / "beam.txt"
     beam.forget()
-    execute._compiled.clear()
+    realize._compiled.clear()
 
 
 def elementwise(size: int = 420) -> UOp:
@@ -58,7 +58,7 @@ def kernel_of(sink: UOp, device: str, *opts: Opt) -> Kernel:
 def test_what_a_candidate_does_in_its_process_stays_there(amount: int) -> None:
     """After a crash, a hang or a wrong result the next candidate is measured as if nothing had been."""
     sink = elementwise()
-    trial = beam.Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
+    trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
     assert trial.prepare()["state"] == "ready"
     bad = trial(kernel_of(sink, "FAULTY", Opt(OptOps.UPCAST, 0, amount)))
     assert trial.states == {FAULTS[amount]: 1} and (bad is None) == (FAULTS[amount] != "ok")
@@ -72,7 +72,7 @@ def test_a_program_on_a_faulty_device_is_searched_and_right(file: Path, capfd: p
     with Context(BEAM=1, DEBUG=1):
         found = (x * x + 3).numpy()
     assert (found == np.arange(15, dtype=np.float32) ** 2 + 3).all()
-    (entry,) = beamdb.read().values()
+    (entry,) = database.read().values()
     assert not {o.amt for o in entry.opts if o.op is OptOps.UPCAST} & {k for k, v in FAULTS.items() if v != "ok"}
     assert re.search(r"of \d+ candidates \(.*(crash|hang|wrong|error)", capfd.readouterr().out)
 
@@ -85,10 +85,10 @@ def test_a_search_gives_the_same_values_and_is_not_made_twice(device: str, file:
     with Context(BEAM=1):
         assert np.allclose((x.exp() + x.sum(axis=1, keepdim=True)).numpy(),
                            np.exp(values) + values.sum(1, keepdims=True), rtol=1e-5, atol=1e-5)
-        entries = beamdb.read()
+        entries = database.read()
         assert entries and all(e.us <= e.before_us and e.width == 1 for e in entries.values())
         beam.forget()
-        execute._compiled.clear()
+        realize._compiled.clear()
         monkeypatch.setattr(beam, "_search", None)  # calling it would fail
         again = (x.exp() + x.sum(axis=1, keepdim=True)).numpy()
     assert np.allclose(again, np.exp(values) + values.sum(1, keepdims=True), rtol=1e-5, atol=1e-5)
@@ -101,7 +101,7 @@ def test_a_wider_beam_searches_again(file: Path) -> None:
         with Context(BEAM=width):
             (x + 1).numpy()
         beam.forget()
-        execute._compiled.clear()
+        realize._compiled.clear()
         widths.append([json.loads(line)["width"] for line in file.read_text().splitlines()])
     assert widths[:2] == [[1], [1, 2]]
     assert widths[2] == [1, 2]
@@ -137,7 +137,7 @@ def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pyt
 def test_a_stopped_search_leaves_no_answer_behind() -> None:
     """Ctrl-C while a candidate runs: its process goes, so that its answer is not taken for the next one's."""
     sink = elementwise(30)
-    trial = beam.Trial(Request("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
+    trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
     assert trial.prepare()["state"] == "ready"
     process = beam._child.process
     assert process is not None
@@ -159,18 +159,18 @@ def test_a_wrong_default_is_not_measured_against(monkeypatch: pytest.MonkeyPatch
     """Candidates are compared with the default program, so that one is compared with the interpreter first."""
     monkeypatch.setattr(Session, "run", lambda self, made: [np.zeros(420, np.float32)])
     with pytest.raises(ValueError, match="not what the interpreter computes"):
-        Session(Request("CPU", elementwise()))
+        Session(TrialRequest("CPU", elementwise()))
 
 
 @pytest.mark.parametrize("size", [64, 1 << 21])
 def test_a_large_kernel_is_interpreted_in_boxes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Request("CPU", elementwise(size)))
+    session = Session(TrialRequest("CPU", elementwise(size)))
     assert session.trial([])["state"] == "ok"
     real = Session.run
     monkeypatch.setattr(Session, "run", lambda self, made: [a + 1 for a in real(self, made)])
     assert session.trial([])["state"] == "wrong"
     with pytest.raises(ValueError, match="interpreter"):
-        Session(Request("CPU", elementwise(size)))
+        Session(TrialRequest("CPU", elementwise(size)))
 
 
 def test_a_box_is_a_part_of_each_range() -> None:
@@ -194,16 +194,16 @@ AMOUNTS = st.none() | st.integers() | st.tuples(st.integers(), st.integers())
 @given(opts=st.lists(st.builds(Opt, st.sampled_from(list(OptOps)), st.none() | st.integers(0, 9), AMOUNTS,
                                lanes=st.integers(0, 64), unit=st.text())))
 def test_every_opt_survives_being_text(opts: list[Opt]) -> None:
-    e = beamdb.Entry("k", "t", "m", "E_4", tuple(opts), 1.5, 9.0, 1)
-    assert beamdb.parse(e.line()) == e
+    e = database.SearchResult("k", "t", "m", "E_4", tuple(opts), 1.5, 9.0, 1)
+    assert database.parse(e.line()) == e
 
 
 def test_rounding_on_the_way_is_allowed_for() -> None:
     """A sum that is rounded to bfloat16 and widened again: another order of additions moves it by a bfloat16 step."""
     x = UOp(Ops.PARAM, dtypes.bfloat16, (), (1, (64, 256)))
     total = x.cast(dtypes.float32).reduce("ADD", (1,)).cast(dtypes.bfloat16).cast(dtypes.float32)
-    session = Session(Request("CPU", UOp(Ops.SINK, None, (total,))))
-    exact = Session(Request("CPU", UOp(Ops.SINK, None, (x.cast(dtypes.float32).reduce("ADD", (1,)),))))
+    session = Session(TrialRequest("CPU", UOp(Ops.SINK, None, (total,))))
+    exact = Session(TrialRequest("CPU", UOp(Ops.SINK, None, (x.cast(dtypes.float32).reduce("ADD", (1,)),))))
     assert session.tolerance[0] > 100 * exact.tolerance[0]
     assert session.trial([])["state"] == "ok" == exact.trial([Opt(OptOps.UNROLL, 1, 8)])["state"]
 
@@ -211,9 +211,9 @@ def test_rounding_on_the_way_is_allowed_for() -> None:
 # *** the file ***
 
 
-def entry(kernel: str, us: float, machine: str = "m", width: int = 1) -> beamdb.Entry:
+def entry(kernel: str, us: float, machine: str = "m", width: int = 1) -> database.SearchResult:
     opts = (Opt(OptOps.STAGE, 0, (0, 1), lanes=16), Opt(OptOps.TC, 2, (0, 1, 2, 2), unit="u"), Opt(OptOps.THREAD, 0))
-    return beamdb.Entry(kernel, "t", machine, "E_4", opts, us, 9.0, width)
+    return database.SearchResult(kernel, "t", machine, "E_4", opts, us, 9.0, width)
 
 
 def test_files_merge_in_any_order(file: Path, tmp_path: Path) -> None:
@@ -224,32 +224,32 @@ def test_files_merge_in_any_order(file: Path, tmp_path: Path) -> None:
         for n, part in enumerate((entries[:2], entries[2:])):
             (tmp_path / f"{n}.txt").write_text("".join(e.line() + "\n" for e in part) + '{"torn": ')
         file.unlink(missing_ok=True)
-        assert beamdb.merge([tmp_path / "0.txt", tmp_path / "1.txt"]) == 3
+        assert database.merge([tmp_path / "0.txt", tmp_path / "1.txt"]) == 3
         results.append(file.read_text())
-        assert beamdb.merge([tmp_path / "1.txt"]) == 3 and file.read_text() == results[-1]
+        assert database.merge([tmp_path / "1.txt"]) == 3 and file.read_text() == results[-1]
     assert len(set(results)) == 1
-    assert {k: e.us for k, e in beamdb.read().items()} == {
+    assert {k: e.us for k, e in database.read().items()} == {
         ("a", "t", "m"): 2, ("b", "t", "m"): 5, ("a", "t", "other"): 1}
 
 
 def test_lines_are_added_to_the_end(file: Path) -> None:
     for us in (5.0, 4.0):
-        beamdb.append(entry("a", us))
+        database.append(entry("a", us))
     assert len(file.read_text().splitlines()) == 2
-    assert [e.us for e in beamdb.read().values()] == [4.0]
+    assert [e.us for e in database.read().values()] == [4.0]
 
 
 def test_a_file_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with Context(BEAM_FILE=str(tmp_path / "file" / "below" / "beam.txt")):
-        beamdb.append(entry("a", 1))
-        assert beamdb.read() == {}
+        database.append(entry("a", 1))
+        assert database.read() == {}
 
 
 @pytest.mark.parametrize("line", ["", "[]", "1", "{}", '{"opts": [{"op": "NOTHING"}]}', '{"opts": [1]}', "null",
                                   entry("a", 1).line().replace('"us": 1', '"us": "x"')])
 def test_lines_that_are_no_entry_are_skipped(line: str) -> None:
-    assert beamdb.parse(line) is None
+    assert database.parse(line) is None
 
 
 def test_opts_that_are_not_legal_any_more_are_not_used(file: Path) -> None:

@@ -16,10 +16,10 @@ import tinsmith
 from tinsmith import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
-from tinsmith.schedule import budget
-from tinsmith.schedule.items import Slot
-from tinsmith.schedule.order import verify_order
-from tinsmith.schedule.planner import plan_slots
+from tinsmith.schedule.memory import memory_budget as budget
+from tinsmith.schedule.memory.dependencies import verify_order
+from tinsmith.schedule.memory.memory_plan import plan_slots
+from tinsmith.schedule.schedule_item import Slot
 
 
 @dataclass

@@ -9,21 +9,14 @@ import numpy as np
 import pytest
 
 from tinsmith import Tensor, dtypes
-from tinsmith.codegen.render.costs import Costs
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.axes import moved_axis
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.collectives import (
-    all_gather,
-    all_reduce,
-    broadcast,
-    cut,
-    even_bounds,
-    reduce_scatter,
-)
-from tinsmith.schedule.sharding import spread_out
+from tinsmith.schedule.multi.axes import moved_axis
+from tinsmith.schedule.multi.collectives import all_gather, all_reduce, broadcast, cut, even_bounds, reduce_scatter
+from tinsmith.schedule.multi.sharding import spread_out
+from tinsmith.target.schedule_costs import Costs
 from tinsmith.tensor.realize import _concrete
 
 OPS = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum, "AND": np.bitwise_and,

@@ -13,7 +13,7 @@ from tinsmith import Context, Device, Tensor
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.errors import CompileError
 from tinsmith.core.settings import settings
-from tinsmith.runtime.compiling import Compilation
+from tinsmith.runtime.parallel_compile import Compilation
 
 _sizes = itertools.count(1001)  # no two tests share a kernel
 

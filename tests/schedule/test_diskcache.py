@@ -15,13 +15,13 @@ import pytest
 
 import tinsmith
 from tests.schedule import helpers
-from tinsmith.core.cache import cache_get, cache_put
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_put
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
-from tinsmith.runtime import diskcache, execute
+from tinsmith.runtime import disk_programs, realize
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.tensor.tensor import Tensor
 
@@ -118,7 +118,7 @@ def test_a_second_process_schedules_and_compiles_nothing(body: str, device: str,
 
 
 SHOWN = """
-import tinsmith.runtime.execute as execute
+import tinsmith.runtime.realize as execute
 run = execute.run
 def shown(compiled, *rest):
     for step in compiled.steps:
@@ -210,10 +210,10 @@ def test_without_the_cache(tmp_path: Path) -> None:
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An empty disk cache, and forgetting what is in memory."""
-    monkeypatch.setattr(diskcache, "source_hash", lambda: "these sources")
+    monkeypatch.setattr(disk_programs, "source_hash", lambda: "these sources")
 
     def forget() -> None:
-        execute._compiled.clear()
+        realize._compiled.clear()
 
     with Context(CACHE_DIR=str(tmp_path), CACHELEVEL=1, DEBUG=0, CHECK_IR=0):
         forget()
@@ -333,10 +333,10 @@ def graphs() -> dict[str, list[UOp]]:
 
 
 def test_different_graphs_have_different_texts() -> None:
-    texts = {name: diskcache.encode(graph) for name, graph in graphs().items()}
+    texts = {name: disk_programs.encode(graph) for name, graph in graphs().items()}
     assert len(set(texts.values())) == len(texts)
     assert "v0" in texts["symbolic"]
-    assert texts == {name: diskcache.encode(graph) for name, graph in graphs().items()}
+    assert texts == {name: disk_programs.encode(graph) for name, graph in graphs().items()}
 
 
 class _Odd:
@@ -348,17 +348,17 @@ class _Odd:
 def test_the_key_is_complete() -> None:
     graph = graphs()["a+b"]
     with Context(CACHELEVEL=1):
-        keys = {diskcache.entry_key(graph, "CPU"), diskcache.entry_key(graph, "CPU:1"),
-                diskcache.entry_key(graphs()["copy"], "CPU")}
+        keys = {disk_programs.entry_key(graph, "CPU"), disk_programs.entry_key(graph, "CPU:1"),
+                disk_programs.entry_key(graphs()["copy"], "CPU")}
         assert len(keys) == 3 and None not in keys
-        assert diskcache.entry_key(graph, "PYTHON") is None
-        assert diskcache.entry_key(graph, "NOWHERE") is None
+        assert disk_programs.entry_key(graph, "PYTHON") is None
+        assert disk_programs.entry_key(graph, "NOWHERE") is None
         odd = UOp(Ops.BUFFER, dtypes.float32, (), _Odd())
-        assert diskcache.entry_key([odd], "CPU") is None
+        assert disk_programs.entry_key([odd], "CPU") is None
 
 
 def test_encoding_is_linear_and_deep_graphs_need_no_recursion() -> None:
     node = UOp(Ops.BUFFER, dtypes.float32, (), BufferName(0, 1, "CPU"))
     for _ in range(20_000):
         node = node + node
-    assert len(diskcache.encode([node])) < 60 * 20_000
+    assert len(disk_programs.encode([node])) < 60 * 20_000

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.schedule.helpers import count, given, kernels, reductions, work
-from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion import MOST_WORK
+from tinsmith.schedule.fusion.fusion import MOST_WORK
+from tinsmith.target.schedule_costs import Costs
 from tinsmith.tensor.tensor import Tensor
 
 ONE: dict[str, Callable[[], Tensor]] = {

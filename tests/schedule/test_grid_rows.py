@@ -10,11 +10,11 @@ import pytest
 from tinsmith import Tensor, Variable, nn
 from tinsmith.backend.device import Compiled, Device
 from tinsmith.backend.python.device import DEVICE
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.ir import Ops
 from tinsmith.runtime.lowering import planned
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.tensor.realize import _concrete
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from tinsmith import Tensor, Variable
 from tinsmith.core.errors import GradientError
-from tinsmith.runtime import growth
+from tinsmith.runtime import realize
 
 
 @pytest.fixture(autouse=True)
 def nothing_warned() -> None:
-    growth._warned.clear()
+    realize._warned.clear()
 
 
 def test_a_length_that_grows_is_warned_of_once_with_line_sizes_and_remedy() -> None:
@@ -40,7 +40,7 @@ def test_few_sizes_other_structures_and_bound_sizes_are_not() -> None:
 
 
 def test_no_grad_makes_no_program_again() -> None:
-    from tinsmith.runtime.record import lowered
+    from tinsmith.runtime.recorder import lowered
 
     made: list[object] = []
     x, w = Tensor(np.ones((4, 6), np.float32)).realize(), Tensor(np.ones((6, 5), np.float32)).realize()

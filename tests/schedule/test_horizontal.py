@@ -5,12 +5,12 @@ import numpy as np
 
 from tests.schedule.helpers import given, kernels, schedule
 from tinsmith.backend.device import Device
-from tinsmith.codegen.program import compile_kernel
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.nn.optim import Adam
-from tinsmith.schedule.merging import MOST_BUFFERS
+from tinsmith.schedule.fusion.kernel_merge import MOST_BUFFERS
 from tinsmith.tensor.tensor import Tensor
 
 SHAPES = [(64, 32), (64,), (32, 32), (32,), (64, 32)]

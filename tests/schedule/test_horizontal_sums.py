@@ -9,11 +9,11 @@ import pytest
 from benchmarks.corpus.targets import TARGETS
 from tests.schedule.helpers import given, kernels, schedule
 from tinsmith import nn
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import compile_kernel
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.tensor.tensor import Tensor
 
 

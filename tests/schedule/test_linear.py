@@ -13,11 +13,11 @@ import pytest
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.runtime import diskcache
+from tinsmith.runtime import disk_programs
 from tinsmith.schedule.canonical import canonical, structure
-from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.items import Schedule
-from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.fusion.horizontal import fuse_horizontally
+from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.schedule_item import Schedule
 from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.tensor import Tensor
 
@@ -105,7 +105,7 @@ def _grad(x: Tensor) -> UOp:
 def scheduled(root: UOp) -> Schedule:
     assert structure([root]) is not None
     graph = canonical([root])[0]
-    diskcache.encode(graph)
+    disk_programs.encode(graph)
     found = Scheduler(graph, "CPU").run()
     found.items = fuse_horizontally(found)
     plan_memory(found)

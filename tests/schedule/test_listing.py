@@ -8,7 +8,7 @@ import pytest
 from tinsmith import Context, OptOps, Tensor, TinyJit, Variable
 from tinsmith.core.terminal import WIDTH
 from tinsmith.nn import Linear
-from tinsmith.runtime.queue import CommandQueue
+from tinsmith.runtime.command_queue import CommandQueue
 
 
 def test_the_dot_product() -> None:

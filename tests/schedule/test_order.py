@@ -15,18 +15,18 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
-from tinsmith.jit import joined
+from tinsmith.jit import merged_schedule
 from tinsmith.jit.function import TinyJit
-from tinsmith.runtime import compiled as compiled_module
-from tinsmith.runtime import lowering, queue, running
-from tinsmith.runtime.queue import CommandQueue, KernelItem
+from tinsmith.runtime import command_queue, launch, lowering
+from tinsmith.runtime import compiled_schedule as compiled_module
+from tinsmith.runtime.command_queue import CommandQueue, KernelItem
 from tinsmith.runtime.step import Step
-from tinsmith.schedule import planner
-from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
-from tinsmith.schedule.order import joinable, toposorted, verify_order
-from tinsmith.schedule.planner import Plan, plan_slots
+from tinsmith.schedule.memory import memory_plan
+from tinsmith.schedule.memory.dependencies import joinable, toposorted, verify_order
+from tinsmith.schedule.memory.memory_plan import MemoryPlan, plan_slots
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 
@@ -123,14 +123,14 @@ def test_a_step_lost_in_lowering_is_found() -> None:
 
 
 def test_a_step_lost_in_a_capture_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = joined._Joiner.add
+    real = merged_schedule._Joiner.add
 
-    def add(self: joined._Joiner, number: int, made: joined.JitItem) -> None:
+    def add(self: merged_schedule._Joiner, number: int, made: merged_schedule.JitItem) -> None:
         real(self, number, made)
         if number == 0:
             del self.steps[0]
 
-    monkeypatch.setattr(joined._Joiner, "add", add)
+    monkeypatch.setattr(merged_schedule._Joiner, "add", add)
     function = TinyJit(lambda x: (x + 1).realize() * 2)
     with pytest.raises(VerifyError, match="reads slot"):
         for n in range(3):
@@ -148,7 +148,7 @@ def test_a_step_lost_in_queues_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     x = Tensor([1.0, 2.0], device="PYTHON").realize()
     compiled = (x.to("CPU") + 1).to("PYTHON").mul(3).schedule()
     CommandQueue(compiled)
-    monkeypatch.setattr(queue, "KernelItem", Forgetful)
+    monkeypatch.setattr(command_queue, "KernelItem", Forgetful)
     with pytest.raises(VerifyError, match="steps came in"):
         CommandQueue(compiled)
 
@@ -158,11 +158,11 @@ def test_a_memory_plan_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     uses = [[0, 1], [1, 2], [2, 3]]
     assert plan_slots(slots, uses).offsets == {0: 0, 1: 128, 2: 0, 3: 128}
 
-    def all_at_once(lives: list[planner._Life], plan: Plan) -> None:
+    def all_at_once(lives: list[memory_plan._Life], plan: MemoryPlan) -> None:
         for life in lives:
             plan.place(life, 0)
 
-    monkeypatch.setattr(planner, "_pack", all_at_once)
+    monkeypatch.setattr(memory_plan, "_pack", all_at_once)
     with pytest.raises(VerifyError, match="puts slot 1 where slot 0 lives"):
         plan_slots(slots, uses)
 
@@ -187,7 +187,7 @@ def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.Monkey
     assert len(compiled.steps) == 2
     del compiled.steps[lost]
     with pytest.raises(VerifyError, match="output 0 of the program holds what fresh memory held"):
-        running.run(compiled, [x.uop.base.arg], [])
+        launch.run(compiled, [x.uop.base.arg], [])
 
 
 @pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float32], ids=str)

@@ -9,15 +9,15 @@ import pytest
 
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.costs import Costs
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import dtypes, rounded_to_tf32
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.pitches import pitched
-from tinsmith.schedule.rewrites import cast_below_views
+from tinsmith.schedule.passes.rewrites import cast_below_views
+from tinsmith.schedule.passes.row_padding import pitched
+from tinsmith.target.schedule_costs import Costs
 
 DEVICE = "PYTHON:G256:B232448"
 CUDA = cuda_target("sm_90a")

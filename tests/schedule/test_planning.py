@@ -11,7 +11,7 @@ import tinsmith
 from tinsmith import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinsmith.core.errors import ArgumentError, DTypeError, JitError, OutOfMemoryError
 from tinsmith.inspect.planning import Plan
-from tinsmith.runtime import execute
+from tinsmith.runtime import realize
 
 
 def check(make: Callable[[], Plan], run: Callable[[], object]) -> Plan:
@@ -139,7 +139,7 @@ def test_a_captured_program_from_disk_has_times(tmp_path: object) -> None:
 
     with Context(CACHE_DIR=str(tmp_path), CHECK_IR=0):
         fresh = captured()
-        execute._compiled.clear()
+        realize._compiled.clear()
         again = captured()
     assert again.memory["CPU"].peak == fresh.memory["CPU"].peak and again.kernels == fresh.kernels
     assert again.seconds > 0 and again.traffic == fresh.traffic
@@ -198,7 +198,7 @@ def test_running_out_of_memory_shows_the_plan() -> None:
         def none_left(*_: object) -> None:
             raise OutOfMemoryError("CPU", "no bytes left")
 
-        patch.setattr("tinsmith.backend.freelists.FreeLists.alloc", none_left)
+        patch.setattr("tinsmith.backend.free_lists.FreeLists.alloc", none_left)
         with pytest.raises(OutOfMemoryError, match="no bytes left") as caught:
             wide(a)
     assert "made by" in str(caught.value) and "8.4 MB  result" in str(caught.value)

@@ -14,13 +14,13 @@ from tinsmith.backend.device import Compiled, Compiler
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.python.device import BytesAllocator, PythonProgram
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.codegen.render.base import Target
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, DeviceError, KernelError
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.command_queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import lower
-from tinsmith.runtime.queue import CommandQueue, CopyItem, KernelItem, SyncItem, WaitItem, _Regions
 from tinsmith.schedule.canonical import canonical
+from tinsmith.target.target import Target
 from tinsmith.tensor.realize import _concrete
 
 PATIENCE = 20.0  # seconds after which a meeting that never comes fails

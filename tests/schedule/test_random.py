@@ -1,4 +1,4 @@
-"""Random tensor graphs give the values that ``ir.evaluate`` defines, whatever is fused, staged or optimized."""
+"""Random tensor graphs give the values that ``ir.interpret.tensor`` defines, whatever is fused, staged or optimized."""
 from __future__ import annotations
 
 from typing import Any

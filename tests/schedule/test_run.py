@@ -15,7 +15,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Graph
 from tinsmith.ir import Ops, UOp
 from tinsmith.schedule.canonical import canonical, seen, structure
-from tinsmith.tensor import history
+from tinsmith.tensor.autograd import history
 
 
 def chain(x: Tensor, length: int) -> Tensor:

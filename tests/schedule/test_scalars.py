@@ -12,9 +12,9 @@ from tinsmith import TinyJit
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
-from tinsmith.runtime import execute
-from tinsmith.runtime.compiled import programs as compiled_programs
-from tinsmith.schedule import scalars
+from tinsmith.runtime import realize
+from tinsmith.runtime.compiled_schedule import programs as compiled_programs
+from tinsmith.schedule.passes import promote_constants
 from tinsmith.tensor.tensor import Tensor
 
 PROGRAMS: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -33,8 +33,8 @@ VALUES = [0.1, 0.3, 7.0, 1e-3, 1.0, 2.0, 0.0, -0.0, -1.0, 0.5, float("inf"), flo
 
 @pytest.fixture(autouse=True)
 def _nothing_known() -> None:
-    execute._compiled.clear()
-    scalars.forms.clear()
+    realize._compiled.clear()
+    promote_constants.forms.clear()
 
 
 def schedules(function: Callable[[], object]) -> int:
@@ -49,22 +49,22 @@ def test_a_scalar_that_is_an_argument_gives_the_same_bits(name: str) -> None:
     x, program = given(8, 8), PROGRAMS[name]
     for v in VALUES:
         found = program(x, v).numpy()
-        known = scalars.forms
-        scalars.forms = scalars.Recent()  # a form that is new has its constants
+        known = promote_constants.forms
+        promote_constants.forms = promote_constants.Recent()  # a form that is new has its constants
         np.testing.assert_array_equal(found.view(np.uint32), program(x, v).numpy().view(np.uint32), f"{v}")
-        scalars.forms = known
+        promote_constants.forms = known
 
 
 def test_a_scalar_that_changes_is_compiled_three_times() -> None:
     x = given(8, 8)
-    assert schedules(lambda: [(x * (0.1 + n) + 0.5).numpy() for n in range(50)]) == scalars.SEVERAL
+    assert schedules(lambda: [(x * (0.1 + n) + 0.5).numpy() for n in range(50)]) == promote_constants.SEVERAL
     assert schedules(lambda: [(x * (0.1 + n) + 0.25).numpy() for n in range(50)]) == 1, "one of the two is a constant"
     assert schedules(lambda: [(x * (0.1 + n) + 0.75 / (n + 1)).numpy() for n in range(50)]) == 1, "none is"
 
 
 def test_integers_that_change() -> None:
     x = Tensor(np.arange(8, dtype=np.int32)).realize()
-    assert schedules(lambda: [(x // (n + 5) + x % (n + 20)).numpy() for n in range(10)]) == scalars.SEVERAL
+    assert schedules(lambda: [(x // (n + 5) + x % (n + 20)).numpy() for n in range(10)]) == promote_constants.SEVERAL
     assert ((x // 77 + x % 3).numpy() == np.arange(8) // 77 + np.arange(8) % 3).all()
 
 
@@ -91,6 +91,7 @@ def test_what_is_compiled_stays_bounded() -> None:
     with Context(PROGRAMS=12):
         for x in given_values:
             computed(x)
-            assert all(len(t) <= 12 for t in (execute._compiled, compiled_programs, kernel_programs, scalars.forms))
+            assert all(len(t) <= 12 for t in (realize._compiled, compiled_programs, kernel_programs,
+                                              promote_constants.forms))
         assert schedules(lambda: computed(given_values[-1])) == 0, "the last one is still there"
         assert schedules(lambda: computed(given_values[0])) == 1, "the first one is not"

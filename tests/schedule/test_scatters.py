@@ -4,13 +4,13 @@ import pytest
 
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.render.costs import RANKED_COSTS
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.scheduler import Scheduler
+from tinsmith.target.schedule_costs import RANKED_COSTS
 from tinsmith.tensor.realize import _concrete
 
 GRID = "PYTHON:G256:C8"

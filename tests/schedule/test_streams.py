@@ -11,20 +11,20 @@ import pytest
 from tests.codegen.running import expected, run_graph, run_on
 from tests.schedule.helpers import kernels, schedule
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, choose, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.codegen.online import greatest
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import begin, choose, compile_kernel
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.roles import limits
+from tinsmith.codegen.transform.online_softmax import greatest
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import limits
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
+from tinsmith.target.target import Target
 from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tinsmith.core.errors import ShapeError
-from tinsmith.core.sint import SymbolicInt
 from tinsmith.ir import Ops, UOp
 from tinsmith.shape import ShapeTracker, View
+from tinsmith.shape.sint import SymbolicInt
 
 FUNCTIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
              "%": lambda a, b: a % b, "<": lambda a, b: a < b, "&": lambda a, b: a and b}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes
-from tinsmith.tensor import history
+from tinsmith.tensor.autograd import history
 
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {
     "clone": lambda b: b.clone(), "contiguous": lambda b: b.contiguous(), "cat": lambda b: Tensor.cat(b),

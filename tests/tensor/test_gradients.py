@@ -11,7 +11,7 @@ from tinsmith import Context, Tensor, dtypes
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
 from tinsmith.nn.optim import SGD
-from tinsmith.tensor import history
+from tinsmith.tensor.autograd import history
 
 RNG = np.random.default_rng(3)
 A, B = RNG.uniform(0.3, 0.9, (2, 3)), RNG.uniform(0.3, 0.9, (2, 3))

@@ -17,7 +17,7 @@ from tinsmith.backend.cpu.device import CPUDevice, HostAllocator
 from tinsmith.core.dtypes import to_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
 from tinsmith.nn.optim import SGD
-from tinsmith.tensor import dlpack
+from tinsmith.tensor.interop import dlpack
 
 
 def address(t: Tensor) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from tinsmith import Tensor, nn
 from tinsmith.inspect.trace import recording
 from tinsmith.ir.uop import toposort
-from tinsmith.tensor.layers import InLayer
+from tinsmith.tensor.layer_names import InLayer
 
 
 class Attention:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tinsmith import Context, Tensor, TinyJit, dtypes
 from tinsmith.ir import Ops
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 
 SHAPES = [(), (3,), (2, 3), (1, 4), (2, 1, 3)]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.tensor.helpers import FLOATS, INTS, SHAPES, check, check_gradient, values, wide
 from tinsmith import Tensor, dtypes
-from tinsmith.codegen.render.costs import Cuts
 from tinsmith.core.dtypes import DType, sum_dtype
 from tinsmith.core.errors import AxisError
 from tinsmith.core.settings import Context
+from tinsmith.target.schedule_costs import Cuts
 
 NAMES = {"cumsum": np.cumsum, "cumprod": np.cumprod, "cummax": np.maximum.accumulate, "cummin": np.minimum.accumulate}
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinsmith import Context, Tensor, Variable, dtypes, nn
-from tinsmith.codegen.render.costs import Costs
 from tinsmith.core.errors import CheckError, DeviceError, ShapeError
+from tinsmith.target.schedule_costs import Costs
 
 TWO, THREE, FOUR = (tuple(f"CPU:{i}" for i in range(n)) for n in (2, 3, 4))
 

@@ -17,7 +17,7 @@ from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.tensor import sorting
+from tinsmith.tensor.reduce import sorting
 
 SIZES = [1, 2, 3, 17, 64, sorting._COUNTED - 1, sorting._COUNTED, sorting._COUNTED + 1, 1000, 2053]
 

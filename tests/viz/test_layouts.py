@@ -7,12 +7,12 @@ import pytest
 from tests.codegen.test_dots import TARGET
 from tests.codegen.test_matrix import product
 from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, choose
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import begin, choose
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir import units
-from tinsmith.ir.layout import Layout
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.staged_layout import StagedLayout
+from tinsmith.target.units import nvidia, x86
 from tinsmith.viz import layouts
 
 
@@ -22,14 +22,14 @@ def cells(picture: str) -> list[list[str]]:
 
 def test_a_fragment_is_that_of_the_manual() -> None:
     """PTX ISA, "Matrix fragments for mma.m16n8k16": row = lane / 4 (+ 8 for registers 2 and 3)."""
-    rows = cells(layouts.fragment(units.CUDA[0], "c"))[1:]
+    rows = cells(layouts.fragment(nvidia.CUDA[0], "c"))[1:]
     for lane in range(32):
         for register in range(4):
             row, column = lane // 4 + register // 2 * 8, lane % 4 * 2 + register % 2
             assert rows[row][1 + column] == f"l{lane}.{register}"
 
 
-@pytest.mark.parametrize("unit", [*units.AMX, *units.DOT, units.CUDA[2], units.HOPPER[3]], ids=str)
+@pytest.mark.parametrize("unit", [*x86.AMX, *x86.DOT, nvidia.CUDA[2], nvidia.HOPPER[3]], ids=str)
 @pytest.mark.parametrize("operand", "abc")
 def test_a_fragment_shows_every_place_once(unit: MatrixUnit, operand: str) -> None:
     """What is drawn whole has as many cells as there are registers, each of them a different one."""
@@ -44,14 +44,14 @@ def test_a_fragment_shows_every_place_once(unit: MatrixUnit, operand: str) -> No
 
 def test_pairs_of_a_tile_of_amx_lie_side_by_side() -> None:
     """Intel's manual: row r of the tile of b holds b[2r, n] and b[2r + 1, n] in 32-bit lane n."""
-    rows = cells(layouts.fragment(units.AMX[0], "b", 4, 4))[1:]
+    rows = cells(layouts.fragment(x86.AMX[0], "b", 4, 4))[1:]
     assert rows[0][1:3] == ["0", "2"] and rows[1][1:3] == ["1", "3"] and rows[2][1] == "32"
 
 
 @pytest.mark.parametrize("columns", [32, 64, 128])
 def test_eight_rows_of_a_piece_lie_in_different_banks(columns: int) -> None:
     """What the swizzle is for, whatever an element's size is; and no two elements lie in one place."""
-    tile = Layout(16, columns, 2, deep=True)
+    tile = StagedLayout(16, columns, 2, deep=True)
     size = 128 // columns
     for piece in range(0, columns, 16 // size):
         assert len({tile.byte(row, piece) % 128 // 16 for row in range(8)}) == 8

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tinsmith.backend.program import Call, Graph, Launched
 from tinsmith.backend.program import Program as Program  # re-exported: part of the device protocol
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import ArgumentError, DeviceError, shown
 from tinsmith.core.settings import settings, tell_unread
 from tinsmith.core.terminal import show
+from tinsmith.target.target import Target
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import BufferSpec
@@ -70,7 +71,7 @@ class Allocator:
 
 
 class Compiler:
-    """Compiles source to a binary. Implementations cache on disk through ``core.cache``."""
+    """Compiles source to a binary. Implementations cache on disk through ``core.disk_cache``."""
 
     def threads(self) -> int:
         """Return the number of extra threads that should call ``compile``, if it releases the interpreter lock.
@@ -389,7 +390,7 @@ class _Devices:
         if not wanted:
             mend = f"{error.mend}; or DEBUG=4, which shows its source"
             raise DeviceError(error.op, error.message, mend) from None
-        standin = importlib.import_module("tinsmith.backend.standin")
+        standin = importlib.import_module("tinsmith.backend.source_only")
         runner = self[":".join(["CPU", *(p for p in rest if p.isdigit())])]
         found: Compiled = standin.StandIn(canonical, renderer(), runner, error)
         return found

@@ -10,20 +10,20 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Program
 from tinsmith.backend.timing import seconds_of
-from tinsmith.codegen.estimate import Machine, Rate, default_machine, unit_peak
+from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.program import compile_kernel
-from tinsmith.codegen.roles import Role
-from tinsmith.core.cache import cache_get, cache_key, cache_put
+from tinsmith.codegen.planner.roofline import Machine, Rate, default_machine, unit_peak
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role
 
 _KIND, _VERSION = "machine", "6"
 _measured: dict[str, Machine] = {}
@@ -101,7 +101,7 @@ def _key(device: str) -> str:
 def _defaults(device: str) -> Machine:
     opened = Device[device]
     found = default_machine(opened.renderer.target, device)
-    return found._replace(name=opened.hardware or processor(), l3=found.l3 and osys.cache_sizes().l3)
+    return found._replace(name=opened.hardware or processor(), l3=found.l3 and os_calls.cache_sizes().l3)
 
 
 @functools.cache

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Device
-from tinsmith.backend.freelists import Block
+from tinsmith.backend.free_lists import MemoryBlock
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
 from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import timeline
-from tinsmith.ir.interning import forget_dead
+from tinsmith.ir.uop import forget_dead
 
 GUARD: Final = 1024  # bytes of the guard areas before and after a buffer under CHECKED=2
 HOLDERS: Final = 5  # buffers that an out-of-memory error lists
@@ -43,14 +43,14 @@ _NO_WISHES = BufferSpec()
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """The layout of a value over several devices: replicated (``axis`` None), or split along an axis.
 
     Attributes:
         shape: shape of the full value; one-dimensional if replicated.
         bounds: part i holds the range from ``bounds[i]`` to ``bounds[i + 1]`` of the axis.
 
-    >>> Layout(("CPU", "CPU:1"), (2, 5), 1, (0, 3, 5)).part_shape(1)
+    >>> ShardLayout(("CPU", "CPU:1"), (2, 5), 1, (0, 3, 5)).part_shape(1)
     (2, 2)
     """
 
@@ -77,7 +77,7 @@ class Buffer:
     array([3, 4], dtype=int32)
     """
 
-    layout: Layout | None = None  # set for a value over several devices (Shards)
+    layout: ShardLayout | None = None  # set for a value over several devices (Shards)
     __slots__ = ("__weakref__", "_opaque", "base", "device", "dtype", "failed", "lent", "offset", "options", "origin",
                  "size")
 
@@ -228,7 +228,7 @@ class Buffer:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
 
 
-class Borrowed(Block):
+class Borrowed(MemoryBlock):
     """Memory of another library. ``owner`` is released when this block dies, after the device has finished its work."""
 
     __slots__ = ("device", "owner")
@@ -243,7 +243,7 @@ class Borrowed(Block):
 
 
 def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:
-    """Return a buffer over memory at an address, on a device whose handles are ``Block``s."""
+    """Return a buffer over memory at an address, on a device whose handles are ``MemoryBlock``s."""
     found = Buffer(device, size, dtype, opaque=Borrowed(device, size * dtype.itemsize, address, owner))
     found.lent = True
     return found
@@ -260,7 +260,8 @@ class _Owned(weakref.ref[Buffer]):
 
 
 _owned: set[Any] = set()
-_returned: deque[Any] = deque()  # references of dead buffers, to be freed later: callbacks run no Python (core.weak)
+# references of dead buffers, to be freed later: callbacks run no Python (core.object_lifetime)
+_returned: deque[Any] = deque()
 _note_death = _returned.append
 
 

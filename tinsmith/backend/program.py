@@ -43,7 +43,7 @@ class Call:
     variables: list[int]
 
 
-class Place(NamedTuple):
+class BufferLocation(NamedTuple):
     """The buffer argument of a graph's launch: base number ``base``, or the part of it that begins at byte
     ``offset``."""
 
@@ -61,7 +61,7 @@ class Launched(NamedTuple):
     """One kernel launch of a graph: its buffers as Places, its variables as positions in the graph's values."""
 
     program: Program
-    places: tuple[Place, ...]
+    places: tuple[BufferLocation, ...]
     variables: tuple[int, ...]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.memory import Buffer, ShardLayout
 
 
 class Shards(Buffer):
@@ -16,18 +16,18 @@ class Shards(Buffer):
     >>> parts = [Buffer("CPU", 2, dtypes.int32), Buffer("CPU:1", 1, dtypes.int32)]
     >>> for p, values in zip(parts, ([3, 4], [5])):
     ...     _ = p.copyin(memoryview(np.array(values, np.int32)))
-    >>> Shards(parts, Layout(("CPU", "CPU:1"), (3,), 0, (0, 2, 3))).numpy()
+    >>> Shards(parts, ShardLayout(("CPU", "CPU:1"), (3,), 0, (0, 2, 3))).numpy()
     array([3, 4, 5], dtype=int32)
     """
 
     __slots__ = ("_layout", "parts")
 
-    def __init__(self, parts: Sequence[Buffer], layout: Layout) -> None:
+    def __init__(self, parts: Sequence[Buffer], layout: ShardLayout) -> None:
         super().__init__(",".join(layout.devices), math.prod(layout.shape), parts[0].dtype)
         self.parts, self._layout = tuple(parts), layout
 
     @property
-    def layout(self) -> Layout:  # type: ignore[override]
+    def layout(self) -> ShardLayout:  # type: ignore[override]
         return self._layout
 
     @property

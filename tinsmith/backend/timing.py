@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.backend.program import Launched, Place, Program
+from tinsmith.backend.program import BufferLocation, Launched, Program
 
 ROUND = 300e-6  # seconds that a round should last, so that the cost of starting it is negligible
 MOST = 1024  # launches per round, at most
@@ -24,7 +24,7 @@ def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values:
         clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
     """
     opened = Device[device]
-    places, numbers = tuple(Place(n) for n in range(len(buffers))), tuple(range(len(values)))
+    places, numbers = tuple(BufferLocation(n) for n in range(len(buffers))), tuple(range(len(values)))
 
     def round_of(count: int) -> float:
         graph = opened.graph([Launched(program, places, numbers)] * count)

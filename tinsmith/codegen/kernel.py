@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinsmith.codegen.kernelgraph import KernelGraph
+from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.opts import apply
+from tinsmith.codegen.transform.apply import apply
 
 
 @dataclass

@@ -1,16 +1,16 @@
-"""Launch data of a compiled kernel. The compiler, ``codegen.program``, is imported lazily."""
+"""Launch data of a compiled kernel. The compiler, ``codegen.compile_kernel``, is imported lazily."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.recent import Recent
+from tinsmith.core.lru import Recent
 
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
-    from tinsmith.codegen.plan import Plan
-    from tinsmith.codegen.work import Work
+    from tinsmith.codegen.planner.planner import KernelPlan
+    from tinsmith.codegen.planner.work import Work
     from tinsmith.ir import UOp
 
 
@@ -71,7 +71,7 @@ class KernelProgram(Launch):
     kernel: Kernel
     work: Work
     transcendentals: int
-    plan: Plan | None = None
+    plan: KernelPlan | None = None
 
 
 def lines_of(kernel: Launch | None) -> list[UOp] | None:

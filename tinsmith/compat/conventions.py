@@ -9,14 +9,14 @@ import numpy as np
 
 from tinsmith.compat.helpers import make_tuple
 from tinsmith.compat.lazyop import ast
-from tinsmith.compat.names import METHODS
+from tinsmith.compat.name_table import METHODS
 from tinsmith.compat.uops import ATTRIBUTES
 from tinsmith.core.dtypes import dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.core.names import guided
+from tinsmith.core.suggestions import guided
 from tinsmith.ir import UOp
 from tinsmith.runtime.listing import ScheduledItem
-from tinsmith.tensor.data import TinygradRules
+from tinsmith.tensor.python_data import TinygradRules
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from tinsmith.backend import device as ours
 from tinsmith.backend.memory import Buffer, BufferSpec
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
+from tinsmith.target.target import Target
 
 _NO_WISHES = BufferSpec()
 

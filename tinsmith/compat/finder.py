@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from tinsmith.compat.conventions import adopt, drop
-from tinsmith.compat.names import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
-from tinsmith.compat.places import PLACES, place
+from tinsmith.compat.module_table import PLACES, place
+from tinsmith.compat.name_table import DEVICE_VARIABLES, DEVICES, MODULES, REASONS
 from tinsmith.compat.variables import from_environment
-from tinsmith.core.names import nearest
 from tinsmith.core.settings import settings, tell_unread
+from tinsmith.core.suggestions import nearest
 
 
 class NotBuiltError(ImportError):
@@ -87,7 +87,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, origin="tinsmith.compat", is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return CompatModule(spec.name, f"{spec.name} as tinsmith.compat.names maps it.")
+        return CompatModule(spec.name, f"{spec.name} as tinsmith.compat.name_table maps it.")
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__all__"] = [n for n in MODULES.get(module.__name__, ()) if n not in REASONS and n[0] != "_"]

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinsmith.core.cache import cache_prune, replace_file
+from tinsmith.core.disk_cache import cache_prune, replace_file
+from tinsmith.core.download import fetched
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.files import fetched
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tinsmith import nn
-from tinsmith.nn.conv import Ints
+from tinsmith.nn.layers.conv import Ints
 
 
 def _axes(kernel_size: Ints) -> int:

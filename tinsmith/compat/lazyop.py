@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import REDUCE_NAME, State, collected, may_push, mem_buffer
-from tinsmith.ir.text import argument_text
-from tinsmith.ir.views import Moves, tracker
+from tinsmith.ir.movement import Moves, tracker
+from tinsmith.ir.text.node import argument_text
+from tinsmith.ir.text.printer import REDUCE_NAME, State, collected, may_push, mem_buffer
 from tinsmith.runtime.listing import ScheduledItem
 from tinsmith.shape import ShapeTracker
 

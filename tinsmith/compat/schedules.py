@@ -6,8 +6,8 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import UOp
-from tinsmith.runtime.compiled import CompiledSchedule
-from tinsmith.runtime.queue import CommandQueue
+from tinsmith.runtime.command_queue import CommandQueue
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.nn import datasets, state
-from tinsmith.nn.archives import Source
+from tinsmith.nn.io.archives import Source
 from tinsmith.tensor.tensor import Tensor
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
 from tinsmith.ir.builder import SPELLINGS
 from tinsmith.ir.ops import Ops, op_table
-from tinsmith.ir.verify_program import PROGRAM_OPS
+from tinsmith.ir.verify.program import PROGRAM_OPS
 
 
 def _group(kind: str, *more: str) -> SimpleNamespace:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from tinsmith.core.dtypes import dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.names import nearest
 from tinsmith.core.settings import DECLARED, ELSEWHERE, settings, tell
 from tinsmith.core.settings import Context as _settings_context
+from tinsmith.core.suggestions import nearest
 from tinsmith.tensor.tensor import Tensor
 
 

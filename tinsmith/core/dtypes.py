@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tinsmith.core.errors import DTypeError
-from tinsmith.core.names import nearest, unknown
+from tinsmith.core.suggestions import nearest, unknown
 
 if TYPE_CHECKING:
     import numpy.typing as npt

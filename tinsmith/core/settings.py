@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinsmith.core.errors import ArgumentError, shown
 from tinsmith.core.log import log
-from tinsmith.core.names import nearest
+from tinsmith.core.suggestions import nearest
 
 if TYPE_CHECKING:
     from tinsmith.core.dtypes import DType

@@ -1,4 +1,6 @@
-"""Terminal output: colours, folding to the terminal's width, and a silent exit when a pipe's reader has closed."""
+"""Terminal output: colours, folding to the terminal's width, and a silent exit when a pipe's reader has closed.
+
+Human-readable text of counts, percentages, times and sizes."""
 from __future__ import annotations
 
 import atexit
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from tinsmith.core.late import Late
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import settings
 
 if TYPE_CHECKING:
@@ -20,15 +22,23 @@ else:
     shutil = Late("shutil")
 
 WIDTH = 120  # columns assumed if standard output is not a terminal
+
 _LEAST = 40  # columns, at least
+
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}
+
 _CODE = r"\x1b\[[0-9;]*m"
+
 _BARS = " 0123456789┃┣┗┳━"
+
 # Tokens that a folded line is not broken inside: words, numbers with exponents, strings, C operators, brackets.
 _TOKEN = re.compile(_CODE + r"""|[^\W\d]\w*|0[xX][\w.]+(?:(?<=[pP])[+-]\d+\w*)?|\d[\w.]*(?:(?<=[eE])[+-]\d+\w*)?|"[^"]*"
 |<<=?|>>=?|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|->|//|.""".replace("\n", ""), re.DOTALL)
+
 _SIGPIPE = 13
+
 _watched = False
+
 
 
 def width() -> int:
@@ -38,6 +48,7 @@ def width() -> int:
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, _LEAST)
 
 
+
 def colored(text: str, color: str) -> str:
     """Return ``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
     if settings.NO_COLOR or not sys.stdout.isatty():
@@ -45,9 +56,11 @@ def colored(text: str, color: str) -> str:
     return f"\u001b[{_COLORS[color]}m{text}\u001b[0m"
 
 
+
 def visible_length(text: str) -> int:
     """Return the length of ``text`` without colour codes."""
     return len(re.sub(_CODE, "", text))
+
 
 
 def show(text: str) -> None:
@@ -57,6 +70,7 @@ def show(text: str) -> None:
         SystemExit: if the reader of standard output has closed it, as in ``| head``: the program exits silently.
     """
     show_whole(fitted(text))
+
 
 
 def show_whole(text: str, out: TextIO | None = None) -> None:
@@ -76,6 +90,7 @@ def show_whole(text: str, out: TextIO | None = None) -> None:
         raise SystemExit(128 + _SIGPIPE) from None
 
 
+
 def fitted(text: str, columns: int | None = None) -> str:
     """Return ``text`` with lines wider than the limit folded: between words if possible, else between program tokens.
 
@@ -89,6 +104,7 @@ def fitted(text: str, columns: int | None = None) -> str:
     limit = width() if columns is None else columns
     return "\n".join(line if len(line) <= limit or visible_length(line) <= limit else _folded(line, limit)
                      for line in text.splitlines())
+
 
 
 def _folded(line: str, limit: int) -> str:
@@ -113,9 +129,11 @@ def _folded(line: str, limit: int) -> str:
     return "\n".join([*rows, row])
 
 
+
 def _tokens(word: str, longest: int) -> Iterator[str]:
     for token in _TOKEN.findall(word):
         yield from (token[i : i + longest] for i in range(0, len(token), longest))
+
 
 
 class ProgressLine:
@@ -159,9 +177,8 @@ class ProgressLine:
             sys.stderr.flush()
 
 
+
 # *** closed pipes ***
-
-
 def _watch() -> None:
     """From the first debug line on, let a closed pipe end the program silently, at exit and in unhandled errors."""
     global _watched
@@ -178,6 +195,7 @@ def _watch() -> None:
     sys.excepthook = quiet
 
 
+
 def _flush() -> bool:
     """Flush standard output; return True if it turned out to be closed."""
     try:
@@ -190,8 +208,62 @@ def _flush() -> bool:
     return False
 
 
+
 def _close(out: TextIO) -> None:
     """Redirect pending and further output of ``out`` to the null device."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)
+
+
+
+def plural(n: int, word: str) -> str:
+    """Return a count with its noun in the right number.
+
+    >>> plural(1, "copy"), plural(2, "copy"), plural(2, "launch"), plural(0, "kernel")
+    ('1 copy', '2 copies', '2 launches', '0 kernels')
+    """
+    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{n} {word if n == 1 else many}"
+
+
+
+def cut(text: str, width: int) -> str:
+    """Truncate to ``width`` characters, with an ellipsis.
+
+    >>> cut("abcdef", 4), cut("abcd", 4)
+    ('abc…', 'abcd')
+    """
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+
+def percent(share: float) -> str:
+    """Format a fraction as a percentage.
+
+    >>> percent(0.257), percent(0.004)
+    ('26 %', '0.4 %')
+    """
+    return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
+
+
+
+def time_text(seconds: float) -> str:
+    """Format seconds with a suitable unit: us, ms or s.
+
+    >>> [time_text(s) for s in (3e-8, 1.234e-5, 0.0123, 2.0)]
+    ['0.03 us', '12.3 us', '12.3 ms', '2.00 s']
+    """
+    value, unit = next(((seconds * k, u) for k, u in ((1e6, "us"), (1e3, "ms")) if seconds * k < 1000), (seconds, "s"))
+    return f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+
+
+
+def bytes_text(n: int) -> str:
+    """Format a number of bytes with a decimal unit.
+
+    >>> [bytes_text(n) for n in (12, 4096, 67108864)]
+    ['12 B', '4.1 KB', '67.1 MB']
+    """
+    value, unit = next(((n / k, u) for k, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if n >= k), (float(n), "B"))
+    return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"

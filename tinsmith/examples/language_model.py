@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith import GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
-from tinsmith.nn.ggml import is_packed, rows
+from tinsmith.nn.io.ggml import is_packed, rows
 from tinsmith.nn.state import get_state_dict, gguf_load, load_state_dict, safe_load
 from tinsmith.tensor.realize import realize_tensors
 

@@ -15,9 +15,9 @@ from tinsmith.backend.memory import Buffer, damaged
 from tinsmith.core.errors import CheckError
 from tinsmith.inspect import sample
 from tinsmith.ir import Ops, UOp
-from tinsmith.runtime.compiled import Bound
+from tinsmith.runtime.compiled_schedule import Bound
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 Array = np.ndarray[Any, Any]
 WHOLE = 1 << 15  # elements of the largest value up to which a kernel is interpreted in full; larger kernels in boxes

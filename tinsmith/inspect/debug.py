@@ -15,13 +15,12 @@ from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.codegen.render.gpu import GPURenderer
 from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
-from tinsmith.core.terminal import colored, show, show_whole, width
-from tinsmith.core.texts import cut
+from tinsmith.core.terminal import colored, cut, show, show_whole, width
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import kernel_tree, table_rows
+from tinsmith.ir.text.printer import kernel_tree, table_rows
 from tinsmith.ir.threefry import cipher_nodes, draws
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 READABLE = ReadableRenderer()
 _BELOW = "DEBUG=6 shows them"

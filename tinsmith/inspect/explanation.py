@@ -15,23 +15,22 @@ from tinsmith.backend.machine import machine, roofline
 from tinsmith.backend.memory import copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
-from tinsmith.codegen.estimate import Estimate, Machine, estimate
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.plan import Plan
-from tinsmith.codegen.work import Work
+from tinsmith.codegen.planner.planner import KernelPlan
+from tinsmith.codegen.planner.roofline import Estimate, Machine, estimate
+from tinsmith.codegen.planner.work import Work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
-from tinsmith.core.terminal import WIDTH
-from tinsmith.core.texts import bytes_text, cut, percent, plural, time_text
+from tinsmith.core.terminal import WIDTH, bytes_text, cut, percent, plural, time_text
 from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 BUDGET = 1.0  # seconds for measuring an entire program, approximately
 
@@ -64,7 +63,7 @@ class KernelReport:
     seconds: float | None
     transcendentals: int = 0
     occupancy: float | None = None
-    plan: Plan | None = None
+    plan: KernelPlan | None = None
 
     @property
     def share(self) -> float | None:

@@ -1,6 +1,7 @@
 """Plan of a program before it runs: predicted time, memory traffic, memory, and the largest values.
 
-Times come from the model of ``codegen.estimate``. Memory is the memory that the program requests from the allocator:
+Times come from the model of ``codegen.planner.roofline``. Memory is the memory that the program requests from the
+allocator:
 inputs exist already; results and the blocks of temporaries are allocated when the program starts.
 """
 from __future__ import annotations
@@ -14,28 +15,28 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, roofline
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import flattened
-from tinsmith.codegen.estimate import Machine, estimate
 from tinsmith.codegen.launch import KernelProgram, Launch, lines_of
+from tinsmith.codegen.planner.roofline import Machine, estimate
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import place
 from tinsmith.core.settings import settings
-from tinsmith.core.texts import bytes_text, cut, percent, plural, time_text
+from tinsmith.core.terminal import bytes_text, cut, percent, plural, time_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import sources
-from tinsmith.schedule.budget import devices_of
 from tinsmith.schedule.canonical import canonical, part_names
-from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Slot
-from tinsmith.schedule.planner import Plan as Places
-from tinsmith.schedule.planner import plan_memory
+from tinsmith.schedule.memory.in_place import choose_in_place
+from tinsmith.schedule.memory.memory_budget import devices_of
+from tinsmith.schedule.memory.memory_plan import MemoryPlan as Places
+from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.schedule_item import Slot
 
 SHOWN: Final = 8  # rows of the table
 
 
 @dataclass(frozen=True)
-class Value:
+class LiveValue:
     """A value that is in memory at the step with the largest memory use.
 
     Attributes:
@@ -56,7 +57,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemoryUse:
     """Memory of a program on one device, in bytes.
 
     Attributes:
@@ -109,8 +110,8 @@ class Plan:
     seconds: float = 0.0
     operations: int = 0
     traffic: int = 0
-    memory: dict[str, Memory] = field(default_factory=dict)
-    values: tuple[Value, ...] = ()
+    memory: dict[str, DeviceMemoryUse] = field(default_factory=dict)
+    values: tuple[LiveValue, ...] = ()
     again: int = 0
     again_seconds: float = 0.0
     budget: int = 0
@@ -231,7 +232,7 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
     host = [b for b in {id(b): b for b in inputs}.values() if not b.is_allocated() and Device[b.device].has_programs]
     moved = sum(s.kernel.bytes if s.kernel is not None else slots[s.written[0]].nbytes for s in steps)
     used = GlobalCounters.mem_used_per_device
-    memory, values = {}, list[Value]()
+    memory, values = {}, list[LiveValue]()
     for device in sorted(devices_of(slots) | {b.device for b in host}):
         read = {id(b): b for b in inputs if b.device == device and b.base is None}
         given = sum(s.nbytes for s in slots if s.input and s.device == device)
@@ -239,7 +240,7 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
         waiting = sum(b.nbytes for b in host if b.device == device)
         step, alive = _fullest(program, device)
         results = [s for s in slots if s.output and s.device == device and s.number not in program.in_place]
-        memory[device] = Memory(max(given, known), waiting, sum(s.nbytes for s in results),
+        memory[device] = DeviceMemoryUse(max(given, known), waiting, sum(s.nbytes for s in results),
                                 program.places.sizes.get(device, 0),
                                 max(used.get(device, 0) - (max(given, known) - waiting) - kept.get(device, 0), 0),
                                 step, kept.get(device, 0))
@@ -285,14 +286,15 @@ def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origins) -> Value:
+def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origins) -> LiveValue:
     kind = "input" if slot.input else "result" if slot.output else "temporary"
     made = None if buffer is None else origins(buffer) or buffer.origin
     uses = [at for at, s in enumerate(program.steps, 1) if slot.number in s.written or slot.number in s.read]
     lines = slot.origin or (program.steps[uses[0] - 1].origin if uses else ())
     first, last = (uses[0], uses[-1]) if kind == "temporary" else (None, None)
     shape = slot.shape if slot.shape is not None else (slot.size,)
-    return Value(slot.device, kind, slot.nbytes, slot.dtype.name, shape, made or (lines[-1] if lines else None), first,
+    return LiveValue(slot.device, kind, slot.nbytes, slot.dtype.name, shape, made or (lines[-1] if lines else None),
+                     first,
                  last)
 
 
@@ -319,7 +321,7 @@ def _text(p: Plan) -> list[str]:
 
 def _table(p: Plan) -> list[str]:
     """Return the table of values in memory at the fullest step; equal values of one line share a row."""
-    rows: dict[tuple[Any, ...], list[Value]] = {}
+    rows: dict[tuple[Any, ...], list[LiveValue]] = {}
     for v in p.values:
         rows.setdefault((v.device, v.kind, v.dtype, v.shape, v.origin), []).append(v)
     largest = sorted(rows.values(), key=lambda same: -sum(v.nbytes for v in same))

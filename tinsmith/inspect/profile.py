@@ -15,8 +15,7 @@ from tinsmith.backend.machine import machine, roofline
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.errors import place
-from tinsmith.core.terminal import WIDTH, show
-from tinsmith.core.texts import cut, percent, plural, time_text
+from tinsmith.core.terminal import WIDTH, cut, percent, plural, show, time_text
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
 
 ROWS = 30  # rows of the table, to fit a screen; the remaining kernels share one row

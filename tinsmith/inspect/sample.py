@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.codegen.lower import lower
-from tinsmith.codegen.normalize import normalize
-from tinsmith.codegen.roles import count_of
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.evaluate import evaluate_scalar
-from tinsmith.ir.evaluate_kernel import evaluate_kernel
+from tinsmith.ir.interpret.kernel import evaluate_kernel
+from tinsmith.ir.interpret.tensor import evaluate_scalar
+from tinsmith.ir.ranges import count_of
 from tinsmith.ir.uop import toposort
 
 Array = np.ndarray[Any, Any]

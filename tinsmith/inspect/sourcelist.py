@@ -11,8 +11,8 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show_whole
 from tinsmith.inspect.debug import lines_of
-from tinsmith.runtime.compiled import CompiledSchedule
-from tinsmith.runtime.record import lowered
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.recorder import lowered
 from tinsmith.runtime.step import Step
 
 

@@ -21,28 +21,29 @@ from typing import Any, Final
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine
-from tinsmith.codegen.estimate import Machine, estimate
+from tinsmith.codegen.compile_kernel import begin
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram, programs
-from tinsmith.codegen.program import begin
-from tinsmith.codegen.render.base import Renderer, Target
-from tinsmith.codegen.roles import Axis, range_size
+from tinsmith.codegen.planner.roofline import Machine, estimate
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
-from tinsmith.core.observe import observed
+from tinsmith.core.observer import observed
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
 from tinsmith.inspect.debug import READABLE, opts_text
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.printer import graph_rows, table_rows, tree_rows
-from tinsmith.ir.text import argument_text, expression, is_integer, short
+from tinsmith.ir.ranges import Axis, range_size
+from tinsmith.ir.text.node import argument_text, expression, is_integer, short
+from tinsmith.ir.text.printer import graph_rows, table_rows, tree_rows
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.runtime.compiled import CompiledSchedule
-from tinsmith.runtime.record import endings
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.recorder import endings
 from tinsmith.schedule.canonical import BufferName
-from tinsmith.schedule.fusion import Fusion
-from tinsmith.schedule.items import Schedule, ScheduleItem
+from tinsmith.schedule.fusion.fusion import Fusion
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
+from tinsmith.target.target import Target
 
 FORMAT: Final = "tinsmith trace"
 VERSION: Final = 1

@@ -13,9 +13,9 @@ from typing import Any, overload
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.ops import Op, Ops
-from tinsmith.ir.printer import uop_table
+from tinsmith.ir.text.printer import uop_table
 from tinsmith.ir.uop import UOp
-from tinsmith.ir.verify_program import verify_program
+from tinsmith.ir.verify.program import verify_program
 
 # Op names of older programs → current names. ALU has no row in the op table: `_row` resolves it through its argument.
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}
@@ -51,7 +51,7 @@ class ProgramBuilder(Sequence[UOp]):
     >>> [u.op.name for u in g.program()][:5]
     ['DEFINE_GLOBAL', 'DEFINE_GLOBAL', 'CONST', 'CONST', 'CONST']
 
-    ``tinsmith.runtime.byhand.run_program`` runs a program on any device; docs/ir.md lists the ops.
+    ``tinsmith.runtime.custom_program.run_program`` runs a program on any device; docs/ir.md lists the ops.
     """
 
     def __init__(self) -> None:

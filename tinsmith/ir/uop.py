@@ -1,30 +1,110 @@
-"""UOp: the single node class of all levels, immutable and interned (hash-consed).
+"""The intern table (hash consing) of UOps: equal nodes are one object while alive.
+
+Python's arithmetic and comparison operators, mapped to ops of the op table, and hints at misspelled attributes.
+
+UOp: the single node class of all levels, immutable and interned (hash-consed).
 
 Equal nodes are the same object, so memo tables are dictionaries by identity, and a rewrite that changes nothing
-allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity.
-"""
+allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity."""
 from __future__ import annotations
 
 import functools
 import operator
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
-from tinsmith.core.sint import SInt, Symbols
-from tinsmith.ir.interning import Ref, bury, dead, forget_dead, interned
-from tinsmith.ir.operators import Operators
+from tinsmith.core.suggestions import missing_attribute
+from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
+from tinsmith.ir.movement import tracker_of
 from tinsmith.ir.ops import Op, Ops
-from tinsmith.ir.properties import ANY, bounds_of, free_ranges
-from tinsmith.ir.text import expression, short
-from tinsmith.ir.views import tracker_of
+from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
+from tinsmith.shape.sint import SInt, Symbols
+
+
+class Ref(weakref.ref[Any]):
+    """A weak reference to a node that keeps the node's key in the intern table."""
+
+    __slots__ = ("key",)
+    key: Any
+
+interned: dict[Any, Ref] = {}
+
+# references to collected nodes whose table entries are not yet removed (see core.object_lifetime)
+dead: deque[Any] = deque()
+
+bury = dead.append
+
+
+
+def forget_dead() -> None:
+    """Remove the entries of dead nodes from the intern table, which frees the sources and buffers that only they held.
+
+    Node creation and every allocation call this; other code needs it only before inspecting memory use.
+    """
+    while dead:
+        try:
+            ref = dead.popleft()
+        except IndexError:  # another thread took it
+            return
+        key = ref.key
+        # No call between test and deletion, so that no other thread can run between them.
+        try:
+            if interned[key] is ref:
+                del interned[key]
+        except KeyError:
+            pass
+        del key, ref  # frees the sources, whose references join `dead` before the next iteration
+
+
+
+class Operators:
+    """Operator methods for two operands; the other operand may be a Python scalar."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
+
+    def _binary(self, op: Op, other: Any, reverse: bool = False) -> Self:
+        raise NotImplementedError
+
+    def __add__(self, o: Any) -> Self: return self._binary(Ops.ADD, o)
+    def __radd__(self, o: Any) -> Self: return self._binary(Ops.ADD, o)
+    def __sub__(self, o: Any) -> Self: return self._binary(Ops.SUB, o)
+    def __rsub__(self, o: Any) -> Self: return self._binary(Ops.SUB, o, True)
+    def __mul__(self, o: Any) -> Self: return self._binary(Ops.MUL, o)
+    def __rmul__(self, o: Any) -> Self: return self._binary(Ops.MUL, o)
+    def __truediv__(self, o: Any) -> Self: return self._binary(Ops.FDIV, o)
+    def __floordiv__(self, o: Any) -> Self: return self._binary(Ops.IDIV, o)
+    def __rfloordiv__(self, o: Any) -> Self: return self._binary(Ops.IDIV, o, True)
+    def __mod__(self, o: Any) -> Self: return self._binary(Ops.MOD, o)
+    def __rmod__(self, o: Any) -> Self: return self._binary(Ops.MOD, o, True)
+    def __and__(self, o: Any) -> Self: return self._binary(Ops.AND, o)
+    def __rand__(self, o: Any) -> Self: return self._binary(Ops.AND, o)
+    def __or__(self, o: Any) -> Self: return self._binary(Ops.OR, o)
+    def __xor__(self, o: Any) -> Self: return self._binary(Ops.XOR, o)
+    def __lshift__(self, o: Any) -> Self: return self._binary(Ops.SHL, o)
+    def __rshift__(self, o: Any) -> Self: return self._binary(Ops.SHR, o)
+    def __lt__(self, o: Any) -> Self: return self._binary(Ops.CMPLT, o)
+    def __gt__(self, o: Any) -> Self: return self._binary(Ops.CMPLT, o, True)
+    def lt(self, o: Any) -> Self: return self._binary(Ops.CMPLT, o)
+    def eq(self, o: Any) -> Self: return self._binary(Ops.CMPEQ, o)
+    def ne(self, o: Any) -> Self: return self._binary(Ops.CMPNE, o)
+    def maximum(self, o: Any) -> Self: return self._binary(Ops.MAX, o)
+    def minimum(self, o: Any) -> Self: return self._binary(Ops.MIN, o)
 
 Origin = tuple[str, str, int]  # method, file, line
+
 Found = TypeVar("Found")
+
 
 
 @dataclass(frozen=True)
@@ -37,6 +117,7 @@ class Window:
     dilation: int
     inputs: int
     outputs: int
+
 
 
 class UOp(Operators):
@@ -53,12 +134,12 @@ class UOp(Operators):
     _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
     _bottom: UOp | None  # for a movement op: the first node below that is none
     _bounds: tuple[int, int] | None  # (least, greatest) value
-    _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.linear)
-    _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.sizes); True: the node itself
-    _order: tuple[Any, ...] | None  # structural sort key (ir.linear)
+    _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.algebra.linear)
+    _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.algebra.sizes); True: the node itself
+    _order: tuple[Any, ...] | None  # structural sort key (ir.algebra.linear)
     _ranges: frozenset[UOp] | None  # free RANGE nodes
     _shape: tuple[Any, ...] | None
-    _simple: UOp | Literal[True] | None  # simplified form (ir.symbolic); True: the node itself
+    _simple: UOp | Literal[True] | None  # simplified form (ir.algebra.symbolic); True: the node itself
     device: str | None
     op: Op
     dtype: DType
@@ -386,7 +467,8 @@ class UOp(Operators):
     # *** graphs ***
 
     def __bool__(self) -> bool:
-        """Decide a condition on sizes by the values of its variables (see ``ir.sizes.holds``); any other node is true.
+        """Decide a condition on sizes by the values of its variables (see ``ir.algebra.sizes.holds``); any other node
+        is true.
 
         >>> n = UOp.variable("n", 1, 9).bind(4)
         >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n
@@ -418,8 +500,10 @@ class UOp(Operators):
         return substitute((self,), table)[0]
 
 
+
 class Algebra:
-    """Late-bound integer algebra called by UOp methods; ``ir.symbolic`` and ``ir.sizes``, which import UOp, fill it
+    """Late-bound integer algebra called by UOp methods; ``ir.algebra.symbolic`` and ``ir.algebra.sizes``, which import
+    UOp, fill it
     in."""
 
     simplify: ClassVar[Callable[[UOp], UOp]]
@@ -427,8 +511,8 @@ class Algebra:
     value_of_size: ClassVar[Callable[[Any], int]]
     normal_size: ClassVar[Callable[[Any], Any]]
 
-
 Symbols.variable = UOp.variable
+
 
 
 def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
@@ -439,10 +523,12 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
     return nodes[-1]
 
 
+
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
+
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -478,6 +564,7 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     return order
 
 
+
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """Return ``rule(node)``, cached in ``attribute``; nodes below that lack it are computed first, without
     recursion."""
@@ -495,6 +582,7 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     return found
 
 
+
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
         raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
@@ -503,6 +591,7 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
         if type(size) is UOp and size._normal is not True:
             return tuple([Algebra.normal_size(s) for s in shape])
     return shape
+
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

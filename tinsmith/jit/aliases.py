@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbols import bindings, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, with_symbols
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.guards import Place
+from tinsmith.jit.guards.tensors import TensorPath
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.slices import Slice
+from tinsmith.tensor.indexing.slices import Slice
 from tinsmith.tensor.storage import Looks, Share, Storage
 from tinsmith.tensor.tensor import Tensor
 
@@ -32,7 +32,7 @@ class Alias(NamedTuple):
     """
 
     looks: Looks
-    place: Place | None = None
+    place: TensorPath | None = None
     relative: bool = False
     late: bool = False
     number: int = -1

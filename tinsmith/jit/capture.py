@@ -6,26 +6,26 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tinsmith.backend.memory import Buffer
+from tinsmith.core.object_lifetime import LiveSet
 from tinsmith.core.settings import settings
-from tinsmith.core.texts import bytes_text
-from tinsmith.core.weak import LiveSet
+from tinsmith.core.terminal import bytes_text
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbols import bindings
+from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.jit.aliases import Alias
+from tinsmith.jit.capture_hooks import CaptureProfile
 from tinsmith.jit.collect import CacheCollector, Source
-from tinsmith.jit.guards import Decisions, Gradient, Group, Guards, Member, Place
+from tinsmith.jit.deferred_grads import SetAside
+from tinsmith.jit.guards.fast_path import Quick
+from tinsmith.jit.guards.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
+from tinsmith.jit.guards.state import State
+from tinsmith.jit.guards.tensors import Decisions, Gradient, Group, Guards, Member, TensorPath
 from tinsmith.jit.memory import compute
-from tinsmith.jit.quick import Quick
-from tinsmith.jit.reach import reachable
+from tinsmith.jit.reachability import reachable
 from tinsmith.jit.replay import Replay
-from tinsmith.jit.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
-from tinsmith.jit.state import State
 from tinsmith.jit.templates import Returned, Template, Written, placeholder
-from tinsmith.jit.unread import SetAside
-from tinsmith.jit.watch import Watch
-from tinsmith.tensor import random
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import is_leaf, realize_tensors
 from tinsmith.tensor.storage import Looks, alone, sharing
 from tinsmith.tensor.tensor import Tensor
@@ -83,7 +83,7 @@ class Capture(CacheCollector):
                  roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
         self.state = State(function, args, kwargs)
-        self.watch = Watch(self.state)
+        self.watch = CaptureProfile(self.state)
         self.guards = Guards()
         self.arguments = arguments
         self.known = compute_data(roots)
@@ -214,7 +214,7 @@ class Capture(CacheCollector):
                 self.guards.shared.append([(p, share.looks) for p, share in parts])
         return found
 
-    def added_to(self, graded: list[Tensor]) -> list[Place]:
+    def added_to(self, graded: list[Tensor]) -> list[TensorPath]:
         """The tensors whose gradient was added to where it was though nobody asked for it: it may be forgotten then."""
         new = {id(t) for t in graded}
         old = [self.before[id(t)][0] for t in self.graded if id(t) in self.before and id(t) not in new]
@@ -254,13 +254,13 @@ class Capture(CacheCollector):
     def gradient_before(self, t: Tensor) -> Tensor | None:
         return self.before[id(t)][2] if id(t) in self.before else None
 
-    def place(self, t: Tensor) -> Place:
+    def place(self, t: Tensor) -> TensorPath:
         """Return the place where a replay finds a tensor that existed before the call."""
         if id(t) in self.numbers:
-            return Place(self.numbers[id(t)])
-        return Place(ref=weakref.ref(t))
+            return TensorPath(self.numbers[id(t)])
+        return TensorPath(ref=weakref.ref(t))
 
-    def current(self, t: Tensor) -> Place:
+    def current(self, t: Tensor) -> TensorPath:
         """Return the same place, but find a gradient as the current gradient of its tensor."""
         owner = self.owner.get(id(t))
         if owner is None or id(t) in self.known or id(t) in self.numbers:
@@ -379,7 +379,7 @@ class _Finder:
         found: list[Member] = []
         rest: list[Member] = []
         for t, old in self.holders.get(id(b), []):
-            place = Place(ref=weakref.ref(t)) if id(t) in capture.known else capture.current(t)
+            place = TensorPath(ref=weakref.ref(t)) if id(t) in capture.known else capture.current(t)
             if place.number < 0 or place.gradient:
                 (found if id(t) in capture.known or place.gradient else rest).append(Member(place, view_of(old)))
         return found if found or argument else rest

@@ -11,14 +11,13 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.backend.shards import flattened
 from tinsmith.core.errors import JitError, user_line
-from tinsmith.core.terminal import width
-from tinsmith.core.texts import cut
+from tinsmith.core.terminal import cut, width
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbols import bindings
+from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled import CompiledSchedule
-from tinsmith.runtime.record import recorders
-from tinsmith.runtime.running import launch
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.launch import launch
+from tinsmith.runtime.recorder import recorders
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import buffer_of
 

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import JitError, place, user_line
-from tinsmith.core.late import Late
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.object_lifetime import LiveSet, WhileAlive
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
-from tinsmith.core.weak import LiveSet, WhileAlive
-from tinsmith.ir.sizes import watchers
+from tinsmith.ir.algebra.sizes import watchers
 from tinsmith.jit.collect import JitItem
+from tinsmith.jit.guards.signature import Bound, difference, leaves, placed, signature, surroundings
 from tinsmith.jit.memory import compute, settle
-from tinsmith.jit.signature import Bound, difference, leaves, placed, signature, surroundings
-from tinsmith.runtime.record import recorders
-from tinsmith.runtime.turns import let_go, overwritten, state, take, wait_for
-from tinsmith.tensor import history, random
+from tinsmith.runtime.recorder import recorders
+from tinsmith.runtime.thread_turns import let_go, overwritten, state, take, wait_for
+from tinsmith.tensor.autograd import history
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ MOST_SIGNATURES: Final = 64
 MOST_VARIANTS: Final = 16
 
 
-class Entry:
+class SignatureEntry:
     """The captures of one signature, newest first. It is dead once any object in the signature has died."""
 
     def __init__(self, held: list[Any]) -> None:
@@ -107,7 +108,7 @@ class TinyJit(Generic[R]):
         """Forget all captures; the next call runs the function."""
         self.cnt = 0
         self.replays = 0
-        self.captures: OrderedDict[Any, Entry] = OrderedDict()
+        self.captures: OrderedDict[Any, SignatureEntry] = OrderedDict()
         self._last: Capture | None = None
         self._quick: dict[str, Capture] | None = None  # of the latest replay, empty when it is dead
         self._warned: set[str] = set()
@@ -306,7 +307,7 @@ class TinyJit(Generic[R]):
         """Store a capture, or that this signature cannot be captured."""
         entry = self.captures.get(key)
         if entry is None or not entry.alive:
-            entry = self.captures[key] = Entry(held)
+            entry = self.captures[key] = SignatureEntry(held)
         self.captures.move_to_end(key)
         if capture is None:
             entry.uncapturable = True

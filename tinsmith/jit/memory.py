@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tinsmith.jit.signature import base_of, placed
+from tinsmith.jit.guards.signature import base_of, placed
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.storage import Share, alone
 from tinsmith.tensor.tensor import Tensor

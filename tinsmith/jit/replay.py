@@ -18,23 +18,23 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import OutOfMemoryError
-from tinsmith.core.late import Late
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.aliases import share, sizes_in
 from tinsmith.jit.collect import JitItem, Source
-from tinsmith.jit.guards import Place
-from tinsmith.jit.joined import WHOLE, Joined, join
-from tinsmith.jit.signature import fresh, leaves, rebuilt
-from tinsmith.jit.sole import COUNTED, is_sole, references
+from tinsmith.jit.guards.signature import fresh, leaves, rebuilt
+from tinsmith.jit.guards.tensors import TensorPath
+from tinsmith.jit.merged_schedule import WHOLE, Joined, join
+from tinsmith.jit.reachability import COUNTED, is_sole, references
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
-from tinsmith.runtime.running import failed, launch
-from tinsmith.runtime.turns import let_go, overwriting, take, under_way
-from tinsmith.schedule.items import Slot
-from tinsmith.tensor import random
-from tinsmith.tensor.backward import Backward
+from tinsmith.runtime.launch import failed, launch
+from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
+from tinsmith.schedule.schedule_item import Slot
+from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import interrupt_later
 from tinsmith.tensor.storage import Storage
 from tinsmith.tensor.tensor import Tensor
@@ -55,7 +55,7 @@ _live: Final = TensorBase.live.add
 Value = Callable[[str, int], int]
 
 
-class Entry:
+class OutputMemory:
     """Memory for one output, and the nodes through which results see it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Entry:
 
 
 class Same:
-    """An ``Entry`` for memory and nodes that stay the same."""
+    """An ``OutputMemory`` for memory and nodes that stay the same."""
 
     __slots__ = ("buffer", "nodes", "whole")
 
@@ -103,14 +103,14 @@ class Output:
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.templates: list[Template] = []
-        self.entries: list[Entry] = []
+        self.entries: list[OutputMemory] = []
         self.nbytes = slot.size * slot.dtype.itemsize
         self.small = self.nbytes <= SMALL
         self.keeps = MOST_KEPT if self.small else 0  # buffers kept between calls
         self.donated = self.same = False
         self.poisoned = bool(settings.POISON)
 
-    def take(self, inputs: Sequence[Buffer]) -> Entry:
+    def take(self, inputs: Sequence[Buffer]) -> OutputMemory:
         """Return a recycled entry that nothing refers to, or a new one."""
         for entry in self.entries:
             if list(map(references, entry.held)) == entry.idle or (
@@ -124,10 +124,10 @@ class Output:
             entry.rest()
         return entry
 
-    def over(self, buffer: Buffer) -> Entry:
-        return Entry(buffer, self.templates)
+    def over(self, buffer: Buffer) -> OutputMemory:
+        return OutputMemory(buffer, self.templates)
 
-    def taken_over(self, seen: UOp, whole: Buffer, part: int) -> Entry | Same:
+    def taken_over(self, seen: UOp, whole: Buffer, part: int) -> OutputMemory | Same:
         """A part of memory that a value is seen in, for the value's new version: it is seen through the same nodes, for
         equal nodes are one, where it was when they were made anew."""
         if self.same:
@@ -151,7 +151,8 @@ class _Making:
     template: Template | None = None
 
 
-_InPlace = tuple[Place, int, list[tuple[int, int]]]  # tensor, its entry of the guards, (output, part of the tensor)
+# tensor, its entry of the guards, (output, part of the tensor)
+_InPlace = tuple[TensorPath, int, list[tuple[int, int]]]
 
 
 class Replay:
@@ -169,7 +170,7 @@ class Replay:
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
                  names: dict[tuple[str, int], int], donate: bool, forgets: bool, groups: int,
-                 added_to: Sequence[Place] = ()) -> None:
+                 added_to: Sequence[TensorPath] = ()) -> None:
         self.forgets, self.added_to = forgets, added_to
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
@@ -305,7 +306,7 @@ class Replay:
             self._share(sharing, found, entries, arguments, value)
         return result
 
-    def _results(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value,
+    def _results(self, found: list[Buffer], entries: list[OutputMemory], arguments: Sequence[Tensor], value: Value,
                  sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Any:
         """Return the call's result; append results that must share memory, and their partners, to ``sharing``."""
         if self.lone is not None:
@@ -315,7 +316,8 @@ class Replay:
         return rebuilt(self.result, lambda r: self._output(r, found, entries, arguments, value, sharing)
                        if isinstance(r, Returned) else fresh(r))
 
-    def _share(self, sharing: list[tuple[Tensor, Tensor | None, Returned]], found: list[Buffer], entries: list[Entry],
+    def _share(self, sharing: list[tuple[Tensor, Tensor | None, Returned]], found: list[Buffer],
+               entries: list[OutputMemory],
                arguments: Sequence[Tensor], value: Value) -> None:
         """Attach aliased results to their shared memory, after the call's writes."""
         storages: dict[int, Storage] = {}
@@ -381,17 +383,17 @@ class Replay:
 
         return value
 
-    def _node(self, template: Template, found: list[Buffer], entries: list[Entry], value: Value) -> UOp:
+    def _node(self, template: Template, found: list[Buffer], entries: list[OutputMemory], value: Value) -> UOp:
         making = self.making[id(template)]
         if making.template is None:
             return entries[making.output].nodes[making.index]
         return template.fill(self._buffers(template, found, entries), value)
 
-    def _buffers(self, template: Template, found: list[Buffer], entries: list[Entry]) -> list[Buffer]:
+    def _buffers(self, template: Template, found: list[Buffer], entries: list[OutputMemory]) -> list[Buffer]:
         return [found[s.group] if s.group >= 0 else self._result(s, entries) if s.program >= 0 else s.held
                 for s in template.sources]
 
-    def _result(self, s: Source, entries: list[Entry]) -> Buffer:
+    def _result(self, s: Source, entries: list[OutputMemory]) -> Buffer:
         """Return a program's output: one buffer, or the parts on several devices."""
         first, *others = (entries[n] for n in self.results[s.made])
         layout = self.layouts.get(s.made)
@@ -401,7 +403,8 @@ class Replay:
             return first.whole
         return Shards([first.buffer, *(e.buffer for e in others)], layout)
 
-    def _write(self, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor], value: Value) -> None:
+    def _write(self, found: list[Buffer], entries: list[OutputMemory], arguments: Sequence[Tensor],
+               value: Value) -> None:
         owners = [w.place.owner(arguments) if w.sets else w.place.find(arguments) for w in self.written]
         late: dict[int, list[Buffer]] = {}  # id of the source list, shared by late gradients → buffers
         for w, t in zip(self.written, owners):
@@ -422,7 +425,8 @@ class Replay:
             else:
                 t.grad = t._new(self._node(w.template, found, entries, value))
 
-    def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[Entry], value: Value) -> None:
+    def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[OutputMemory],
+                     value: Value) -> None:
         """Write a tensor's new value, visible to all tensors that share its memory."""
         assert w.template is not None
         if w.replaces:
@@ -439,7 +443,7 @@ class Replay:
         else:  # it shares memory in another way than when it was captured
             t._write(self._node(w.template, found, entries, value))
 
-    def _output(self, r: Returned, found: list[Buffer], entries: list[Entry], arguments: Sequence[Tensor],
+    def _output(self, r: Returned, found: list[Buffer], entries: list[OutputMemory], arguments: Sequence[Tensor],
                 value: Value, sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Tensor | None:
         if r.place is not None:
             return r.place.find(arguments)
@@ -509,7 +513,7 @@ class Direct:
         _live(t)
         return t
 
-    def _failed(self, found: list[Buffer], entry: Entry, error: BaseException) -> None:
+    def _failed(self, found: list[Buffer], entry: OutputMemory, error: BaseException) -> None:
         replay = self._replay
         if isinstance(error, OutOfMemoryError):
             error.plan = replay.plan()

@@ -7,11 +7,11 @@ from typing import Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbols import bindings, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.aliases import Alias
 from tinsmith.jit.collect import Source
-from tinsmith.jit.guards import Place
+from tinsmith.jit.guards.tensors import TensorPath
 from tinsmith.schedule.canonical import buffer_name
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import Looks
@@ -55,7 +55,7 @@ def placeholder(number: int, b: Buffer) -> UOp:
 class Returned:
     """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
 
-    def __init__(self, place: Place | None, template: Template | None, device: str, requires_grad: bool | None,
+    def __init__(self, place: TensorPath | None, template: Template | None, device: str, requires_grad: bool | None,
                  alias: Alias | None = None) -> None:
         self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
         self.alias = alias  # of memory that only results share, the template is that of the whole
@@ -74,7 +74,7 @@ class Written:
         replaces: the tensor has another memory, and its former views keep the old one.
     """
 
-    place: Place
+    place: TensorPath
     template: Template | None
     late: bool = False
     sets: bool = False

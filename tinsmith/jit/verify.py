@@ -10,10 +10,10 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import JitError
 from tinsmith.ir import UOp
 from tinsmith.jit.collect import CacheCollector
-from tinsmith.jit.signature import paths
-from tinsmith.runtime.record import recorders
-from tinsmith.tensor import random
+from tinsmith.jit.guards.signature import paths
+from tinsmith.runtime.recorder import recorders
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 
 _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}  # relative, by bytes per element: a replay may be fused in another way

@@ -5,26 +5,13 @@ attributes, lists or dicts is a model; no base class is needed.
 """
 import sys
 
-from tinsmith.core.names import guide
-from tinsmith.nn import (
-    activations,
-    attention,
-    conv,
-    datasets,
-    describe,
-    layers,
-    loader,
-    losses,
-    norms,
-    optim,
-    pools,
-    recurrent,
-    state,
-    utils,
-)
-from tinsmith.nn.absent import ABSENT as ABSENT
-from tinsmith.nn.absent import explain_members
-from tinsmith.nn.activations import (
+from tinsmith.core.suggestions import guide
+from tinsmith.nn import datasets, describe, optim, state, utils
+from tinsmith.nn.data import loader
+from tinsmith.nn.data.loader import DataLoader
+from tinsmith.nn.describe import summary
+from tinsmith.nn.layers import activations, attention, conv, layers, losses, norms, pools, recurrent
+from tinsmith.nn.layers.activations import (
     CELU,
     ELU,
     GELU,
@@ -46,16 +33,15 @@ from tinsmith.nn.activations import (
     Softsign,
     Tanh,
 )
-from tinsmith.nn.attention import (
+from tinsmith.nn.layers.attention import (
     MultiheadAttention,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from tinsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from tinsmith.nn.describe import summary
-from tinsmith.nn.layers import (
+from tinsmith.nn.layers.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from tinsmith.nn.layers.layers import (
     AlphaDropout,
     Dropout,
     Dropout1d,
@@ -68,8 +54,7 @@ from tinsmith.nn.layers import (
     Sequential,
     Upsample,
 )
-from tinsmith.nn.loader import DataLoader
-from tinsmith.nn.losses import (
+from tinsmith.nn.layers.losses import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
@@ -79,7 +64,7 @@ from tinsmith.nn.losses import (
     NLLLoss,
     SmoothL1Loss,
 )
-from tinsmith.nn.norms import (
+from tinsmith.nn.layers.norms import (
     BatchNorm,
     BatchNorm1d,
     BatchNorm2d,
@@ -93,7 +78,7 @@ from tinsmith.nn.norms import (
     LayerNorm2d,
     RMSNorm,
 )
-from tinsmith.nn.pools import (
+from tinsmith.nn.layers.pools import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
@@ -107,7 +92,9 @@ from tinsmith.nn.pools import (
     MaxPool2d,
     MaxPool3d,
 )
-from tinsmith.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from tinsmith.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from tinsmith.nn.missing import ABSENT as ABSENT
+from tinsmith.nn.missing import explain_members
 
 __all__ = ["CELU", "ELU", "GELU", "GRU", "LSTM", "RNN", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
            "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AlphaDropout",

@@ -1,8 +1,12 @@
-"""MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn."""
+"""MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
+
+The CIFAR-10 data set: 50,000 training and 10,000 test images of 32×32 pixels, from a folder or the network."""
 from __future__ import annotations
 
 import gzip
 import os
+import pickle
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.nn.cifar import cifar
-from tinsmith.nn.downloads import download, place
+from tinsmith.nn.data.downloads import download, place
 from tinsmith.tensor.tensor import Tensor
 
 __all__ = ["Digits", "cifar", "download", "fashion_mnist", "load_digits", "mnist", "read_idx", "text", "upsample"]
@@ -20,6 +23,7 @@ Array = np.ndarray[Any, Any]
 
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
           "t10k-labels-idx1-ubyte.gz")
+
 IDX = {  # data set → (server URLs, file name → hash of the gzipped file)
     "mnist": (
         ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
@@ -33,6 +37,7 @@ IDX = {  # data set → (server URLs, file name → hash of the gzipped file)
         dict(zip(_NAMES, ("md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d", "md5:25c81989df183df01b3e8a0aad5dffbe",
                           "md5:bef4ecab320f06d8554ea6380940ec79", "md5:bb300cfdad3c16e7a12a480ee83cd310")))),
 }
+
 TEXTS = {  # name → (server URLs, hash of the file, member of the zip file or None)
     "text8": (("http://mattmahoney.net/dc/text8.zip", "https://data.deepai.org/text8.zip"),
               "sha256:a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232", "text8"),
@@ -42,6 +47,7 @@ TEXTS = {  # name → (server URLs, hash of the file, member of the zip file or 
         ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
         "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed", None),
 }
+
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,12 @@ class Digits:
     source: str
 
 
+
 def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
           offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return MNIST as tensors (training images, training labels, test images, test labels); see ``load_digits``."""
     return _tensors(load_digits(data, holdout, offline), device)
+
 
 
 def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
@@ -78,6 +86,7 @@ def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None
         raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, nor on the network here",
                             f"put {', '.join(_NAMES)} there, or name their folder with data=")
     return _tensors(_from_folder(folder, holdout), device)
+
 
 
 def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Array:
@@ -105,10 +114,12 @@ def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Arr
     return np.memmap(path, np.uint8, "r")
 
 
+
 def _tensors(d: Digits, device: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     arrays = (d.train_images, d.train_labels, d.test_images, d.test_labels)
     a, b, c, e = (Tensor(x, device=device, requires_grad=False) for x in arrays)
     return a, b, c, e
+
 
 
 def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None,
@@ -138,6 +149,7 @@ def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None 
     return _offline(holdout)
 
 
+
 def read_idx(path: Path) -> Array:
     """Return the array in a uint8 IDX file, gzipped or not.
 
@@ -158,6 +170,7 @@ def read_idx(path: Path) -> Array:
     return values.reshape(shape)
 
 
+
 def _downloaded(data_set: str) -> Path | None:
     """Return the folder of a data set's four files, downloading missing ones; None if a download fails."""
     servers, files = IDX[data_set]
@@ -167,6 +180,7 @@ def _downloaded(data_set: str) -> Path | None:
     except OSError:
         return None
     return place(data_set)
+
 
 
 def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
@@ -185,6 +199,7 @@ def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
     return images[:, None], labels
 
 
+
 def _from_folder(folder: Path, holdout: int | None) -> Digits:
     train, test = _split(folder, "train"), _split(folder, "t10k")
     if train is not None and test is not None and holdout is None:
@@ -194,6 +209,7 @@ def _from_folder(folder: Path, holdout: int | None) -> Digits:
         raise ArgumentError("mnist", f"{folder} has neither train-images-idx3-ubyte nor t10k-images-idx3-ubyte (.gz)",
                             "the folder of the MNIST files")
     return _held_out(*only, holdout, f"MNIST in {folder}")
+
 
 
 def _held_out(images: Array, labels: Array, holdout: int | None, source: str) -> Digits:
@@ -206,6 +222,7 @@ def _held_out(images: Array, labels: Array, holdout: int | None, source: str) ->
     test, train = np.sort(order[:count]), np.sort(order[count:])
     return Digits(images[train], labels[train], images[test], labels[test],
                   f"{source}: {total - count} to train on, {count} held out")
+
 
 
 def _offline(holdout: int | None) -> Digits:
@@ -222,6 +239,7 @@ def _offline(holdout: int | None) -> Digits:
                      "no network: the digits that scikit-learn ships (8×8, upsampled to 28×28)")
 
 
+
 def upsample(images: Tensor, size: int) -> Tensor:
     """Resize ``[N, H, W]`` to ``[N, size, size]`` by bilinear interpolation, as one matmul per axis.
 
@@ -232,8 +250,77 @@ def upsample(images: Tensor, size: int) -> Tensor:
     return rows @ images @ columns.transpose()
 
 
+
 def _weights(old: int, new: int) -> Array:
     """Return interpolation weights ``[new, old]``: pixel centres are aligned, edges replicated."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     weights: Array = np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0)
     return weights.astype(np.float32)
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+
+NAME = "cifar-10-python.tar.gz"
+
+HASH = "md5:c58f30108f718f92721af3b95e74349a"
+
+
+
+def cifar(device: str | None = None,
+          data: str | os.PathLike[str] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return CIFAR-10 as uint8 tensors: training images ``[50000, 3, 32, 32]``, training labels, test images, labels.
+
+    Args:
+        data: path of ``cifar-10-python.tar.gz`` or of its folder; default: download it once.
+
+    Raises:
+        ArgumentError: if the file does not exist, or cannot be downloaded.
+        FileFormatError: if the file is not the CIFAR-10 archive.
+    """
+    path = _archive(data)
+    try:
+        with tarfile.open(path) as archive:
+            names = sorted(n for n in archive.getnames() if "data_batch" in n), [
+                n for n in archive.getnames() if n.endswith("test_batch")]
+            arrays = [a for batches in names for a in _joined(archive, batches)]
+    except (tarfile.TarError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        raise FileFormatError("cifar", f"{path} is no CIFAR-10 archive: {error}", URL) from None
+    a, b, c, d = (Tensor(x, device=device, requires_grad=False) for x in arrays)
+    return a, b, c, d
+
+
+
+def _archive(data: str | os.PathLike[str] | None) -> Path:
+    if data is not None:
+        path = Path(data) / NAME if Path(data).is_dir() else Path(data)
+        if path.is_file():
+            return path
+        raise ArgumentError("cifar", f"there is no {path}", f"data= with the file of {URL}")
+    try:
+        return download(URL, HASH, NAME, "cifar")
+    except OSError as error:
+        raise ArgumentError("cifar", f"{URL} cannot be had: {error}",
+                            f"put the file into {place('cifar')}, or data= with its path") from None
+
+
+
+def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the concatenated images and labels of the batch files ``names``."""
+    images, labels = [], []
+    for name in names:
+        file = archive.extractfile(name)
+        assert file is not None
+        batch = _ArraysOnly(file, encoding="bytes").load()
+        images.append(batch[b"data"])
+        labels += batch[b"labels"]
+    return np.concatenate(images).reshape(-1, 3, 32, 32), np.array(labels, np.uint8)
+
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler restricted to dicts of NumPy arrays, which is all that the batch files contain."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module.split(".")[0], name) not in (("numpy", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"),
+                                                ("_codecs", "encode")):
+            raise pickle.UnpicklingError(f"it holds a {module}.{name}")
+        return super().find_class(module, name)

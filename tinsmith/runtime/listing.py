@@ -9,15 +9,14 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import UnknownNameError, place
-from tinsmith.core.late import Late
-from tinsmith.core.names import unknown
-from tinsmith.core.terminal import fitted, width
-from tinsmith.core.texts import cut
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.suggestions import unknown
+from tinsmith.core.terminal import cut, fitted, width
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.text import argument_text
+from tinsmith.ir.text.node import argument_text
 from tinsmith.ir.uop import Origin, toposort
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.items import Slot
+from tinsmith.schedule.schedule_item import Slot
 
 if TYPE_CHECKING:
     from tinsmith.inspect import debug
@@ -43,7 +42,7 @@ _THERE = {
 
 
 @dataclass(frozen=True)
-class Memory:
+class ListedBuffer:
     """A buffer of an item: its number in the schedule, and its dtype, shape and device as the item sees it."""
 
     number: int
@@ -71,8 +70,8 @@ class ScheduledItem:
     device: str
     name: str
     opts: tuple[Opt, ...]
-    written: tuple[Memory, ...]
-    read: tuple[Memory, ...]
+    written: tuple[ListedBuffer, ...]
+    read: tuple[ListedBuffer, ...]
     reason: str
     origin: tuple[Origin, ...]
     sink: UOp | None
@@ -119,7 +118,8 @@ def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
     item = step.item
     shapes = _shapes(item.sink) if item is not None and item.sink is not None else {}
     of = item.slots if item is not None else step.slots
-    memories = [Memory(s, slots[s].dtype, shapes.get(n, (slots[s].size,)), slots[s].device) for n, s in enumerate(of)]
+    memories = [ListedBuffer(s, slots[s].dtype, shapes.get(n, (slots[s].size,)), slots[s].device) for n,
+                s in enumerate(of)]
     count = item.outputs if item is not None else len(step.written)
     opts = tuple(step.shown.opts) if isinstance(step.shown, KernelProgram) else ()
     return ScheduledItem(step.device, step.name, opts, tuple(memories[:count]), tuple(memories[count:]),
@@ -141,5 +141,5 @@ def _shapes(sink: UOp) -> dict[int, tuple[object, ...]]:
     return found
 
 
-def _list(buffers: Sequence[Memory]) -> str:
+def _list(buffers: Sequence[ListedBuffer]) -> str:
     return ", ".join(map(str, buffers))

@@ -6,45 +6,46 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Compiled, Device, members
-from tinsmith.backend.memory import Layout
+from tinsmith.backend.memory import ShardLayout
 from tinsmith.codegen.launch import Launch, lines_of
 from tinsmith.codegen.opt import Opt
-from tinsmith.core.cache import cache_key
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.late import Late
-from tinsmith.core.observe import passed
+from tinsmith.core.disk_cache import cache_key
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.observer import passed
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import ProgressLine
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled import CompiledSchedule, is_loaded, load, loaded
-from tinsmith.runtime.compiling import Compilation
-from tinsmith.runtime.record import lowered
+from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load, loaded
+from tinsmith.runtime.parallel_compile import Compilation
+from tinsmith.runtime.recorder import lowered
 from tinsmith.runtime.step import Step, copy_name
-from tinsmith.schedule.assembly import store_in_place
-from tinsmith.schedule.budget import Kernels, within
-from tinsmith.schedule.horizontal import fuse_horizontally
-from tinsmith.schedule.inplace import choose_in_place
-from tinsmith.schedule.items import Schedule, ScheduleItem
-from tinsmith.schedule.order import verify_order
-from tinsmith.schedule.overlap import overlapped
-from tinsmith.schedule.planner import plan_memory
-from tinsmith.schedule.rewrites import without_empty
+from tinsmith.schedule.fusion.horizontal import fuse_horizontally
+from tinsmith.schedule.memory.dependencies import verify_order
+from tinsmith.schedule.memory.in_place import choose_in_place
+from tinsmith.schedule.memory.memory_budget import Kernels, within
+from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.memory.store_into_concat import store_in_place
+from tinsmith.schedule.multi.overlap import overlapped
+from tinsmith.schedule.multi.sharding import is_group, spread_out
+from tinsmith.schedule.passes.rewrites import without_empty
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.schedule.scheduler import Scheduler
-from tinsmith.schedule.sharding import is_group, spread_out
 
 if TYPE_CHECKING:
-    from tinsmith.codegen import program
-    from tinsmith.inspect import beam, trace
+    from tinsmith.codegen import compile_kernel
+    from tinsmith.inspect import trace
+    from tinsmith.inspect.search import beam
 else:
-    program = Late("tinsmith.codegen.program")
-    beam = Late("tinsmith.inspect.beam")
+    compile_kernel = Late("tinsmith.codegen.compile_kernel")
+    beam = Late("tinsmith.inspect.search.beam")
     trace = Late("tinsmith.inspect.trace")
 
 
-def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[Layout | None]]:
+def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout | None]]:
     """Return the schedule of a canonical graph before its kernels are lowered, and the layouts of sharded results."""
-    layouts: list[Layout | None] = []
+    layouts: list[ShardLayout | None] = []
     graph = passed("without empty values", without_empty(graph, device))
     if any(is_group(d) for d in (device, *(n.device for n in toposort(graph)))):
         graph, layouts = spread_out(graph, device)
@@ -110,7 +111,7 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
 
 
 def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
-            compilation: Compilation | None = None) -> tuple[Schedule, list[Layout | None], Kernels, int]:
+            compilation: Compilation | None = None) -> tuple[Schedule, list[ShardLayout | None], Kernels, int]:
     """Return the schedule of a canonical graph, its layouts, its kernels with their sources, and the bytes beyond
     MEMORY_BUDGET."""
     GlobalCounters.schedule_count += 1
@@ -143,9 +144,9 @@ def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
         return kernel, kernel
     target = Device[item.device]
     chosen = _searched(item.sink, target) if opts is None else opts
-    written = made = program.compile_kernel(item.sink, target.renderer, chosen)
+    written = made = compile_kernel.compile_kernel(item.sink, target.renderer, chosen)
     if target.runs_on is not target:
-        made = program.compile_kernel(item.sink, target.runs_on.renderer)
+        made = compile_kernel.compile_kernel(item.sink, target.runs_on.renderer)
     if compilation is not None:
         compilation.add(item.device, made)
     return made, written

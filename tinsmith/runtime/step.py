@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.ir.uop import Origin
-from tinsmith.schedule.items import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 
 def copy_name(nbytes: int, target: str, source: str) -> str:

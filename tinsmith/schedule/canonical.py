@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tinsmith.backend.memory import Buffer, Layout
+from tinsmith.backend.memory import Buffer, ShardLayout
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.recent import Recent
+from tinsmith.core.lru import Recent
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import bindings, check_bound, symbols, with_symbols
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.sizes import check_bound
-from tinsmith.ir.symbols import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
 
 _NAMED = (Ops.ASSIGN, Ops.CONTIGUOUS)  # ops whose argument matters to gradients only
@@ -66,7 +65,7 @@ def _check_variables(order: Sequence[UOp]) -> None:
             check_bound("realize", node)
 
 
-class Form:
+class ProgramForm:
     """The interned structure of a graph. Graphs of equal structure share one object, so that it is a cheap cache key.
 
     Attributes:
@@ -102,7 +101,7 @@ class Form:
         return self._reads
 
 
-forms: Recent[tuple[Any, ...], Form] = Recent()
+forms: Recent[tuple[Any, ...], ProgramForm] = Recent()
 
 
 class Seen(NamedTuple):
@@ -113,7 +112,7 @@ class Seen(NamedTuple):
     """
 
     roots: Sequence[UOp]
-    form: Form
+    form: ProgramForm
     buffers: list[UOp]
     values: list[int]
     plain: bool
@@ -128,7 +127,7 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
     rows, buffers, values, plain = found
     form = forms.get(rows)
     if form is None:
-        form = forms[rows] = Form(rows)
+        form = forms[rows] = ProgramForm(rows)
     return Seen(roots, form, buffers, values, plain)
 
 
@@ -201,7 +200,7 @@ class BufferName:
     number: int
     size: int
     device: str
-    layout: Layout | None = None
+    layout: ShardLayout | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinsmith.backend.device import Device
-from tinsmith.core.observe import passed
+from tinsmith.core.observer import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.symbols import bindings, symbols, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion import fused
-from tinsmith.schedule.items import Schedule, ScheduleItem, Slot
-from tinsmith.schedule.phases import sum_by_phase
-from tinsmith.schedule.pitches import pitched
-from tinsmith.schedule.rewrites import cast_below_views
-from tinsmith.schedule.scatters import spread_scatters
-from tinsmith.schedule.split import split_reductions
+from tinsmith.schedule.fusion.fusion import fused
+from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
+from tinsmith.schedule.passes.rewrites import cast_below_views
+from tinsmith.schedule.passes.row_padding import pitched
+from tinsmith.schedule.passes.sorted_scatter import spread_scatters
+from tinsmith.schedule.passes.split_reductions import split_reductions
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 
 class Scheduler:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tinsmith.shape.bounds import Shape
-from tinsmith.shape.reshape import Run, runs, widths
+from tinsmith.shape.reshape import StridedRun, runs, widths
+from tinsmith.shape.sint import Shape
 from tinsmith.shape.view import View
 
 
@@ -16,14 +16,14 @@ class Digit(NamedTuple):
     """``start + sum(steps * t)``: the position of ``run`` that is read, as a function of ``t``, counted from the corner
     of a box."""
 
-    run: Run
+    run: StridedRun
     start: int
     steps: tuple[int, ...]
 
     def extremes(self, box: list[range]) -> tuple[int, int]:
         """Return the least and greatest value over a box.
 
-        >>> Digit(Run(9, 1, 0, 9), 5, (1, -2)).extremes([range(3), range(2)])
+        >>> Digit(StridedRun(9, 1, 0, 9), 5, (1, -2)).extremes([range(3), range(2)])
         (3, 7)
         """
         ends = [(step * t.start, step * (t.stop - 1)) for step, t in zip(self.steps, box)]
@@ -32,7 +32,7 @@ class Digit(NamedTuple):
     def tighten(self, box: list[range]) -> list[range]:
         """Return ``box`` without outer slices in which this digit is always outside the bounds of its run.
 
-        >>> Digit(Run(8, 1, 5, 7), 0, (4, 1)).tighten([range(2), range(4)])
+        >>> Digit(StridedRun(8, 1, 5, 7), 0, (4, 1)).tighten([range(2), range(4)])
         [range(1, 2), range(1, 3)]
         """
         box = list(box)
@@ -65,11 +65,12 @@ def flat_digits(flat: int, sizes: tuple[int, ...]) -> list[int]:
     return [flat, *reversed(result)][:len(sizes)]
 
 
-def digits_of(upper: View, found: list[Run]) -> list[Digit]:
+def digits_of(upper: View, found: list[StridedRun]) -> list[Digit]:
     """Return the only candidate affine digits of ``upper`` over ``found``: those of its first element and of a unit
     step per axis.
 
-    >>> [(d.start, d.steps) for d in digits_of(View.create((4,), (5,)), [Run(4, 4, 0, 4), Run(4, 1, 0, 4)])]
+    >>> [(d.start, d.steps) for d in digits_of(View.create((4,), (5,)), [StridedRun(4, 4, 0, 4), StridedRun(4, 1, 0,
+                                                                                                            4)])]
     [(0, (1,)), (0, (1,))]
     """
     sizes = tuple(_plain(run.size) for run in found)
@@ -83,7 +84,7 @@ def carried(digits: list[Digit], box: list[range]) -> list[bool]:
     """Return, for each digit, True if it may be wrong: it, or the digits to its right combined, leave their range in
     the box.
 
-    >>> digits = digits_of(View.create((4,)), [Run(3, 2, 0, 3), Run(2, 1, 0, 2)])
+    >>> digits = digits_of(View.create((4,)), [StridedRun(3, 2, 0, 3), StridedRun(2, 1, 0, 2)])
     >>> carried(digits, [range(4)])
     [True, True]
     """
@@ -101,9 +102,9 @@ def carried(digits: list[Digit], box: list[range]) -> list[bool]:
 def visible_box(digits: list[Digit], box: list[range]) -> list[range] | None:
     """Return the part of ``box`` in which every digit is inside the bounds of its run; None if that part is not a box.
 
-    >>> visible_box([Digit(Run(8, 1, 5, 7), 0, (4, 1))], [range(2), range(4)])
+    >>> visible_box([Digit(StridedRun(8, 1, 5, 7), 0, (4, 1))], [range(2), range(4)])
     [range(1, 2), range(1, 3)]
-    >>> visible_box([Digit(Run(8, 1, 1, 7), 0, (4, 1))], [range(2), range(4)]) is None
+    >>> visible_box([Digit(StridedRun(8, 1, 1, 7), 0, (4, 1))], [range(2), range(4)]) is None
     True
     """
     for _ in range(len(box) + 2):

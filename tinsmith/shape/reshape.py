@@ -4,8 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinsmith.core.sint import SInt
-from tinsmith.shape.bounds import Mask, Shape, highest, lowest, minus, plus, product, times
+from tinsmith.shape.sint import Mask, Shape, SInt, highest, lowest, minus, plus, product, times
 
 
 def widths(shape: Shape) -> Shape:
@@ -69,10 +68,10 @@ def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -
     return size, stride, 0 if isinstance(stride, int) and stride == 0 else real
 
 
-class Run(NamedTuple):
+class StridedRun(NamedTuple):
     """An interval of index space with a single stride; positions outside ``begin <= i < end`` are padding.
 
-    >>> Run(4, 1, 0, 4).full, Run(4, 1, 2, 3).single
+    >>> StridedRun(4, 1, 0, 4).full, StridedRun(4, 1, 2, 3).single
     (True, True)
     """
 
@@ -92,41 +91,41 @@ class Run(NamedTuple):
         return bool(minus(self.end, self.begin) == 1)
 
 
-def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[Run], SInt]:
+def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[StridedRun], SInt]:
     """Return the longest runs of a view that is not all padding, and a correction to its offset.
 
     Stricter than ``merge_dims``: the positions of a run that are not padding must be consecutive, too. That holds if
     the outer axis has a single one, or the inner axis has no padding.
 
     >>> runs((3, 4), (0, 1), ((1, 2), (0, 4)))
-    ([Run(size=12, stride=1, begin=4, end=8)], -4)
+    ([StridedRun(size=12, stride=1, begin=4, end=8)], -4)
     """
-    found: list[Run] = []
+    found: list[StridedRun] = []
     shift: SInt = 0
     for size, stride, (begin, end) in zip(shape, strides, mask or full_mask(shape)):
         if size == 1:
             continue
-        inner = Run(size, stride, begin, end)
+        inner = StridedRun(size, stride, begin, end)
         if found and found[-1].single:
             outer = found[-1]
             shift = plus(shift, times(outer.begin, minus(outer.stride, times(size, stride))))
             start = times(outer.begin, size)
-            found[-1] = Run(times(outer.size, size), stride, plus(start, begin), plus(start, end))
+            found[-1] = StridedRun(times(outer.size, size), stride, plus(start, begin), plus(start, end))
         elif found and inner.full and found[-1].stride == times(size, stride):
             outer = found[-1]
-            found[-1] = Run(times(outer.size, size), stride, times(outer.begin, size), times(outer.end, size))
+            found[-1] = StridedRun(times(outer.size, size), stride, times(outer.begin, size), times(outer.end, size))
         else:
             found.append(inner)
     return found, shift
 
 
-def split(run: Run, sizes: Shape) -> tuple[Shape, Mask] | None:
+def split(run: StridedRun, sizes: Shape) -> tuple[Shape, Mask] | None:
     """Return strides and mask of one run split into axes of ``sizes``; None if the positions that are not padding form
     no box.
 
-    >>> split(Run(12, 1, 4, 8), (3, 4))
+    >>> split(StridedRun(12, 1, 4, 8), (3, 4))
     ((4, 1), ((1, 2), (0, 4)))
-    >>> split(Run(12, 1, 3, 8), (3, 4)) is None
+    >>> split(StridedRun(12, 1, 3, 8), (3, 4)) is None
     True
     """
     steps = widths(sizes)
@@ -154,12 +153,12 @@ def split(run: Run, sizes: Shape) -> tuple[Shape, Mask] | None:
     return strides, tuple(mask)
 
 
-def cut(found: Sequence[Run], shape: Shape) -> tuple[Shape, Mask] | None:
+def cut(found: Sequence[StridedRun], shape: Shape) -> tuple[Shape, Mask] | None:
     """Return strides and mask of ``shape`` over consecutive runs; None if a new axis would span two runs.
 
-    >>> cut([Run(6, 4, 0, 6), Run(2, 1, 0, 2)], (3, 2, 2))
+    >>> cut([StridedRun(6, 4, 0, 6), StridedRun(2, 1, 0, 2)], (3, 2, 2))
     ((8, 4, 1), ((0, 3), (0, 2), (0, 2)))
-    >>> cut([Run(6, 4, 0, 6), Run(2, 1, 0, 2)], (3, 4)) is None
+    >>> cut([StridedRun(6, 4, 0, 6), StridedRun(2, 1, 0, 2)], (3, 4)) is None
     True
     """
     strides: Shape = ()

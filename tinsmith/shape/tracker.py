@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.errors import AxisError, ShapeError
-from tinsmith.core.names import missing_attribute
-from tinsmith.core.sint import SInt, symbol
-from tinsmith.shape.bounds import Bounds, Shape
+from tinsmith.core.suggestions import missing_attribute
 from tinsmith.shape.compose import compose
+from tinsmith.shape.sint import Bounds, Shape, SInt, symbol
 from tinsmith.shape.view import View
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
-from tinsmith.core.sint import SInt
-from tinsmith.shape.bounds import (
+from tinsmith.shape.reshape import cut, full_mask, runs, widths
+from tinsmith.shape.sint import (
     Bounds,
     Mask,
     Shape,
+    SInt,
     all_ints,
     both,
     inside,
@@ -21,7 +22,6 @@ from tinsmith.shape.bounds import (
     surely_at_most,
     times,
 )
-from tinsmith.shape.reshape import cut, full_mask, runs, widths
 
 
 def row_major(shape: Shape) -> Shape:

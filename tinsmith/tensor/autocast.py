@@ -9,9 +9,9 @@ from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import DTypeError
 from tinsmith.core.settings import current
 from tinsmith.tensor.arguments import flag
+from tinsmith.tensor.autograd.custom_gradient import with_slopes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.modes import Mode
-from tinsmith.tensor.slopes import with_slopes
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -14,27 +14,21 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.ofthread import OfThread
+from tinsmith.core.object_lifetime import LiveSet, WeakTable
 from tinsmith.core.settings import current, settings
-from tinsmith.core.weak import LiveSet, WeakTable
+from tinsmith.core.thread_local import OfThread
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.sizes import value_of_size
+from tinsmith.ir.algebra.sizes import value_of_size
 from tinsmith.ir.uop import Origin
-from tinsmith.runtime.hostcopies import copy_to_host
-from tinsmith.runtime.turns import state, writing
-from tinsmith.tensor import display, files, storage
-from tinsmith.tensor.data import from_data, from_size
-from tinsmith.tensor.history import forget_origins, has_origins, is_computed, note_earlier
-from tinsmith.tensor.layers import InLayer, layer_path
+from tinsmith.runtime.host_copies import copy_to_host
+from tinsmith.runtime.thread_turns import state, writing
+from tinsmith.tensor import display, storage
+from tinsmith.tensor.autograd.history import forget_origins, has_origins, is_computed, note_earlier
+from tinsmith.tensor.interop import files
+from tinsmith.tensor.layer_names import InLayer, layer_path
 from tinsmith.tensor.modes import ModeAttribute, WithModes
-from tinsmith.tensor.realize import (
-    is_leaf,
-    kept_version,
-    numbers,
-    unseen_version,
-    value_of,
-    version,
-)
+from tinsmith.tensor.python_data import from_data, from_size
+from tinsmith.tensor.realize import is_leaf, kept_version, numbers, unseen_version, value_of, version
 from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:

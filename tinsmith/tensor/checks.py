@@ -25,7 +25,7 @@ _LINES_PER_PROGRAM = 16  # in the second look, for the line that a NaN came from
 
 
 @dataclass
-class Check:
+class RuntimeCheck:
     """Something to compute beside a program, and what its values mean.
 
     Attributes:
@@ -113,7 +113,7 @@ def _place(node: UOp) -> tuple[str, tuple[str, int] | None]:
 # *** indices ***
 
 
-def _index_checks(order: Sequence[UOp]) -> Iterator[Check]:
+def _index_checks(order: Sequence[UOp]) -> Iterator[RuntimeCheck]:
     """One check for each index and size of an axis."""
     seen = set()
     for node in order:
@@ -134,7 +134,7 @@ def _index_checks(order: Sequence[UOp]) -> Iterator[Check]:
                 yield _index_check(node, index, low, size)
 
 
-def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
+def _index_check(node: UOp, index: UOp, low: int, size: int) -> RuntimeCheck:
     def verdict(extremes: list[Any]) -> CheckError | None:
         least, greatest = extremes
         if low <= least and greatest < size:
@@ -148,7 +148,7 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> Check:
                           f"{index.shape}, go from {least} to {greatest}); without CHECKED the {what}",
                           f"indices from {low} to {size - 1}", at)
 
-    return Check([_extreme(Ops.MIN, index), _extreme(Ops.MAX, index)], verdict)
+    return RuntimeCheck([_extreme(Ops.MIN, index), _extreme(Ops.MAX, index)], verdict)
 
 
 def _label(node: UOp) -> UOp | None:
@@ -210,7 +210,7 @@ def _constant(node: UOp) -> Any:
 # *** divisors ***
 
 
-def _divisor_checks(order: Sequence[UOp]) -> Iterator[Check]:
+def _divisor_checks(order: Sequence[UOp]) -> Iterator[RuntimeCheck]:
     for node in order:
         if node.op not in (Ops.IDIV, Ops.MOD) or not node.dtype.is_int or 0 in node.shape:
             continue
@@ -219,7 +219,7 @@ def _divisor_checks(order: Sequence[UOp]) -> Iterator[Check]:
             yield _divisor_check(node, divisor)
 
 
-def _divisor_check(node: UOp, divisor: UOp) -> Check:
+def _divisor_check(node: UOp, divisor: UOp) -> RuntimeCheck:
     def verdict(zero: list[Any]) -> CheckError | None:
         if not zero[0]:
             return None
@@ -227,7 +227,7 @@ def _divisor_check(node: UOp, divisor: UOp) -> Check:
         return CheckError(op, f"an integer division by zero (divisors of shape {divisor.shape}, {divisor.dtype!r}); "
                           "without CHECKED the result is 0", "divisors that are not 0", at)
 
-    return Check([_any(divisor.eq(0))], verdict)
+    return RuntimeCheck([_any(divisor.eq(0))], verdict)
 
 
 # *** NaN ***

@@ -13,13 +13,13 @@ from tinsmith import viz
 from tinsmith.backend.device import Device, members
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import TinsmithError, place
-from tinsmith.core.late import Late
+from tinsmith.core.lazy_import import Late
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Origin
-from tinsmith.runtime.hostcopies import seen_on_host
-from tinsmith.runtime.record import recorders
-from tinsmith.tensor import files
-from tinsmith.tensor.hostdata import host_values
+from tinsmith.runtime.host_copies import seen_on_host
+from tinsmith.runtime.recorder import recorders
+from tinsmith.tensor.host_data import host_values
+from tinsmith.tensor.interop import files
 from tinsmith.tensor.realize import known_value
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.sizes import check_bound, normal_size, size_text, unbound, value_of_size
-from tinsmith.tensor import files
+from tinsmith.ir.algebra.sizes import check_bound, normal_size, size_text, unbound, value_of_size
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.data import check_range, from_size
+from tinsmith.tensor.interop import files
+from tinsmith.tensor.python_data import check_range, from_size
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -1,19 +1,30 @@
-"""Where values live: on another device, on several, or in memory of their own."""
 # mypy: disable-error-code=misc
-# ``self`` is the Tensor that this class is mixed into.
+"""Where values live: on another device, on several, or in memory of their own.
+
+Values over several devices: whole on each of them, or in parts along an axis."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tinsmith.backend.device import Device, DeviceName
+import numpy as np
+
+from tinsmith.backend.device import Device, DeviceName, members
+from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, to_dtype
+from tinsmith.core.errors import ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.tensor import files
-from tinsmith.tensor.base import TensorBase, device_name
+from tinsmith.schedule.multi.collectives import even_bounds
+from tinsmith.schedule.multi.sharding import place_of
+from tinsmith.tensor.base import TensorBase, check_tensors, device_name
+from tinsmith.tensor.helpers import axis_of
+from tinsmith.tensor.interop import files
 from tinsmith.tensor.realize import numbers
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
+
 
 
 class Placement(TensorBase):
@@ -96,3 +107,116 @@ class Placement(TensorBase):
         """
         there = self if device is None else self.to(device)
         return there._new(UOp(Ops.CONTIGUOUS, None, (there.uop,), next(numbers)))
+
+
+
+class Sharding:
+    """``shard``, ``shard_``, ``shard_like``: what tinygrad keeps in a MultiLazyBuffer is a SHARD node or a buffer of
+    shards here."""
+
+    __slots__ = ()
+
+    def shard(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+        """The same values over several devices: in parts along ``axis``, or whole on each if none is given.
+
+        Every operation takes such tensors and gives the values that it gives on one device. Parts need not be equally
+        long: the first ones are one longer.
+
+        >>> x = Tensor([1, 2, 3, 4]).shard(("CPU:0", "CPU:1"), axis=0)
+        >>> x.device, x.shape, x.sum().item()
+        (('CPU', 'CPU:1'), (4,), 10)
+
+        Raises:
+            DeviceError: for a device that does not exist, or is named twice.
+            ShapeError: if the axis is shorter than there are devices, or symbolic.
+        """
+        return self._sharded(devices, axis)
+
+    def shard_(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+        """Spread this tensor over several devices in place.
+
+        >>> a = Tensor([1., 2., 3., 4.]).shard_(("CPU:0", "CPU:1"), axis=0)
+        >>> b = Tensor([5., 6., 7., 8.]).shard_(("CPU:0", "CPU:1"), axis=0)
+        >>> a.dot(b).item()
+        70.0
+        """
+        return self._take_place(self._sharded(devices, axis, alone=True))
+
+    def _sharded(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None, alone: bool = False) -> Tensor:
+        name = device_name(tuple(devices) if isinstance(devices, list) else devices)  # type: ignore[arg-type]
+        if axis is None or len(members(name)) == 1:
+            return self._moved(name, alone)
+        d = axis_of("shard", self, axis)
+        host = self._on_host(alone)
+        made = self._new(parts(self.uop if host is None else host, d, name, on_host=host is not None))
+        made.requires_grad = self.requires_grad
+        return made
+
+    def shard_like(self: Tensor, other: Tensor) -> Tensor:
+        """The same values where those of ``other``, of the same shape, are: on its device, or in parts as it is.
+
+        >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
+        >>> Tensor.zeros(4, 2).shard_like(x).shard_axis
+        1
+
+        Raises:
+            ShapeError: if the shapes differ.
+        """
+        check_tensors("shard_like", [other])
+        if len(members(other._device)) == 1 or other.shard_axis is None:
+            return self.to(other._device)
+        if self.shape != other.shape:
+            raise ShapeError("shard_like", f"{self.shape} cannot lie like {other.shape}", "equal shapes")
+        _, axis, bounds = place_of(other.uop)
+        assert axis is not None
+        if place_of(self.uop) == place_of(other.uop):
+            return self
+        made = self._new(parts(self.uop, axis, other._device, bounds))
+        made.requires_grad = self.requires_grad
+        return made
+
+    @property
+    def shard_axis(self: Tensor) -> int | None:
+        """The axis along which the values lie in parts on several devices; None if they are whole.
+
+        >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
+        >>> x.shard_axis, x.T.shard_axis, x.sum(1).shard_axis
+        (1, 0, None)
+        """
+        return place_of(self.uop)[1]
+
+
+
+def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
+    """A value in parts along an axis, evenly unless their ``bounds`` are given.
+
+    Raises:
+        ShapeError: if the axis is too short, or symbolic.
+    """
+    devices, size = members(name), uop.shape[axis]
+    if isinstance(size, UOp):
+        raise ShapeError("shard", f"axis {axis} of shape {uop.shape} has a size that is known only at run time",
+                         "another axis, or axis=None")
+    if size < len(devices):
+        raise ShapeError("shard", f"axis {axis} of shape {uop.shape} is too short for {len(devices)} devices",
+                         "fewer devices, another axis, or axis=None")
+    ends = bounds or even_bounds(size, len(devices))
+    found = []
+    if uop.device is not None and not on_host and not Device[members(uop.device)[0]].has_programs:
+        uop = uop.copy_to(devices[0])  # memory cannot cut what it has
+    for d, (b, e) in zip(devices, pairwise(ends)):
+        if on_host:
+            found.append(_host_part(uop, axis, b, e).copy_to(d))
+            continue
+        part = uop.shrink(tuple((b, e) if i == axis else (0, s) for i, s in enumerate(uop.shape)))
+        found.append(part if uop.device is None else part.copy_to(d))
+    return UOp(Ops.SHARD, None, tuple(found), (axis, name))
+
+
+
+def _host_part(uop: UOp, axis: int, begin: int, end: int) -> UOp:
+    """Part of an axis of a whole host buffer, as a buffer of its own: devices get no more than their part."""
+    whole = np.frombuffer(uop.base.arg.host_view(), uop.dtype.numpy).reshape(uop.shape)
+    part = np.ascontiguousarray(whole[(slice(None),) * axis + (slice(begin, end),)])
+    buffer = Buffer(uop.base.arg.device, part.size, uop.dtype, opaque=part.reshape(-1).view(np.uint8))
+    return UOp(Ops.BUFFER, uop.dtype, (), buffer).reshape(part.shape)

@@ -13,35 +13,37 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
-from tinsmith.core.late import Late
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.core.settings import Context, settings
-from tinsmith.core.weak import WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.interning import forget_dead
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.uop import Origin, substitute, toposort
-from tinsmith.runtime.compiled import CompiledSchedule
-from tinsmith.runtime.execute import realize
-from tinsmith.runtime.hostcopies import copy_from_host, is_host_copy, uncopied
-from tinsmith.runtime.record import recorders
-from tinsmith.runtime.turns import is_read, overwriting, state, wait_below
+from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.host_copies import copy_from_host, is_host_copy, uncopied
+from tinsmith.runtime.realize import realize
+from tinsmith.runtime.recorder import recorders
+from tinsmith.runtime.thread_turns import is_read, overwriting, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
-from tinsmith.schedule.rewrites import note_origin
-from tinsmith.tensor import files, history, storage
+from tinsmith.schedule.passes.rewrites import note_origin
+from tinsmith.tensor import storage
+from tinsmith.tensor.autograd import history
 from tinsmith.tensor.checks import Checks
+from tinsmith.tensor.interop import files
 
 if TYPE_CHECKING:
-    from tinsmith.inspect import explanation, planning, tuned
+    from tinsmith.inspect import explanation, planning
     from tinsmith.inspect.explanation import Explanation
     from tinsmith.inspect.planning import Plan
-    from tinsmith.inspect.tuned import Tuned
+    from tinsmith.inspect.search import tuned
+    from tinsmith.inspect.search.tuned import Tuned
     from tinsmith.runtime import lowering
     from tinsmith.tensor.base import TensorBase
 else:
     lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
     planning = Late("tinsmith.inspect.planning")
-    tuned = Late("tinsmith.inspect.tuned")
+    tuned = Late("tinsmith.inspect.search.tuned")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ShapeError
-from tinsmith.core.weak import LiveSet
+from tinsmith.core.object_lifetime import LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.shape.view import View, row_major
-from tinsmith.tensor.slices import Slices, sliced
+from tinsmith.tensor.indexing.slices import Slices, sliced
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase

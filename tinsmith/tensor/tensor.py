@@ -6,54 +6,49 @@ from typing import TYPE_CHECKING, Any
 
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.errors import ArgumentError, UnknownNameError, shown
-from tinsmith.core.names import guide, unknown
-from tinsmith.tensor.absent import ABSENT
-from tinsmith.tensor.arithmetic import Arithmetic
+from tinsmith.core.suggestions import guide, unknown
 from tinsmith.tensor.autocast import Autocast
-from tinsmith.tensor.backward import Backward
+from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase, check_tensors
-from tinsmith.tensor.casting import Casting
-from tinsmith.tensor.comparisons import Comparisons
-from tinsmith.tensor.computing import Computing
-from tinsmith.tensor.creation import Creation
-from tinsmith.tensor.elementwise import Elementwise
-from tinsmith.tensor.extents import Extents
-from tinsmith.tensor.filling import Filling
-from tinsmith.tensor.functional import Functional
-from tinsmith.tensor.hashing import Hashing
-from tinsmith.tensor.indexing import Indexing
-from tinsmith.tensor.interop import Interop
-from tinsmith.tensor.layout import Layout
-from tinsmith.tensor.linalg import LinearAlgebra
-from tinsmith.tensor.matmul import MatMul
-from tinsmith.tensor.matrices import Matrices
+from tinsmith.tensor.create.creation import Creation
+from tinsmith.tensor.create.fill import Filling
+from tinsmith.tensor.create.random import Random
+from tinsmith.tensor.fft.fft import Spectra
+from tinsmith.tensor.indexing.indexing import Indexing
+from tinsmith.tensor.indexing.positions import Picking
+from tinsmith.tensor.interop.hashing import Hashing
+from tinsmith.tensor.interop.protocols import Interop
+from tinsmith.tensor.interop.sources import Sources
+from tinsmith.tensor.linalg.matrices import Matrices
+from tinsmith.tensor.linalg.orthogonal import LinearAlgebra
+from tinsmith.tensor.linalg.triangular import Triangles
+from tinsmith.tensor.math.casting import Casting
+from tinsmith.tensor.math.comparisons import Comparisons
+from tinsmith.tensor.math.elementwise import ArithmeticMethods, ElementwiseMethods
+from tinsmith.tensor.math.operators import OperatorMethods
+from tinsmith.tensor.math.products import MatMul, Products
+from tinsmith.tensor.math.special import Special
 from tinsmith.tensor.modes import WithModes
-from tinsmith.tensor.movement import Movement
-from tinsmith.tensor.nnops import NNOps
-from tinsmith.tensor.older import Older
-from tinsmith.tensor.operators import Operators
-from tinsmith.tensor.picking import Picking
-from tinsmith.tensor.placement import Placement
-from tinsmith.tensor.products import Products
-from tinsmith.tensor.random import Random
+from tinsmith.tensor.names.aliases import InPlace, Older
+from tinsmith.tensor.names.missing import ABSENT
+from tinsmith.tensor.nnops.functional import Functional, NNOps
+from tinsmith.tensor.nnops.resampling import Resampling
+from tinsmith.tensor.placement import Placement, Sharding
 from tinsmith.tensor.realize import explain_tensors, tuned_kernel
-from tinsmith.tensor.rearranging import Rearranging
-from tinsmith.tensor.reduce import Reduce
-from tinsmith.tensor.resampling import Resampling
-from tinsmith.tensor.scans import Scans
-from tinsmith.tensor.sharding import Sharding
-from tinsmith.tensor.sorting import Sorting
-from tinsmith.tensor.sources import Sources
-from tinsmith.tensor.special import Special
-from tinsmith.tensor.spectra import Spectra
-from tinsmith.tensor.statistics import Statistics
-from tinsmith.tensor.synonyms import InPlace
-from tinsmith.tensor.triangles import Triangles
+from tinsmith.tensor.realize_methods import Computing
+from tinsmith.tensor.reduce.reduce import Reduce
+from tinsmith.tensor.reduce.scans import Scans
+from tinsmith.tensor.reduce.sorting import Sorting
+from tinsmith.tensor.reduce.statistics import Statistics
+from tinsmith.tensor.shape.layout import LayoutMethods
+from tinsmith.tensor.shape.movement import Movement
+from tinsmith.tensor.shape.rearrange import Rearranging
+from tinsmith.tensor.sizes import Extents
 
 if TYPE_CHECKING:
     from tinsmith.inspect.explanation import Explanation
     from tinsmith.inspect.planning import Plan
-    from tinsmith.inspect.tuned import Tuned
+    from tinsmith.inspect.search.tuned import Tuned
 
 
 def _missing(owner: type, name: str) -> Exception:
@@ -69,8 +64,10 @@ class _Named(WithModes):
         raise _missing(cls, name)
 
 
-class Tensor(Operators, Creation, Random, Filling, Elementwise, Arithmetic, Comparisons, Special, Reduce, Statistics,
-             Scans, Sorting, Extents, Casting, Movement, Layout, Rearranging, Indexing, Picking, MatMul, Autocast,
+class Tensor(OperatorMethods, Creation, Random, Filling, ElementwiseMethods, ArithmeticMethods, Comparisons, Special,
+             Reduce, Statistics,
+             Scans, Sorting, Extents, Casting, Movement, LayoutMethods, Rearranging, Indexing, Picking, MatMul,
+             Autocast,
              LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing,
              Sources, Interop, InPlace, Older, Backward, Computing, Placement, TensorBase,
              metaclass=_Named):

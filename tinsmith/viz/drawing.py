@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-from tinsmith.core.texts import plural
+from tinsmith.core.terminal import plural
 from tinsmith.viz.fold import folding
 
 MOST: Final = 150  # largest graph drawn node by node; a larger graph is drawn by its groups

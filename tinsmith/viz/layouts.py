@@ -5,16 +5,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.blocks import thread_axes
-from tinsmith.codegen.roles import Role, range_size
+from tinsmith.codegen.transform.thread_blocks import thread_axes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import PIECE_BYTES, ROW_BYTES, Layout
-from tinsmith.ir.linear import linear_form
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.staged_layout import PIECE_BYTES, ROW_BYTES, StagedLayout
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
-    from tinsmith.ir.units import MatrixUnit
+    from tinsmith.ir.matrix_unit import MatrixUnit
 
 _DOTS = "…"
 
@@ -40,7 +40,7 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
         operand: ``"a"``, ``"b"`` or ``"c"``.
         rows, columns: how much of it is drawn.
 
-    >>> from tinsmith.ir.units import fma
+    >>> from tinsmith.target.units.x86 import fma
     >>> from tinsmith.core.dtypes import dtypes
     >>> print(fragment(fma(dtypes.float32, 16)))
        0     1     2     3
@@ -58,11 +58,11 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
     return table([*lines, [_DOTS]] if height > rows else lines)
 
 
-def swizzle(layout: Layout, rows: int = 8) -> str:
+def swizzle(layout: StagedLayout, rows: int = 8) -> str:
     """Return a table of the columns in each 16 bytes of a chunk's rows, by the banks of shared memory (4 bytes
     each).
 
-    >>> print(swizzle(Layout(64, 64, 1, deep=True), rows=3))
+    >>> print(swizzle(StagedLayout(64, 64, 1, deep=True), rows=3))
     banks  0…3    4…7    8…11   12…15  16…19  20…23  24…27  28…31
     row 0  0…7    8…15   16…23  24…31  32…39  40…47  48…55  56…63
     row 1  8…15   0…7    24…31  16…23  40…47  32…39  56…63  48…55

@@ -4,12 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.late import Late
-from tinsmith.core.terminal import show
-from tinsmith.core.texts import plural
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.terminal import plural, show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled import CompiledSchedule
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.page import page
 from tinsmith.viz.serve import Server
@@ -21,7 +20,7 @@ else:
     trace = Late("tinsmith.inspect.trace")
 
 
-class View:
+class ServedPage:
     """A page that is being served; a notebook shows it below the cell. ``close`` ends it.
 
     Attributes:
@@ -40,7 +39,7 @@ class View:
         """Stop serving."""
         self._server.close()
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ServedPage:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -79,8 +78,8 @@ def _in_memory(values: Sequence[UOp]) -> Drawing:
     return Drawing(boxes, [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)])
 
 
-def view(make: Callable[[], CompiledSchedule], run: bool) -> View:
+def view(make: Callable[[], CompiledSchedule], run: bool) -> ServedPage:
     """Return a page of the program, which is being served."""
-    found = View(recorded(make, run))
+    found = ServedPage(recorded(make, run))
     show(f"viz: {found.url}")
     return found

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from anvil.isa import FORMS, HEADER, MAGIC, REGISTERS, TYPES, WORD_BYTES, Instruction
 from tinsmith.backend.device import Compiler
-from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.errors import CompileError
 
 _OPENS = {"loop": "endloop", "if": "endif"}

@@ -13,10 +13,10 @@ from anvil.machine import SCRATCH_BYTES, Machine, translate, used_bytes
 from anvil.renderer import AnvilRenderer
 from tinsmith.backend.device import Allocator, Compiled, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import OutOfMemoryError
-from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.matrix_unit import Fragment, MatrixUnit
+from tinsmith.target.target import Target
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer

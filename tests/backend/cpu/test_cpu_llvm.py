@@ -14,15 +14,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tinsmith.backend.cpu import osys
-from tinsmith.backend.cpu.llvm import Compiler, host_features, load, vector_bytes
+from tinsmith.backend.cpu import os_calls
+from tinsmith.backend.cpu.llvm import ObjectCompiler, host_features, load, vector_bytes
 from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.core.settings import Context
 
 ADD = "define i64 @add(i64 %a, i64 %b) {\n  %c = add i64 %a, %b\n  ret i64 %c\n}\n"
-x86_only = pytest.mark.skipif(osys.architecture() != "x86_64", reason="x86 features")
+x86_only = pytest.mark.skipif(os_calls.architecture() != "x86_64", reason="x86 features")
 
 
 @pytest.fixture(autouse=True)
@@ -37,61 +37,61 @@ def call_add(compiled: bytes) -> int:
 
 
 def test_compiles_loads_and_runs() -> None:
-    assert call_add(Compiler().compile(ADD)) == 42
+    assert call_add(ObjectCompiler().compile(ADD)) == 42
 
 
 def test_second_compile_comes_from_the_cache() -> None:
-    first = Compiler().compile(ADD)
+    first = ObjectCompiler().compile(ADD)
     before = GlobalCounters.compile_count
-    assert Compiler().compile(ADD) == first
+    assert ObjectCompiler().compile(ADD) == first
     assert GlobalCounters.compile_count == before
     with Context(CACHELEVEL=0):
-        Compiler().compile(ADD)
+        ObjectCompiler().compile(ADD)
     assert GlobalCounters.compile_count == before + 1
 
 
 @x86_only
 def test_features_are_part_of_the_key() -> None:
-    Compiler().compile(ADD)
+    ObjectCompiler().compile(ADD)
     before = GlobalCounters.compile_count
     with Context(CPU_FEATURES="generic"):
-        Compiler().compile(ADD)
+        ObjectCompiler().compile(ADD)
     assert GlobalCounters.compile_count == before + 1
 
 
 def test_damaged_cache_entry_is_compiled_again(own_cache: Path) -> None:
-    Compiler().compile(ADD)
+    ObjectCompiler().compile(ADD)
     (entry,) = [path for path in own_cache.rglob("*") if path.is_file()]
     data = bytearray(entry.read_bytes())
     data[-1] ^= 0xFF
     entry.write_bytes(data)
     before = GlobalCounters.compile_count
-    assert call_add(Compiler().compile(ADD)) == 42
+    assert call_add(ObjectCompiler().compile(ADD)) == 42
     assert GlobalCounters.compile_count == before + 1
 
 
 def test_syntax_error_shows_the_numbered_lines() -> None:
     with pytest.raises(CompileError, match=r">    2 \|   %c = add i64 %a, %nope"):
-        Compiler().compile(ADD.replace("%b\n", "%nope\n"))
+        ObjectCompiler().compile(ADD.replace("%b\n", "%nope\n"))
 
 
 def test_verifier_error_marks_the_instruction() -> None:
     head = "define i32 @k(i1 %c) {\n  br i1 %c, label %a, label %b\n"
     text = head + "a:\n  %v = add i32 1, 2\n  br label %b\nb:\n  ret i32 %v\n}"
     with pytest.raises(CompileError, match=r">    4 \|   %v = add i32 1, 2"):
-        Compiler().compile(text)
+        ObjectCompiler().compile(text)
 
 
 def test_missing_symbol_is_an_error() -> None:
     text = "define i64 @k() {\n  %x = call i64 @tinsmith_nowhere()\n  ret i64 %x\n}"
-    compiled = Compiler().compile("declare i64 @tinsmith_nowhere()\n" + text)
+    compiled = ObjectCompiler().compile("declare i64 @tinsmith_nowhere()\n" + text)
     with pytest.raises(CompileError, match="cannot load k"):
         load([compiled], ["k"])
 
 
 def test_several_objects_in_one_library() -> None:
     texts = [f"define i64 @k{n}() {{\n  ret i64 {n}\n}}\n" for n in range(20)]
-    loaded = load([Compiler().compile(text) for text in texts], [f"k{n}" for n in range(20)])
+    loaded = load([ObjectCompiler().compile(text) for text in texts], [f"k{n}" for n in range(20)])
     assert [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for address in loaded.addresses] == list(range(20))
 
 
@@ -101,25 +101,25 @@ def test_threads_compile_at_once_what_one_would() -> None:
         return f"define i64 @m{n}(i64 %v0) {{\n{lines}  ret i64 %v200\n}}\n"
     texts = [multiply(n) for n in range(24)]
     with Context(CACHELEVEL=0):
-        one_by_one = [Compiler().compile(text) for text in texts]
+        one_by_one = [ObjectCompiler().compile(text) for text in texts]
 
     def compile_here(text: str) -> bytes:
         with Context(CACHELEVEL=0):
-            return Compiler().compile(text)
+            return ObjectCompiler().compile(text)
     with ThreadPoolExecutor(6) as pool:
         for _ in range(4):
             assert list(pool.map(compile_here, texts)) == one_by_one
 
 
 def test_libraries_can_be_released_and_loaded_again() -> None:
-    compiled = Compiler().compile(ADD)
+    compiled = ObjectCompiler().compile(ADD)
     for _ in range(20):
         assert call_add(compiled) == 42
         gc.collect()
 
 
 def test_assembly_is_text() -> None:
-    assert "add:" in Compiler().assembly(ADD)
+    assert "add:" in ObjectCompiler().assembly(ADD)
 
 
 @x86_only
@@ -137,14 +137,14 @@ def test_assembly_is_text() -> None:
 )
 def test_intrinsic_that_would_abort_the_process_is_refused(features: str, intrinsic: str) -> None:
     with Context(CPU_FEATURES=features), pytest.raises(CompileError, match=r"@llvm\.\w+.*\n>    1 \| declare"):
-        Compiler().compile(intrinsic + ADD)
-    assert call_add(Compiler().compile(ADD)) == 42
+        ObjectCompiler().compile(intrinsic + ADD)
+    assert call_add(ObjectCompiler().compile(ADD)) == 42
 
 
 @x86_only
 def test_supported_intrinsic_passes() -> None:
     text = "define void @k() {\n  call void @llvm.x86.sse2.pause()\n  ret void\n}"
-    assert Compiler().compile("declare void @llvm.x86.sse2.pause()\n" + text)
+    assert ObjectCompiler().compile("declare void @llvm.x86.sse2.pause()\n" + text)
 
 
 @x86_only
@@ -168,10 +168,10 @@ def test_restriction_reaches_the_machine_code() -> None:
     body = "%x = load <16 x float>, ptr %a\n%y = fadd <16 x float> %x, %x\nstore <16 x float> %y, ptr %a\nret void"
     text = f"define void @k(ptr %a) {{\n{body}\n}}"
     with Context(CPU_FEATURES="generic"):
-        generic = Compiler().assembly(text)
+        generic = ObjectCompiler().assembly(text)
     assert "xmm" in generic and "ymm" not in generic and "zmm" not in generic
     with Context(CPU_FEATURES="avx2"):
-        assert "zmm" not in Compiler().assembly(text)
+        assert "zmm" not in ObjectCompiler().assembly(text)
 
 
 @x86_only
@@ -207,7 +207,7 @@ define void @convert(ptr %source, ptr %narrowed, ptr %widened) {{
 }}
 """
     with Context(CPU_FEATURES=features):
-        loaded = load([Compiler().compile(text)], ["convert"])
+        loaded = load([ObjectCompiler().compile(text)], ["convert"])
     convert = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(loaded.addresses[0])
     dtype = np.dtype(np.float16) if narrow == "half" else np.dtype(ml_dtypes.bfloat16)
     wide_dtype = np.dtype(np.float32 if wide == "float" else np.float64)
@@ -249,12 +249,12 @@ def interrupted(machine, module):
 own, llvm._object_file = llvm._object_file, interrupted
 for n in range(3):
     try:
-        llvm.Compiler().compile("define i32 @f() { ret i32 1 }")
+        llvm.ObjectCompiler().compile("define i32 @f() { ret i32 1 }")
     except KeyboardInterrupt:
         pass
     gc.collect()
 llvm._object_file = own
-print(len(llvm.Compiler().compile("define i32 @f() { ret i32 1 }")) > 0)
+print(len(llvm.ObjectCompiler().compile("define i32 @f() { ret i32 1 }")) > 0)
 """
     done = subprocess.run([sys.executable, "-c", text], env={**os.environ, "CACHELEVEL": "0"}, capture_output=True,
                           text=True, timeout=120)

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.cpu.memory import HostMemory
-from tinsmith.backend.freelists import Block, size_class
+from tinsmith.backend.free_lists import MemoryBlock, size_class
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import OutOfMemoryError
 
@@ -25,8 +25,8 @@ def test_blocks_are_aligned_and_usable(nbytes: int) -> None:
     memory = HostMemory()
     block = memory.alloc(nbytes)
     assert block.address % 64 == 0 and block.capacity >= nbytes
-    if block.capacity >= osys.HUGE_PAGE:
-        assert block.address % osys.HUGE_PAGE == 0
+    if block.capacity >= os_calls.HUGE_PAGE:
+        assert block.address % os_calls.HUGE_PAGE == 0
     ctypes.memset(block.address, 7, block.capacity)
     memory.free(block)
     memory.trim()
@@ -75,7 +75,7 @@ def test_refusal_by_the_system_empties_the_cache_first(monkeypatch: pytest.Monke
     def refuse(nbytes: int) -> object:
         raise MemoryError
 
-    monkeypatch.setattr(osys, "alloc", refuse)
+    monkeypatch.setattr(os_calls, "alloc", refuse)
     with pytest.raises(OutOfMemoryError):
         memory.alloc(2 << 20)
     assert memory.cached == 0
@@ -91,7 +91,7 @@ def test_double_free_is_noticed() -> None:
 
 def test_threads_share_it() -> None:
     memory = HostMemory()
-    clashes: list[Block] = []
+    clashes: list[MemoryBlock] = []
 
     def work(mark: int) -> None:
         for n in range(300):
@@ -110,7 +110,7 @@ def test_threads_share_it() -> None:
 
 
 def test_the_machine_is_described() -> None:
-    assert osys.usable_cores() >= 1
-    assert osys.total_memory() > 1 << 20
-    sizes = osys.cache_sizes()
+    assert os_calls.usable_cores() >= 1
+    assert os_calls.total_memory() > 1 << 20
+    sizes = os_calls.cache_sizes()
     assert 4096 <= sizes.l1 <= sizes.l2

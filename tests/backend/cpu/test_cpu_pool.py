@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tinsmith.backend.cpu import osys, pool, runtime
-from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
+from tinsmith.backend.cpu import os_calls, pool, pool_program
+from tinsmith.backend.cpu.llvm import Loaded, ObjectCompiler, load
 from tinsmith.backend.cpu.pool import Commands, NativePool, PythonPool, build_table, get_pool
 
 # dst[i] = 3 * src[n-1-i] + i: every thread reads what the others wrote in the command before.
@@ -66,7 +66,7 @@ Pool = NativePool | PythonPool
 
 @pytest.fixture(scope="module")
 def code() -> Loaded:
-    return load([Compiler().compile(STEP)], ["step", "who"])
+    return load([ObjectCompiler().compile(STEP)], ["step", "who"])
 
 
 @pytest.fixture(params=[(kind, threads) for kind in (NativePool, PythonPool) for threads in (1, 2, 3)], ids=str)
@@ -204,7 +204,7 @@ def test_user_threads_take_turns(workers: Pool, code: Loaded) -> None:
 
 def test_one_pool_per_process() -> None:
     assert get_pool() is get_pool()
-    assert get_pool().threads == osys.usable_cores()
+    assert get_pool().threads == os_calls.usable_cores()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -230,7 +230,7 @@ def test_fork_restarts_the_pool(code: Loaded, monkeypatch: pytest.MonkeyPatch) -
 INTERRUPTED = """
 import ctypes, os, signal, threading
 import numpy as np
-from tinsmith.backend.cpu.llvm import Compiler, load
+from tinsmith.backend.cpu.llvm import ObjectCompiler, load
 from tinsmith.backend.cpu import pool
 text = '''
 define void @count(ptr %args, i64 %tid, i64 %threads) {
@@ -250,7 +250,7 @@ done:
   ret void
 }
 '''
-code = load([Compiler().compile(text)], ["count"])
+code = load([ObjectCompiler().compile(text)], ["count"])
 counts, total = np.zeros(8, np.int64), 10_000_000
 words = np.empty((total, 3), np.int64)
 words[:] = code.addresses[0], counts.ctypes.data, 0
@@ -289,9 +289,9 @@ def test_crowded_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @native_only
 def test_a_second_process_on_the_same_cores_is_noticed() -> None:
     far = 1 << 20  # a CPU that no real pool claims
-    mine = osys.CoreClaim([far + os.getpid()])
+    mine = os_calls.CoreClaim([far + os.getpid()])
     script = (
-        "import sys; from tinsmith.backend.cpu.osys import CoreClaim; "
+        "import sys; from tinsmith.backend.cpu.os_calls import CoreClaim; "
         "print([CoreClaim([int(a)]).alone for a in sys.argv[1:]])"
     )
     numbers = [str(far + os.getpid()), str(2 * far + os.getpid())]
@@ -300,6 +300,6 @@ def test_a_second_process_on_the_same_cores_is_noticed() -> None:
     assert done.stdout.strip() == "[False, True]"
 
 
-@pytest.mark.parametrize("architecture", runtime.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", pool_program.ARCHITECTURES)
 def test_runtime_text_is_complete(architecture: str) -> None:
-    assert "$" not in runtime.runtime_text(architecture, 98, 178)
+    assert "$" not in pool_program.runtime_text(architecture, 98, 178)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinsmith.backend.cpu.llvm import host_features
-from tinsmith.backend.cpu.osys import usable_cores
+from tinsmith.backend.cpu.os_calls import usable_cores
 from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.codegen.render.llvm import STACK_BYTES
-from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.errors import CompileError, DeviceError
 from tinsmith.ir import Ops, UOp
 

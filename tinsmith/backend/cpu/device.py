@@ -11,20 +11,22 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.backend.cpu import copies, host, llvm, osys
+from tinsmith.backend.cpu import host, llvm, memory, os_calls
 from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
+from tinsmith.backend.cpu.llvm import source_lines
 from tinsmith.backend.cpu.memory import HostMemory
-from tinsmith.backend.cpu.places import source_lines
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Renderer, Target
+from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.core.settings import settings
-from tinsmith.ir import units
+from tinsmith.ir import matrix_unit
+from tinsmith.target.target import Target
+from tinsmith.target.units import x86
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -47,10 +49,10 @@ class LLVMCompiler(Compiler):
     """Compiles LLVM IR to object files, cached on disk."""
 
     def __init__(self) -> None:
-        self.llvm = llvm.Compiler()
+        self.llvm = llvm.ObjectCompiler()
 
     def threads(self) -> int:
-        return max(osys.usable_cores() - 1, 1)
+        return max(os_calls.usable_cores() - 1, 1)
 
     def compile(self, source: str) -> bytes:
         return self.llvm.compile(source)
@@ -103,8 +105,8 @@ class CopyProgram(CPUProgram):
     """A copy of ``nbytes`` bytes from its second buffer to its first."""
 
     def __init__(self, nbytes: int) -> None:
-        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < copies.SHARED_BYTES,
-                                [], []), b"", copies.loaded())
+        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < memory.SHARED_BYTES,
+                                [], []), b"", memory.loaded())
         self.constants = (nbytes,)
 
 
@@ -255,14 +257,16 @@ class CPUDevice(Compiled):
 
 def host_target(name: str) -> Target:
     """Return the target description of this machine."""
-    return cpu_target(name, osys.architecture(), llvm.host_features(), osys.usable_cores(), osys.cache_sizes())
+    return cpu_target(name, os_calls.architecture(), llvm.host_features(), os_calls.usable_cores(),
+                      os_calls.cache_sizes())
 
 
-def cpu_target(name: str, architecture: str, features: frozenset[str], cores: int, caches: osys.CacheSizes) -> Target:
+def cpu_target(name: str, architecture: str, features: frozenset[str], cores: int,
+               caches: os_calls.CacheSizes) -> Target:
     """Return the target of renderer ``name`` on a processor with these features."""
     arm, width = architecture == "arm64", llvm.vector_bytes(features)
-    fma_units = tuple(units.fma(d, width) for d in (dtypes.float32, dtypes.float64))
-    tables = (units.available(rows, architecture, features) for rows in (units.AMX, units.DOT))
+    fma_units = tuple(x86.fma(d, width) for d in (dtypes.float32, dtypes.float64))
+    tables = (matrix_unit.available(rows, architecture, features) for rows in (x86.AMX, x86.DOT))
     matrix_units = next(filter(None, tables), ()) if name == "llvm" else ()  # next to tiles, vector units are slow
     fma = name == "llvm" and ("fma" in features or arm)
     scales = name == "llvm" and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features

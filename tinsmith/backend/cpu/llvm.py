@@ -1,8 +1,13 @@
-"""LLVM IR to machine code in this process: processor features, compiler with disk cache, loader.
+"""Conversions of 16-bit floats, which LLVM calls by these names where the processor has no instruction for them.
+
+C libraries provide some of them, none provides all. Renderers emit vector sequences instead where speed matters.
+
+A map from each line of a kernel's assembly to its line of LLVM IR, by debug information.
+
+LLVM IR to machine code in this process: processor features, compiler with disk cache, loader.
 
 llvmlite is imported lazily. The generator emits vectors, unrolling and register tiles itself, so that only two clean-up
-passes and code generation at level 2 pay off.
-"""
+passes and code generation at level 2 pay off."""
 from __future__ import annotations
 
 import contextlib
@@ -13,23 +18,183 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from tinsmith.backend.cpu import halves, osys
-from tinsmith.core.cache import cache_get, cache_key, cache_put
+from tinsmith.backend.cpu import os_calls
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.core.settings import settings
 
+SYMBOLS: Final = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
+
+TEXT: Final = """
+; Round to nearest, ties to even: adding 0x7fff plus the lowest bit that stays carries exactly when it should.
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %high = lshr i32 %bits, 16
+  %odd = and i32 %high, 1
+  %bias = add i32 %odd, 32767
+  %rounded = add i32 %bits, %bias
+  %quiet = or i32 %bits, 4194304
+  %nan = fcmp uno float %x, %x
+  %chosen = select i1 %nan, i32 %quiet, i32 %rounded
+  %top = lshr i32 %chosen, 16
+  %short = trunc i32 %top to i16
+  %result = bitcast i16 %short to bfloat
+  ret bfloat %result
+}
+
+define half @__truncsfhf2(float %x) {
+  %bits = bitcast float %x to i32
+  %sign_high = lshr i32 %bits, 16
+  %sign = and i32 %sign_high, 32768
+  %size = and i32 %bits, 2147483647
+  ; Below 2^-14: the unit of 0.5 is that of half's denormals, so one float addition rounds to it.
+  %float_size = bitcast i32 %size to float
+  %shifted = fadd float %float_size, 5.0e-01
+  %shifted_bits = bitcast float %shifted to i32
+  %denormal = sub i32 %shifted_bits, 1056964608
+  %high = lshr i32 %size, 13
+  %odd = and i32 %high, 1
+  %bias = add i32 %odd, 4095
+  %rounded = add i32 %size, %bias
+  %rebased = sub i32 %rounded, 939524096
+  %normal = lshr i32 %rebased, 13
+  %payload = and i32 %high, 1023
+  %quiet = or i32 %payload, 32256
+  %small = icmp ult i32 %size, 947912704
+  %huge = icmp uge i32 %size, 1199566848
+  %nan = icmp ugt i32 %size, 2139095040
+  %a = select i1 %small, i32 %denormal, i32 %normal
+  %b = select i1 %huge, i32 31744, i32 %a
+  %c = select i1 %nan, i32 %quiet, i32 %b
+  %signed = or i32 %c, %sign
+  %short = trunc i32 %signed to i16
+  %result = bitcast i16 %short to half
+  ret half %result
+}
+
+; A multiplication by 2^112 moves the exponent's zero and makes denormals normal.
+define float @__extendhfsf2(half %x) {
+  %short = bitcast half %x to i16
+  %bits = zext i16 %short to i32
+  %sign_low = and i32 %bits, 32768
+  %sign = shl i32 %sign_low, 16
+  %size = and i32 %bits, 32767
+  %moved = shl i32 %size, 13
+  %float_moved = bitcast i32 %moved to float
+  %scaled = fmul float %float_moved, 0x46F0000000000000
+  %finite = bitcast float %scaled to i32
+  %special = or i32 %moved, 2139095040
+  %is_special = icmp uge i32 %size, 31744
+  %chosen = select i1 %is_special, i32 %special, i32 %finite
+  %signed = or i32 %chosen, %sign
+  %result = bitcast i32 %signed to float
+  ret float %result
+}
+
+; Rounding a double to odd first makes the second rounding exact: an inexact result never looks like a tie.
+define internal float @to_odd(double %x) {
+  %near = fptrunc double %x to float
+  %bits = bitcast float %near to i32
+  %back = fpext float %near to double
+  %inexact = fcmp une double %back, %x
+  %back_size = call double @llvm.fabs.f64(double %back)
+  %x_size = call double @llvm.fabs.f64(double %x)
+  %above = fcmp ogt double %back_size, %x_size
+  %step = zext i1 %above to i32
+  %cut = sub i32 %bits, %step
+  %sticky = zext i1 %inexact to i32
+  %odd = or i32 %cut, %sticky
+  %result = bitcast i32 %odd to float
+  ret float %result
+}
+declare double @llvm.fabs.f64(double)
+
+define bfloat @__truncdfbf2(double %x) {
+  %odd = call float @to_odd(double %x)
+  %result = call bfloat @__truncsfbf2(float %odd)
+  ret bfloat %result
+}
+
+define half @__truncdfhf2(double %x) {
+  %odd = call float @to_odd(double %x)
+  %result = call half @__truncsfhf2(float %odd)
+  ret half %result
+}
+"""
+
+_FIRST: Final = 1_000_000  # first number of our metadata, beyond those of any kernel
+
+_FLAGS, _VERSION, _UNIT, _FILE, _FUNCTION, _TYPE, _NONE = (f"!{_FIRST + n}" for n in range(7))
+
+_METADATA: Final = f"""
+!llvm.module.flags = !{{{_FLAGS}}}
+!llvm.dbg.cu = !{{{_UNIT}}}
+{_FLAGS} = !{{i32 2, !"Debug Info Version", i32 3}}
+{_UNIT} = distinct !DICompileUnit(language: DW_LANG_C99, file: {_FILE}, isOptimized: true, emissionKind: LineTablesOnly)
+{_FILE} = !DIFile(filename: "kernel", directory: "")
+{_FUNCTION} = distinct !DISubprogram(name: "kernel", scope: {_FILE}, file: {_FILE}, line: 1, type: {_TYPE}, \
+spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {_UNIT})
+{_TYPE} = !DISubroutineType(types: {_NONE})
+{_NONE} = !{{}}
+"""
+
+_LOCATION: Final = re.compile(r"\s+\.loc\s+\d+\s+(\d+)")
+
+_INSTRUCTION: Final = re.compile(r"\s+[a-z]")
+
+
+
+def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
+    """Return, for each line of ``assembly(source)``, the index of its line of ``source``; -1 where unknown.
+
+    The assembly is that of the text without debug locations; if the compiler generates other instructions with them,
+    all entries are -1.
+    """
+    plain, found, line = assembly(source).split("\n"), list[tuple[str, int]](), -1
+    for text in assembly(_with_places(source)).split("\n"):
+        place = _LOCATION.match(text)
+        if place:
+            line = int(place[1]) - 1
+        elif _INSTRUCTION.match(text):
+            found.append((text, line))
+    if [text for text, _ in found] != [text for text in plain if _INSTRUCTION.match(text)]:
+        return [-1] * len(plain)
+    places = iter(line for _, line in found)
+    return [next(places) if _INSTRUCTION.match(text) else -1 for text in plain]
+
+
+
+def _with_places(source: str) -> str:
+    """Return the text with a debug location for each instruction."""
+    lines, locations = list[str](), list[str]()
+    for n, text in enumerate(source.split("\n"), 1):
+        if text.startswith("define "):
+            text = f"{text.removesuffix('{')}!dbg {_FUNCTION} {{"
+        elif text.startswith("  "):
+            number = _FIRST + 10 + n
+            locations.append(f"!{number} = !DILocation(line: {n}, column: 1, scope: {_FUNCTION})")
+            text = f"{text}, !dbg !{number}"
+        lines.append(text)
+    return "\n".join(lines) + _METADATA + "\n".join(locations) + "\n"
+
 PASSES: Final = "instcombine,simplifycfg"
+
 CODEGEN_LEVEL: Final = 2
 
 _lock = threading.RLock()
+
 _own = threading.local()  # .machines: this thread's target machines by restriction
+
 _contexts: list[Any] = []  # all contexts ever created
+
 _idle_contexts: list[Any] = []
+
 _library_numbers = itertools.count()
+
 
 
 def _renew_lock() -> None:
@@ -37,9 +202,9 @@ def _renew_lock() -> None:
     global _lock
     _lock = threading.RLock()
 
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
+
 
 
 @functools.cache
@@ -52,18 +217,18 @@ def _llvm() -> Any:
     llvm.initialize_native_asmparser()
     return llvm
 
-
 # Processor features
-
 _BASELINE: Final = {
     "x86_64": frozenset({"64bit", "cx8", "cmov", "fxsr", "mmx", "sse", "sse2"}),
     "arm64": frozenset({"fp-armv8", "neon"}),
 }
+
 _TOO_NEW: Final = {
     "": (),
     "avx512": ("amx", "avx10"),
     "avx2": ("amx", "avx10", "avx512", "evex512", "avxvnni", "avxifma", "avxneconvert"),
 }
+
 
 
 def host_features() -> frozenset[str]:
@@ -77,23 +242,26 @@ def host_features() -> frozenset[str]:
     return _features(settings.CPU_FEATURES)
 
 
+
 @functools.cache
 def _host_map() -> dict[str, bool]:
     return dict(_llvm().get_host_cpu_features())
+
 
 
 @functools.cache
 def _features(restriction: str) -> frozenset[str]:
     found = frozenset(name for name, present in _host_map().items() if present)
     if restriction == "generic":
-        return found & _BASELINE.get(osys.architecture(), frozenset())
+        return found & _BASELINE.get(os_calls.architecture(), frozenset())
     if restriction not in _TOO_NEW:
         known = ", ".join(sorted({*_TOO_NEW, "generic"} - {""}))
         raise ArgumentError("settings", f"unknown CPU_FEATURES={restriction!r}", f"one of {known}, or nothing for all")
     found = frozenset(name for name in found if not name.startswith(_TOO_NEW[restriction]))
-    if "amx-tile" in found and not osys.request_amx():
+    if "amx-tile" in found and not os_calls.request_amx():
         found = frozenset(name for name in found if not name.startswith("amx"))
     return found
+
 
 
 def vector_bytes(features: frozenset[str] | None = None) -> int:
@@ -101,6 +269,7 @@ def vector_bytes(features: frozenset[str] | None = None) -> int:
     16."""
     features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
+
 
 
 class _Target(NamedTuple):
@@ -111,18 +280,20 @@ class _Target(NamedTuple):
     features: str
 
 
+
 @functools.cache
 def _target(restriction: str) -> _Target:
     llvm, features = _llvm(), _features(restriction)
     # Every feature is spelled out, present or not, so that the cpu name can bring in none that the host lacks.
     text = ",".join(("+" if name in features else "-") + name for name in sorted(_host_map()))
-    if osys.architecture() != "x86_64":
+    if os_calls.architecture() != "x86_64":
         cpu = "generic"
     elif "amx-tile" in features:
         cpu = "sapphirerapids"
     else:
         cpu = "x86-64-v4" if "avx512vl" in features else "x86-64-v3" if "avx2" in features else "x86-64"
     return _Target(llvm.get_process_triple(), cpu, text)
+
 
 
 def _machine(restriction: str) -> Any:
@@ -134,11 +305,11 @@ def _machine(restriction: str) -> Any:
             cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default")
     return machines[restriction]
 
-
 # Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
-
 _INTRINSIC: Final = re.compile(r'@"?llvm\.(x86|aarch64|arm|nvvm|amdgcn|r600|ppc|riscv|s390|wasm|spv)\.([\w.]+)')
+
 _OWN_INTRINSICS: Final = {"x86": "x86_64", "aarch64": "arm64"}
+
 # The first prefix that fits decides; "" in the last column means that every processor of the family has it.
 _NEEDS: Final = (
     ("x86.tdpbf16ps", "amx-bf16"), ("x86.tdpfp16ps", "amx-fp16"), ("x86.tdpb", "amx-int8"),
@@ -154,11 +325,12 @@ _NEEDS: Final = (
 )  # fmt: skip
 
 
+
 def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
     for found in _INTRINSIC.finditer(ir_text):
         family, name = found[1], f"{found[1]}.{found[2]}"
         needs = next((need for prefix, need in _NEEDS if name.startswith(prefix)), None)
-        if needs is None or _OWN_INTRINSICS.get(family) != osys.architecture():
+        if needs is None or _OWN_INTRINSICS.get(family) != os_calls.architecture():
             reason = "is not known to run on this processor"
         else:
             wanted = set(needs.split())
@@ -171,11 +343,13 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
         raise CompileError("llvm", f"@llvm.{name} {reason}\n{_numbered(ir_text, line)}")
 
 
+
 def _numbered(ir_text: str, line: int, around: int = 4) -> str:
     """Return the lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
     lines = ir_text.splitlines()
     first, last = max(line - around, 1), min(line + around, len(lines))
     return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
+
 
 
 def _located(message: str, ir_text: str) -> str:
@@ -190,7 +364,8 @@ def _located(message: str, ir_text: str) -> str:
     return f"{message.strip()}\n{_numbered(ir_text, line)}"
 
 
-class Compiler:
+
+class ObjectCompiler:
     """Compiles LLVM IR text to object files for this machine, through the disk cache."""
 
     def key(self) -> str:
@@ -229,6 +404,7 @@ class Compiler:
         return text
 
 
+
 @contextlib.contextmanager
 def _context() -> Iterator[Any]:
     """Yield an LLVM context for exclusive use.
@@ -245,6 +421,7 @@ def _context() -> Iterator[Any]:
     _idle_contexts.append(context)
 
 
+
 @contextlib.contextmanager
 def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     """Yield ``ir_text`` parsed, verified and optimized for ``machine``; the module is freed afterwards."""
@@ -252,6 +429,7 @@ def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     with _context() as context, _parsed(ir_text, context) as module:
         _clean_up(module, machine)
         yield module
+
 
 
 def _parsed(ir_text: str, context: Any) -> Any:
@@ -263,6 +441,7 @@ def _parsed(ir_text: str, context: Any) -> Any:
     return module
 
 
+
 def _clean_up(module: Any, machine: Any) -> None:
     llvm = _llvm()
     module.triple = machine.triple
@@ -271,6 +450,7 @@ def _clean_up(module: Any, machine: Any) -> None:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
+
 
 
 @functools.cache
@@ -286,6 +466,7 @@ def _emit() -> Any:
     return emit
 
 
+
 def _object_file(machine: Any, module: Any) -> bytes:
     """Return the result of ``machine.emit_object(module)``, without blocking other threads' code generation."""
     ffi = _llvm().ffi
@@ -297,6 +478,7 @@ def _object_file(machine: Any, module: Any) -> bytes:
         return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
 
 
 class Loaded:
@@ -312,19 +494,22 @@ class Loaded:
         self.addresses: list[int] = [tracker[symbol] for symbol in symbols]
 
 
+
 @functools.cache
 def _jit() -> Any:
     # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
     return _llvm().create_lljit_compiler(_machine(""), use_jit_link=sys.platform != "win32")
 
 
+
 @functools.cache
 def _halves() -> tuple[str, Loaded]:
     """Return the library of half conversions: its name and the handle that keeps it loaded."""
     with _lock:
-        compiled = Compiler().compile(halves.TEXT)
+        compiled = ObjectCompiler().compile(TEXT)
         builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
-        return "tinsmith-halves", _link(builder, "tinsmith-halves", list(halves.SYMBOLS))
+        return "tinsmith-halves", _link(builder, "tinsmith-halves", list(SYMBOLS))
+
 
 
 def load(objects: list[bytes], symbols: list[str]) -> Loaded:
@@ -341,6 +526,7 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     with _lock:  # created once, by the first thread
         builder.add_jit_library(_halves()[0])
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
+
 
 
 def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:

@@ -1,7 +1,8 @@
 """The worker pool: runs tables of kernels over all cores, with one native call per table.
 
 Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
-pool is native code (``runtime.py``): workers spin, then sleep, and synchronize by barriers that take a fraction of a
+pool is native code (``pool_program.py``): workers spin, then sleep, and synchronize by barriers that take a fraction
+of a
 microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
 There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
@@ -22,8 +23,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from tinsmith.backend.cpu import osys, runtime
-from tinsmith.backend.cpu.llvm import Compiler, Loaded, load
+from tinsmith.backend.cpu import os_calls, pool_program
+from tinsmith.backend.cpu.llvm import Loaded, ObjectCompiler, load
 from tinsmith.core.settings import settings
 
 _SLICE_NS: Final = 100_000_000  # 100 ms: maximum delay of Ctrl-C by a table, in addition to the running kernel
@@ -40,7 +41,7 @@ class Table:
 
     def __init__(self, entries: Sequence[tuple[int, int, bool]]) -> None:
         self._words = (ctypes.c_int64 * (3 * len(entries)))(
-            *(word for function, args, serial in entries for word in (function, args, runtime.SERIAL * serial))
+            *(word for function, args, serial in entries for word in (function, args, pool_program.SERIAL * serial))
         )
         self.address = ctypes.addressof(self._words)
         self.count = len(entries)
@@ -115,7 +116,7 @@ class NativePool:
         self.threads = threads
         self._lock = threading.Lock()
         self._control = 0
-        self._claim: osys.CoreClaim | None = None
+        self._claim: os_calls.CoreClaim | None = None
         self._workers: list[ctypes.c_void_p] = []
         self.spare = False
         self._native = _native_code()
@@ -185,7 +186,7 @@ class NativePool:
 
     def _finish(self, table_address: int, count: int, done: int) -> None:
         while done < count:
-            rest = table_address + runtime.COMMAND_BYTES * done
+            rest = table_address + pool_program.COMMAND_BYTES * done
             done += self._native.submit(self._control, rest, count - done)
 
     def _run_stoppable(self, table_address: int, count: int) -> None:
@@ -207,9 +208,9 @@ class NativePool:
     def _stop(self, run: _StoppableRun) -> None:
         """Interrupt the kernels of all threads. The workers end; the next run starts new ones."""
         run.stopping = True
-        ctypes.c_int32.from_address(self._control + runtime.QUIT).value = 1
-        send = osys.libc().pthread_sigqueue
-        with osys.handled(_STOP, self._native.stopped):
+        ctypes.c_int32.from_address(self._control + pool_program.QUIT).value = 1
+        send = os_calls.libc().pthread_sigqueue
+        with os_calls.handled(_STOP, self._native.stopped):
             for handle, record in zip(self._workers, self._records()):
                 send(handle, _STOP, ctypes.c_void_p(record))
             while not run.finished.is_set():  # it may be entering the next part of the table
@@ -220,17 +221,17 @@ class NativePool:
     def _records(self) -> list[int]:
         """Return the addresses of the workers' records, then of the record of a temporary leading thread
         (``_StoppableRun``)."""
-        return [self._control + runtime.CONTROL_BYTES + runtime.WORKER_BYTES * n for n in range(self.threads)]
+        return [self._control + pool_program.CONTROL_BYTES + pool_program.WORKER_BYTES * n for n in range(self.threads)]
 
     def _start(self) -> None:
-        size = runtime.CONTROL_BYTES + runtime.WORKER_BYTES * self.threads
-        control, self._release = osys.alloc(size)
+        size = pool_program.CONTROL_BYTES + pool_program.WORKER_BYTES * self.threads
+        control, self._release = os_calls.alloc(size)
         ctypes.memset(control, 0, size)
         rounds_per_us, ticks_per_ns = self._speed(control)
         crowded = self._is_crowded()
         spin = _CROWDED_SPIN if crowded else int(settings.SPIN_US * rounds_per_us)
-        ctypes.c_int64.from_address(control + runtime.SLICE).value = int(_SLICE_NS * ticks_per_ns)
-        ctypes.c_int32.from_address(control + runtime.SPIN).value = min(max(spin, 1), (1 << 31) - 1)
+        ctypes.c_int64.from_address(control + pool_program.SLICE).value = int(_SLICE_NS * ticks_per_ns)
+        ctypes.c_int32.from_address(control + pool_program.SPIN).value = min(max(spin, 1), (1 << 31) - 1)
         self._control = control
         self._start_workers(control, pinned=not crowded)
 
@@ -249,12 +250,12 @@ class NativePool:
         """
         if self.threads == 1:
             return False
-        cpus = osys.usable_cpus()
-        self._claim = osys.CoreClaim(cpus)
+        cpus = os_calls.usable_cpus()
+        self._claim = os_calls.CoreClaim(cpus)
         return not self._claim.alone or self.threads > len(cpus) or _crowded_by_environment(cpus)
 
     def _start_workers(self, control: int, pinned: bool) -> None:
-        start, worker = osys.libc().pthread_create, ctypes.c_void_p(self._native.worker)
+        start, worker = os_calls.libc().pthread_create, ctypes.c_void_p(self._native.worker)
         records = self._records()[:-1]
         # Signals are for Python's threads, except those that a faulting kernel raises in its own thread.
         faults = {_STOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
@@ -271,19 +272,19 @@ class NativePool:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             # If the system allows fewer threads, the pool consists of those that started.
             self.threads = len(self._workers) + 1
-            ctypes.c_int64.from_address(control + runtime.THREADS).value = self.threads
+            ctypes.c_int64.from_address(control + pool_program.THREADS).value = self.threads
         if pinned:
             self._pin(records[: len(self._workers)])
 
     def _pin(self, records: list[int]) -> None:
         """Pin each worker to its own CPU; the caller keeps its current one."""
-        caller = osys.current_cpu()
-        cpus = [cpu for cpu in osys.usable_cpus() if cpu != caller]
+        caller = os_calls.current_cpu()
+        cpus = [cpu for cpu in os_calls.usable_cpus() if cpu != caller]
         for record, cpu in zip(records, cpus):
-            tid = ctypes.c_int64.from_address(record + runtime.WORKER_TID)
+            tid = ctypes.c_int64.from_address(record + pool_program.WORKER_TID)
             while not tid.value:
                 time.sleep(0)
-            osys.pin_thread(tid.value, cpu)
+            os_calls.pin_thread(tid.value, cpu)
 
     def close(self) -> None:
         """End the workers, unless a table keeps them busy for more than a second; the next run starts new ones."""
@@ -299,7 +300,7 @@ class NativePool:
     def _end(self) -> None:
         """Join the workers and release their shared memory."""
         for handle in self._workers:
-            osys.libc().pthread_join(handle, None)
+            os_calls.libc().pthread_join(handle, None)
         self._release()
         self._forget()
 
@@ -329,7 +330,7 @@ class _StoppableRun(threading.Thread):
         native, control, table_address, count = self._arguments
         done = 0
         while done < count and not self.stopping:
-            rest = table_address + runtime.COMMAND_BYTES * done
+            rest = table_address + pool_program.COMMAND_BYTES * done
             done += max(native.submit_stoppable(control, rest, count - done, self.record), 0)
         self.finished.set()
         self.leave.wait()
@@ -337,7 +338,7 @@ class _StoppableRun(threading.Thread):
 
 def _can_stop() -> bool:
     """Return True if the C library can send a thread a signal with a value."""
-    return bool(_STOP) and hasattr(osys.libc(), "pthread_sigqueue")
+    return bool(_STOP) and hasattr(os_calls.libc(), "pthread_sigqueue")
 
 
 class _Native(NamedTuple):
@@ -356,10 +357,10 @@ class _Native(NamedTuple):
 
 @functools.cache
 def _native_code() -> _Native:
-    futex, gettid = osys.futex_number(), osys.gettid_number()
+    futex, gettid = os_calls.futex_number(), os_calls.gettid_number()
     assert futex is not None and gettid is not None, "a native pool needs Linux's futex"
-    text = runtime.runtime_text(osys.architecture(), futex, gettid)
-    code = load([Compiler().compile(text)], list(_Native._fields[1:]))
+    text = pool_program.runtime_text(os_calls.architecture(), futex, gettid)
+    code = load([ObjectCompiler().compile(text)], list(_Native._fields[1:]))
     worker, stopped, submit, submit_stoppable, dismiss, calibrate, replay, replay_alone = code.addresses
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     return _Native(
@@ -403,7 +404,7 @@ class PythonPool:
         self.run(commands.table.address, commands.table.count)
 
     def _run_one(self, function: int, args: int, flags: int) -> None:
-        if flags & runtime.SERIAL or self.threads == 1:
+        if flags & pool_program.SERIAL or self.threads == 1:
             _KERNEL(function)(args, 0, 1)
             return
         for inbox in self._inboxes:
@@ -441,7 +442,7 @@ class PythonPool:
 
 def has_native_pool() -> bool:
     """Return True if this system supports the native pool."""
-    return osys.futex_number() is not None and osys.architecture() in runtime.ARCHITECTURES
+    return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
 
 
 _pool: NativePool | PythonPool | None = None
@@ -456,7 +457,7 @@ def get_pool() -> NativePool | PythonPool:
         return _pool
     with _creating:
         if _pool is None:
-            _pool = (NativePool if has_native_pool() else PythonPool)(osys.usable_cores())
+            _pool = (NativePool if has_native_pool() else PythonPool)(os_calls.usable_cores())
             # Workers must have ended before the interpreter unloads the code that they sleep in.
             atexit.register(_pool.close)
         return _pool

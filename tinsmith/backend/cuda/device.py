@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from tinsmith.backend.cuda.driver import GPU, CUDAError, gpu_count, reach
-from tinsmith.backend.cuda.maps import TensorMap
+from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, gpu_count, reach
 from tinsmith.backend.cuda.memory import CUDAAllocator
 from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.tensor_maps import TensorMap
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.errors import DeviceError
 from tinsmith.core.settings import settings
+from tinsmith.target.target import Target
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -30,7 +30,7 @@ WIDE: Final = 1 << 20  # from this many bytes moved per launch on, adjacent inde
 class CUDAProgram(Program):
     """A kernel loaded on a GPU, with a reusable argument block for its launches."""
 
-    def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
+    def __init__(self, gpu: CudaGPU, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
         self.gpu = gpu
         gpu.check()
@@ -106,7 +106,7 @@ class CUDAProgram(Program):
 class CUDACopy(Program):
     """A copy of ``nbytes`` bytes from its second buffer to its first, within a GPU or between GPUs."""
 
-    def __init__(self, gpu: GPU, source: GPU, nbytes: int) -> None:
+    def __init__(self, gpu: CudaGPU, source: CudaGPU, nbytes: int) -> None:
         super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, False, [], []), b"")
         self.gpu, self.source, self.nbytes = gpu, source, nbytes
 
@@ -131,7 +131,7 @@ class _Replay:
         early: use programmatic dependent launch: a kernel may start early and itself waits for its predecessor.
     """
 
-    def __init__(self, gpu: GPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
+    def __init__(self, gpu: CudaGPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
                  levels: Sequence[int], early: bool = False) -> None:
         self.gpu, self.programs, self.rows, self.levels = gpu, programs, list(rows), list(levels)
         driver = gpu.driver
@@ -185,7 +185,7 @@ class CUDAGraph(Graph):
         updated: total number of node updates.
     """
 
-    def __init__(self, device: Compiled, gpu: GPU, launches: Sequence[Launched]) -> None:
+    def __init__(self, device: Compiled, gpu: CudaGPU, launches: Sequence[Launched]) -> None:
         super().__init__(device, launches)
         self.gpu, self.runs, self.updated = gpu, 0, 0
         self.programs = [e.program for e in launches if isinstance(e.program, CUDAProgram) and e.program.gpu is gpu]
@@ -288,7 +288,7 @@ def _meet(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) ->
 class CUDADevice(Compiled):
     """A GPU with one stream, in which copies and kernels run in order."""
 
-    def __init__(self, name: str, gpu: GPU) -> None:
+    def __init__(self, name: str, gpu: CudaGPU) -> None:
         self.gpu = gpu
         self._clock: tuple[Any, Any] | None = None
         super().__init__(name, CUDAAllocator(gpu), NVRTCCompiler(gpu.arch, gpu=gpu.model),
@@ -349,12 +349,12 @@ class CUDADevice(Compiled):
         self.gpu.synchronize()
 
 
-def gpu_target(gpu: GPU) -> Target:
+def gpu_target(gpu: CudaGPU) -> Target:
     """Return the target (features of generated code) of a GPU."""
     return cuda_target(gpu.arch, gpu.attribute("MULTIPROCESSOR_COUNT"))
 
 
-_opened: Final[dict[int, GPU]] = {}
+_opened: Final[dict[int, CudaGPU]] = {}
 
 
 def DEVICE(name: str) -> Compiled:
@@ -368,7 +368,7 @@ def DEVICE(name: str) -> Compiled:
     number = int(parts[0]) if parts and parts[0].isdigit() else 0
     if number >= count or any(not p.isdigit() for p in parts):
         raise DeviceError("Device", f"there is no {name}", f"CUDA:0 to CUDA:{count - 1}")
-    gpu = GPU(name, number)
+    gpu = CudaGPU(name, number)
     reach(_opened.values(), gpu)
     _opened[number] = gpu
     return CUDADevice(name, gpu)

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from tinsmith.backend.program import LaunchError
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
-from tinsmith.core.weak import LiveSet
+from tinsmith.core.object_lifetime import LiveSet
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"
 LESS: Final = "free tensors, use a smaller batch or a narrower dtype"
@@ -73,10 +73,10 @@ def gpu_count() -> int:
 
 
 _current = threading.local()  # .gpu: the GPU whose context is current in this thread
-_all: Final = LiveSet["GPU"]()
+_all: Final = LiveSet["CudaGPU"]()
 
 
-class GPU:
+class CudaGPU:
     """A GPU with its primary context, which is shared with other libraries of the process, and its own stream.
 
     Attributes:
@@ -261,7 +261,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def reach(gpus: Iterable[GPU], other: GPU) -> None:
+def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
     """Enable peer access between ``gpus`` and ``other``, if the hardware supports it."""
     for a, b in ((x, y) for gpu in gpus for x, y in ((gpu, other), (other, gpu)) if gpu is not other):
         a.use()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tinsmith.backend.cpu import osys
-from tinsmith.backend.cuda.driver import GPU, LESS
+from tinsmith.backend.cpu import os_calls
+from tinsmith.backend.cuda.driver import LESS, CudaGPU
 from tinsmith.backend.device import Allocator
-from tinsmith.backend.freelists import Block, FreeLists
+from tinsmith.backend.free_lists import FreeLists, MemoryBlock
 from tinsmith.core.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class _GPUMemory(FreeLists):
 
     what = "of the GPU's memory"
 
-    def __init__(self, gpu: GPU, cache_limit: int) -> None:
+    def __init__(self, gpu: CudaGPU, cache_limit: int) -> None:
         super().__init__(cache_limit)
         self.gpu = gpu
 
@@ -41,19 +41,19 @@ class _GPUMemory(FreeLists):
             self.gpu.use()
             self.gpu.call(function, address)
 
-    def _fresh(self, nbytes: int, capacity: int) -> Block:
+    def _fresh(self, nbytes: int, capacity: int) -> MemoryBlock:
         self.gpu.check()
         self.gpu.use()
         for size in (capacity, nbytes):
             with contextlib.suppress(OutOfMemoryError):
-                return Block(nbytes, size, *self.made(size))
+                return MemoryBlock(nbytes, size, *self.made(size))
             self._shrink(0)
         free, total = self.gpu.memory()
         raise OutOfMemoryError(self.gpu.name, f"{nbytes} bytes {self.what} requested, {self.in_use} bytes in use here, "
                                f"{free} of {total} bytes of the GPU free", LESS)
 
 
-class PinnedBlock(Block):
+class PinnedBlock(MemoryBlock):
     """Pinned host memory, which the GPU can address; ``pool`` is its allocator."""
 
     __slots__ = ("pool",)
@@ -69,15 +69,15 @@ class _PinnedMemory(_GPUMemory):
 
     what = "of pinned host memory"
 
-    def __init__(self, gpu: GPU, uncached: bool = False) -> None:
-        super().__init__(gpu, osys.total_memory() // 16)
+    def __init__(self, gpu: CudaGPU, uncached: bool = False) -> None:
+        super().__init__(gpu, os_calls.total_memory() // 16)
         self.flags = 0x1 | 0x2 | (0x4 if uncached else 0)  # portable, mapped, write-combined
 
     def made(self, nbytes: int) -> tuple[int, Callable[[], None]]:
         address = int(self.gpu.call(self.gpu.driver.cuMemHostAlloc, max(nbytes, 1), self.flags))
         return address, lambda: self.release(self.gpu.driver.cuMemFreeHost, address)
 
-    def _fresh(self, nbytes: int, capacity: int) -> Block:
+    def _fresh(self, nbytes: int, capacity: int) -> MemoryBlock:
         found = super()._fresh(nbytes, capacity)
         block = PinnedBlock(nbytes, found.capacity, found.address, found._release)
         block.pool = self
@@ -92,7 +92,7 @@ class CUDAAllocator(Allocator):
     """The memory of one GPU. ``copyin`` returns once the source has been read; copies run in the stream, like
     kernels."""
 
-    def __init__(self, gpu: GPU) -> None:
+    def __init__(self, gpu: CudaGPU) -> None:
         self.gpu = gpu
         self.memory = _GPUMemory(gpu, gpu.memory()[1] // 4)
         gpu.spare = self.memory.trim
@@ -100,15 +100,15 @@ class CUDAAllocator(Allocator):
         self._ring: list[tuple[int, np.ndarray[Any, Any], Any]] = []  # (address, bytes, event of its last use)
         self._next = 0
 
-    def alloc(self, nbytes: int) -> Block:
+    def alloc(self, nbytes: int) -> MemoryBlock:
         return self.memory.alloc(nbytes)
 
-    def alloc_as(self, nbytes: int, options: BufferSpec) -> Block:
+    def alloc_as(self, nbytes: int, options: BufferSpec) -> MemoryBlock:
         if not options.cpu_access:
             return self.alloc(nbytes)
         return (self.uncached if options.uncached else self.pinned).alloc(nbytes)
 
-    def free(self, opaque: Block) -> None:
+    def free(self, opaque: MemoryBlock) -> None:
         (opaque.pool if isinstance(opaque, PinnedBlock) else self.memory).free(opaque)
 
     # *** copies ***
@@ -123,7 +123,7 @@ class CUDAAllocator(Allocator):
             self._next = (self._next + 1) % PIECES
             yield begin, min(PIECE, nbytes - begin), self._ring[self._next]
 
-    def copyin(self, opaque: Block, offset: int, source: memoryview) -> None:
+    def copyin(self, opaque: MemoryBlock, offset: int, source: memoryview) -> None:
         if not source.nbytes:
             return
         gpu, data = self.gpu, np.frombuffer(source, np.uint8)
@@ -140,7 +140,7 @@ class CUDAAllocator(Allocator):
                 gpu.call(gpu.driver.cuMemcpyHtoDAsync, opaque.address + offset + begin, address, count, gpu.stream)
                 gpu.record(free)
 
-    def copyout(self, target: memoryview, opaque: Block, offset: int) -> None:
+    def copyout(self, target: memoryview, opaque: MemoryBlock, offset: int) -> None:
         gpu, data = self.gpu, np.frombuffer(target, np.uint8)
         if isinstance(opaque, PinnedBlock):
             gpu.synchronize()
@@ -164,7 +164,7 @@ class CUDAAllocator(Allocator):
         self.gpu.call(self.gpu.driver.cuEventSynchronize, done)
         data[begin : begin + count] = piece[:count]
 
-    def host_view(self, opaque: Block, offset: int, nbytes: int) -> memoryview | None:
+    def host_view(self, opaque: MemoryBlock, offset: int, nbytes: int) -> memoryview | None:
         """Return the bytes of pinned memory after waiting for the GPU; None for GPU memory."""
         if not isinstance(opaque, PinnedBlock):
             return None

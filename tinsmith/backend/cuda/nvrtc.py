@@ -5,12 +5,12 @@ import functools
 import re
 from typing import Any, Final
 
-from tinsmith.backend.cpu import osys
+from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.cuda.driver import INSTALL, bindings
 from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cuda import generation
-from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.errors import CompileError, DeviceError
 
 REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
@@ -63,7 +63,7 @@ class NVRTCCompiler(Compiler):
         self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128", "--ptxas-options=-v"]
 
     def threads(self) -> int:
-        return max(osys.usable_cores() - 1, 1)
+        return max(os_calls.usable_cores() - 1, 1)
 
     def key(self) -> str:
         return cache_key("cuda", self.version, *self.options)

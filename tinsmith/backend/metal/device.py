@@ -13,8 +13,8 @@ from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.metal import MetalRenderer
-from tinsmith.core.cache import cache_key
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_key
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 
 RENDERER = MetalRenderer
@@ -38,7 +38,7 @@ def load_metal() -> Any:
                           "pip install 'tinsmith[metal]'") from None
 
 
-class Queue:
+class MetalQueue:
     """A GPU with one command queue, which runs command buffers in order."""
 
     def __init__(self, gpu: Any) -> None:
@@ -62,7 +62,7 @@ class Queue:
 class MetalAllocator(Allocator):
     """Allocator of memory shared by processor and GPU; a handle is an ``MTLBuffer``."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MetalQueue) -> None:
         self.queue = queue
 
     def alloc(self, nbytes: int) -> Any:
@@ -93,7 +93,7 @@ class MetalAllocator(Allocator):
 class MetalCompiler(Compiler):
     """Passes the source through: Metal compiles it, with IEEE arithmetic, when a program is loaded."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: MetalQueue) -> None:
         self.path = str(queue.gpu.name())
 
     def key(self) -> str:
@@ -103,7 +103,7 @@ class MetalCompiler(Compiler):
 class MetalProgram(Program):
     """A compute pipeline."""
 
-    def __init__(self, queue: Queue, kernel: Launch, binary: bytes) -> None:
+    def __init__(self, queue: MetalQueue, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
         self.queue, metal, gpu = queue, queue.metal, queue.gpu
         count = len(kernel.buffers) + len(kernel.variables)
@@ -135,7 +135,7 @@ class MetalProgram(Program):
         encoder.dispatchThreadgroups_threadsPerThreadgroup_(self.blocks, self.threads)
 
 
-def run_calls(queue: Queue, calls: Sequence[Call]) -> Any:
+def run_calls(queue: MetalQueue, calls: Sequence[Call]) -> Any:
     """Launch kernels in order in one command buffer; return it."""
     commands = queue.commands.commandBuffer()
     encoder = commands.computeCommandEncoder()
@@ -151,7 +151,7 @@ def run_calls(queue: Queue, calls: Sequence[Call]) -> Any:
 class MetalDevice(Compiled):
     """A GPU with one queue."""
 
-    def __init__(self, name: str, queue: Queue) -> None:
+    def __init__(self, name: str, queue: MetalQueue) -> None:
         self.queue = queue
         super().__init__(name, MetalAllocator(queue), MetalCompiler(queue),
                          lambda kernel, binary: MetalProgram(queue, kernel, binary), MetalRenderer())
@@ -183,4 +183,4 @@ def DEVICE(name: str) -> Compiled:
     number = int(parts[0]) if parts and parts[0].isdigit() else 0
     if number >= len(found) or any(not p.isdigit() for p in parts):
         raise DeviceError("Device", f"there is no {name}", f"METAL:0 to METAL:{len(found) - 1}" if found else "DEV=CPU")
-    return MetalDevice(name, Queue(found[number]))
+    return MetalDevice(name, MetalQueue(found[number]))

@@ -11,14 +11,14 @@ import numpy as np
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.costs import GRID_COSTS
 from tinsmith.codegen.render.opencl import OpenCLRenderer
-from tinsmith.codegen.roles import Role
-from tinsmith.core.cache import cache_get, cache_key, cache_put
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
+from tinsmith.ir.ranges import Role
+from tinsmith.target.schedule_costs import GRID_COSTS
+from tinsmith.target.target import Target
 
 _OPTIONS = ["-cl-std=CL1.2", "-w"]
 _INSTALL = "pip install 'tinsmith[opencl]' (pyopencl and PoCL)"
@@ -51,7 +51,7 @@ def all_devices(cl: Any) -> list[Any]:
     return found
 
 
-class Queue:
+class OpenCLQueue:
     """A context with one in-order command queue on one device."""
 
     def __init__(self, cl: Any, device: Any) -> None:
@@ -61,7 +61,7 @@ class Queue:
         self.align = max(device.mem_base_addr_align // 8, 1)
 
 
-class Block:
+class OpenCLMemory:
     """Device memory, and the sub-buffers created from it."""
 
     __slots__ = ("buffer", "nbytes", "parts")
@@ -72,18 +72,18 @@ class Block:
 
 
 class OpenCLAllocator(Allocator):
-    """Allocator of buffers in one context; a handle is a ``Block``."""
+    """Allocator of buffers in one context; a handle is a ``OpenCLMemory``."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: OpenCLQueue) -> None:
         self.queue = queue
         self.in_use = 0
 
-    def alloc(self, nbytes: int) -> Block:
+    def alloc(self, nbytes: int) -> OpenCLMemory:
         cl, limit = self.queue.cl, self.queue.device.max_mem_alloc_size
         try:
             if nbytes > limit:
                 raise MemoryError(f"a block has at most {limit} bytes")
-            block = Block(cl.Buffer(self.queue.context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), nbytes)
+            block = OpenCLMemory(cl.Buffer(self.queue.context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), nbytes)
         except (cl.Error, MemoryError, OverflowError) as error:
             raise OutOfMemoryError("OPENCL", f"{nbytes} bytes requested, {self.in_use} bytes in use: {error}",
                                    "free tensors, or a smaller batch") from None
@@ -91,18 +91,18 @@ class OpenCLAllocator(Allocator):
         GlobalCounters.memory += nbytes
         return block
 
-    def free(self, opaque: Block) -> None:
+    def free(self, opaque: OpenCLMemory) -> None:
         opaque.parts.clear()
         opaque.buffer.release()
         self.in_use -= opaque.nbytes
         GlobalCounters.memory -= opaque.nbytes
 
-    def copyin(self, opaque: Block, offset: int, source: memoryview) -> None:
+    def copyin(self, opaque: OpenCLMemory, offset: int, source: memoryview) -> None:
         if source.nbytes:
             array = np.frombuffer(source, np.uint8)
             self.queue.cl.enqueue_copy(self.queue.commands, opaque.buffer, array, dst_offset=offset)
 
-    def copyout(self, target: memoryview, opaque: Block, offset: int) -> None:
+    def copyout(self, target: memoryview, opaque: OpenCLMemory, offset: int) -> None:
         if target.nbytes:
             array = np.frombuffer(target, np.uint8)
             self.queue.cl.enqueue_copy(self.queue.commands, array, opaque.buffer, src_offset=offset)
@@ -111,7 +111,7 @@ class OpenCLAllocator(Allocator):
 class OpenCLCompiler(Compiler):
     """Compiles OpenCL C to the platform's binary, cached on disk."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: OpenCLQueue) -> None:
         self.queue = queue
 
     @functools.cached_property
@@ -144,7 +144,7 @@ class OpenCLCompiler(Compiler):
 class OpenCLProgram(Program):
     """A kernel of a loaded program."""
 
-    def __init__(self, queue: Queue, kernel: Launch, binary: bytes) -> None:
+    def __init__(self, queue: OpenCLQueue, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
         self.queue = queue
         cl = queue.cl
@@ -192,7 +192,7 @@ class OpenCLProgram(Program):
 class OpenCLDevice(Compiled):
     """A device with one queue, in which copies and kernels run in order."""
 
-    def __init__(self, name: str, queue: Queue) -> None:
+    def __init__(self, name: str, queue: OpenCLQueue) -> None:
         self.queue = queue
         super().__init__(name, OpenCLAllocator(queue), OpenCLCompiler(queue),
                          lambda kernel, binary: OpenCLProgram(queue, kernel, binary),
@@ -224,4 +224,4 @@ def DEVICE(name: str) -> Compiled:
     number = int(parts[0]) if parts and parts[0].isdigit() else 0
     if number >= len(found) or any(not p.isdigit() for p in parts):
         raise DeviceError("Device", f"there is no {name}", f"OPENCL:0 to OPENCL:{len(found) - 1}")
-    return OpenCLDevice(name, Queue(cl, found[number]))
+    return OpenCLDevice(name, OpenCLQueue(cl, found[number]))

@@ -6,7 +6,7 @@
 and asynchronous units of four warps that read from them.
 
 The interpreter detects programs that are correct by chance. A data race (two threads access an element, one of them
-writes, and nothing orders them) is an error that names both statements (``watch.py``), and so is a deadlock of warps.
+writes, and nothing orders them) is an error that names both statements (``memory.py``), and so is a deadlock of warps.
 Local memory is NaN before it is written. The last warp and the last block run first (``PYTHON:G256:S0``: the first; any
 other number but 1: in a random order).
 """
@@ -20,18 +20,17 @@ import numpy as np
 
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Program
-from tinsmith.backend.python.memory import Memory
+from tinsmith.backend.python.memory import WARP, CheckedMemory
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.backend.python.warps import BACKWARD
-from tinsmith.backend.python.watch import WARP
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
-from tinsmith.ir import units
+from tinsmith.ir.ranges import Role
+from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS
+from tinsmith.target.target import Target
+from tinsmith.target.units import nvidia, x86
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
@@ -73,7 +72,7 @@ class PythonProgram(Program):
         arguments: list[Any] = []
         for number, b in zip(self.kernel.buffers, buffers):
             data = b.opaque[b.offset : b.offset + b.nbytes].view(b.dtype.numpy)
-            arguments.append(Memory(self.kernel.symbol, f"data{number}", data))
+            arguments.append(CheckedMemory(self.kernel.symbol, f"data{number}", data))
         launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads, self.seed)
 
 
@@ -99,14 +98,14 @@ def DEVICE(name: str) -> Compiled:
                               "PYTHON, PYTHON:V64, PYTHON:T2, PYTHON:G256 or PYTHON:G256:C8")
         options[option[1]] = int(option[2])
     vector_bytes, threads, block, cores, ring, seed = (options[o] for o in "VTGCBS")
-    rows = (*units.AMX, *units.DOT, *(units.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
+    rows = (*x86.AMX, *x86.DOT, *(x86.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         costs = RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, parallel=Role.GLOBAL,
                         costs=costs._replace(cuts=CUTS_FOR_CORES) if cores > 1 else costs, cores=cores,
                         matches=block >= WARP,
-                        units=(*(units.HOPPER if ring else ()), *(units.CUDA if block >= WARP else ())))
+                        units=(*(nvidia.HOPPER if ring else ()), *(nvidia.CUDA if block >= WARP else ())))
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)
     return PythonDevice(name, BytesAllocator(), Compiler(),

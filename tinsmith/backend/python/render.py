@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tinsmith.backend.python.watch import is_lane, shared_accesses, statement_text
+from tinsmith.backend.python.memory import is_lane, shared_accesses, statement_text
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.language import special_name
 from tinsmith.core.dtypes import DType, dtypes

@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tinsmith.backend.python.memory import Memory, poison
-from tinsmith.backend.python.warps import Block, Engine, Order, Warp
-from tinsmith.backend.python.watch import NOWHERE, UNNUMBERED
+from tinsmith.backend.python.memory import NOWHERE, UNNUMBERED, CheckedMemory, poison
+from tinsmith.backend.python.warps import Engine, Order, ThreadBlock, Warp
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import KernelError
-from tinsmith.ir.layout import Layout, View
+from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.ops.elementwise import cast_values
 from tinsmith.ir.ops.op import Array
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.staged_layout import BulkView, StagedLayout
 
 
 @dataclass
-class Slot:
+class RingFill:
     """A slot's number of fills, the bytes that the pending fill expects, and its pending copies.
 
     ``begun`` and ``landed`` are times of the engine: of its last copy, and of the last completed one. A slot with
@@ -37,7 +36,7 @@ class Slot:
     wanted: int = 0
     begun: int = 0
     landed: int = 0
-    copies: list[tuple[Memory, int, Array]] = field(default_factory=list)
+    copies: list[tuple[CheckedMemory, int, Array]] = field(default_factory=list)
     readers: int = 0
     seen: int = 0  # number of fills that a thread has waited for
     left: list[Array] = field(default_factory=list)  # clocks of the warps that have released the slot
@@ -48,10 +47,10 @@ class Slot:
         return sum(values.nbytes for _, _, values in self.copies)
 
 
-class Ring:
+class InterpretedRing:
     """The slots of a block, as accessed by one warp."""
 
-    def __init__(self, kernel: str, name: str, slots: list[Slot], warp: Warp) -> None:
+    def __init__(self, kernel: str, name: str, slots: list[RingFill], warp: Warp) -> None:
         self.kernel, self.name, self.slots, self.warp = kernel, name, slots, warp
 
     def arrive(self, slot: int, count: int, mask: Array | None) -> None:
@@ -74,7 +73,7 @@ class Ring:
                                   "first time", "a WAIT for each", NOWHERE)
             here.fills, here.told, here.left = here.fills + 1, np.max(here.left, 0), []
 
-    def copy(self, near: Memory, far: Memory, view: View, slot: int, place: int, *start: int,
+    def copy(self, near: CheckedMemory, far: CheckedMemory, view: BulkView, slot: int, place: int, *start: int,
              statement: int = UNNUMBERED, to: str = "") -> None:
         """Start a copy of a box of memory; ``to``: the dtype of the slot's elements, if it differs."""
         values, here = _box(far, view, start), self.slots[slot]
@@ -94,7 +93,7 @@ class Ring:
 class Filled(Order):
     """The order of a wait for the fill of a slot with a parity, which completes the fill."""
 
-    def __init__(self, ring: Ring, slot: int, parity: int) -> None:
+    def __init__(self, ring: InterpretedRing, slot: int, parity: int) -> None:
         self.slot, self.parity, self.ring, self.number = ring.slots[slot], parity, ring, slot
 
     @property
@@ -105,7 +104,7 @@ class Filled(Order):
         return (f"WAIT for the fill of parity {self.parity} of slot {self.number} of {self.ring.name}, of which "
                 f"{self.slot.come} of {self.slot.wanted} bytes have come")
 
-    def ready(self, block: Block, warp: Warp) -> bool:
+    def ready(self, block: ThreadBlock, warp: Warp) -> bool:
         here = self.slot
         if here.wanted and here.fills % 2 == self.parity and here.wanted == here.come:
             for near, place, values in here.copies:
@@ -113,7 +112,7 @@ class Filled(Order):
             here.fills, here.wanted, here.copies, here.landed = here.fills + 1, 0, [], here.begun
         return here.fills % 2 != self.parity
 
-    def leave(self, block: Block, warp: Warp) -> None:
+    def leave(self, block: ThreadBlock, warp: Warp) -> None:
         if self.slot.readers:
             self.slot.seen = self.slot.fills
             if self.slot.told is not None:
@@ -122,7 +121,7 @@ class Filled(Order):
             self.slot.engine.done(warp, self.slot.landed)
 
 
-def _box(far: Memory, view: View, start: tuple[int, ...]) -> Array:
+def _box(far: CheckedMemory, view: BulkView, start: tuple[int, ...]) -> Array:
     """Return the elements of a box, the fastest dimension last; 0 outside of the view."""
     at, inside = np.zeros((), np.int64), np.ones((), bool)
     for size, stride, box, reach, first in zip(view.sizes, view.strides, view.box, view.reach(), start):
@@ -147,9 +146,9 @@ def alike(x: Array) -> int:
 class Staged:
     """An operand tile that stays in local memory."""
 
-    memory: Memory
+    memory: CheckedMemory
     place: int
-    layout: Layout
+    layout: StagedLayout
     statement: int = UNNUMBERED
 
     def places(self, rows: int, columns: int, deep: bool) -> Array:
@@ -167,7 +166,7 @@ class Staged:
             self.memory.watch.read(engine.clock, at.reshape(1, -1), np.ones((1, at.size), bool), self.statement)
 
 
-class Steps:
+class UnitSteps:
     """The unit steps that a warp has issued."""
 
     def __init__(self, engine: Engine, warp: Warp) -> None:

@@ -8,21 +8,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.backend.python.memory import Memory, poison
-from tinsmith.backend.python.rings import Ring, Slot, Staged, Steps, alike
-from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Block, Engine, Warp, WarpBarrier, whole_warp
-from tinsmith.backend.python.watch import UNNUMBERED, WARP, Clock, Watch
+from tinsmith.backend.python.memory import UNNUMBERED, WARP, CheckedMemory, Clock, RaceDetector, poison
+from tinsmith.backend.python.rings import InterpretedRing, RingFill, Staged, UnitSteps, alike
+from tinsmith.backend.python.warps import BACKWARD, FORWARD, Barrier, Engine, ThreadBlock, Warp, WarpBarrier, whole_warp
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.layout import Layout, View
+from tinsmith.ir.matrix_unit import Fragment, MatrixUnit
 from tinsmith.ir.ops.op import Array
-from tinsmith.ir.units import Fragment, MatrixUnit
+from tinsmith.ir.staged_layout import BulkView, StagedLayout
 
 # *** called by kernels ***
 
 
-def load_one(memory: Memory, index: int) -> Array:
+def load_one(memory: CheckedMemory, index: int) -> Array:
     """Load one element, at an index that all threads share."""
     if not 0 <= index < memory.size:
         raise memory.outside(index, "read")
@@ -31,7 +30,7 @@ def load_one(memory: Memory, index: int) -> Array:
     return memory.data[index : index + 1].copy().reshape(1, 1)
 
 
-def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple[Array, Array]:
+def _places(memory: CheckedMemory, count: int, index: Any, ok: Any, verb: str) -> tuple[Array, Array]:
     """Broadcast indices and conditions to all threads and lanes; check the bounds of the active ones."""
     at = np.asarray(index).reshape(-1, np.asarray(index).size) if np.ndim(index) < 2 else index
     if at.shape[1] != count:
@@ -43,12 +42,13 @@ def _places(memory: Memory, count: int, index: Any, ok: Any, verb: str) -> tuple
     return at, mask
 
 
-def load(memory: Memory, count: int, index: Any, ok: Any = True, statement: int = UNNUMBERED) -> Array:
+def load(memory: CheckedMemory, count: int, index: Any, ok: Any = True, statement: int = UNNUMBERED) -> Array:
     """Load ``count`` elements per thread, consecutive or one index per lane; 0 where ``ok`` is false."""
     return memory.read(*_places(memory, count, index, ok, "read"), statement)
 
 
-def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True, statement: int = UNNUMBERED) -> None:
+def store(memory: CheckedMemory, count: int, index: Any, value: Array, ok: Any = True,
+          statement: int = UNNUMBERED) -> None:
     """Store where ``ok`` holds; of several lanes with one index the last one wins."""
     at, mask = _places(memory, count, index, ok, "written")
     threads = max(at.shape[0], value.shape[0])
@@ -56,12 +56,13 @@ def store(memory: Memory, count: int, index: Any, value: Array, ok: Any = True, 
     memory.write(at, mask, value, statement)
 
 
-def load_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, statement: int = UNNUMBERED) -> Array:
+def load_tile(memory: CheckedMemory, index: int, pitch: int, rows: int, columns: int,
+              statement: int = UNNUMBERED) -> Array:
     """Load a tile's elements in order, its rows ``pitch`` apart."""
     return memory.read(*_places(memory, rows * columns, _tile(index, pitch, rows, columns), True, "read"), statement)
 
 
-def load_matrix(memory: Memory, index: Array, count: int, turned: bool, statement: int = UNNUMBERED) -> Array:
+def load_matrix(memory: CheckedMemory, index: Array, count: int, turned: bool, statement: int = UNNUMBERED) -> Array:
     """Load ``count`` matrices of 8 × 8, whose row addresses the lanes give; return each lane's elements."""
     lanes, rows = np.arange(len(index))[:, None], 8 * count
     found = memory.read(*_places(memory, 8, index, lanes < rows, "read"), statement)
@@ -71,7 +72,7 @@ def load_matrix(memory: Memory, index: Array, count: int, turned: bool, statemen
     return matrices.transpose(1, 2, 0).reshape(8, 4, 2, count).transpose(0, 1, 3, 2).reshape(32, 2 * count)
 
 
-def store_tile(memory: Memory, index: int, pitch: int, rows: int, columns: int, value: Array,
+def store_tile(memory: CheckedMemory, index: int, pitch: int, rows: int, columns: int, value: Array,
                statement: int = UNNUMBERED) -> None:
     store(memory, rows * columns, _tile(index, pitch, rows, columns), value, True, statement)
 
@@ -142,7 +143,7 @@ def to_numpy(name: str) -> Any:
 
 NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spread, join, meaning, floor_div, floor_mod,
                                         whole_warp, shuffle, match, load_tile, load_matrix, store_tile, MatrixUnit,
-                                        Fragment, Barrier, WarpBarrier, Layout, View, Staged, alike)} | {
+                                        Fragment, Barrier, WarpBarrier, StagedLayout, BulkView, Staged, alike)} | {
                                             "where": np.where, "dtypes": dtypes}
 
 
@@ -169,20 +170,22 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
         for number, (tid, *place) in _in_order(list(enumerate(places)), seed):
             numbers = {"tid": tid, "nthreads": threads, **dict(zip(grid, place))}
             near = _local_memory(symbol, module, block, number)
-            slots = {name: [Slot(Engine(e, block.agents), readers=block.readers[name]) for e in engines]
+            slots = {name: [RingFill(Engine(e, block.agents), readers=block.readers[name]) for e in engines]
                      for name, engines in block.rings.items()}
             warps = []
             for w, coordinates in enumerate(block.warps):
                 warp = Warp(w, Clock(w, block.numbers[w], block.agents),
                             Clock(0, block.numbers[w] + number * block.size, 1))
-                own: dict[str, Any] = {name: Ring(symbol, name, found, warp) for name, found in slots.items()}
-                own["steps"] = Steps(Engine(block.agents - len(block.warps) + w, block.agents), warp)
-                seen = {n: m.seen_by(far.get(n), warp.far) if isinstance(m, Memory) else m for n, m in given.items()}
+                own: dict[str, Any] = {name: InterpretedRing(symbol, name, found, warp) for name,
+                                       found in slots.items()}
+                own["steps"] = UnitSteps(Engine(block.agents - len(block.warps) + w, block.agents), warp)
+                seen = {n: m.seen_by(far.get(n), warp.far) if isinstance(m, CheckedMemory) else m for n,
+                        m in given.items()}
                 seen |= {n: m.seen_by(m.watch, warp.near) for n, m in near.items()}
                 values = {**seen, **own, **numbers, **coordinates}
                 warp.steps = module[symbol](*(values[name] for name in takes))
                 warps.append(warp)
-            Block(symbol, warps, seed).run()
+            ThreadBlock(symbol, warps, seed).run()
             for m in near.values():
                 if m.watch is not None and m.watch.unwritten is not None:
                     raise m.watch.unwritten
@@ -233,25 +236,25 @@ class _Threads:
         return " of ".join([*found, *([f"{self.kind} {thread // self.size}"] if self.blocks > 1 else [])])
 
 
-def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> dict[str, Watch]:
+def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> dict[str, RaceDetector]:
     """Return the race detectors of written arguments, by name; arguments that share memory share one."""
-    kept = {n: m for n, m in given.items() if isinstance(m, Memory)} if block.blocks * block.size > 1 else {}
+    kept = {n: m for n, m in given.items() if isinstance(m, CheckedMemory)} if block.blocks * block.size > 1 else {}
     sizes: dict[tuple[int, int], int] = {}
     for m in kept.values():
         sizes[_where(m)] = max(m.size, sizes.get(_where(m), 0))
-    shared = {_where(m): Watch(m.kernel, m.name, module["STATEMENTS"], sizes[_where(m)], 1, block.name, False)
+    shared = {_where(m): RaceDetector(m.kernel, m.name, module["STATEMENTS"], sizes[_where(m)], 1, block.name, False)
               for n, m in kept.items() if n in module["WRITTEN"]}
     return {n: shared[_where(m)] for n, m in kept.items() if _where(m) in shared}
 
 
-def _where(memory: Memory) -> tuple[int, int]:
+def _where(memory: CheckedMemory) -> tuple[int, int]:
     return memory.data.__array_interface__["data"][0], memory.data.itemsize
 
 
-def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, Memory]:
+def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, CheckedMemory]:
     out = {}
     for name, dtype, elements in module["LOCALS"]:
-        watch = (Watch(symbol, name, module["STATEMENTS"], elements, block.agents,
+        watch = (RaceDetector(symbol, name, module["STATEMENTS"], elements, block.agents,
                        lambda thread: block.near_name(number, thread), True) if block.size > 1 else None)
-        out[name] = Memory(symbol, name, poison(elements, to_numpy(dtype), _dtype(dtype).is_float), watch)
+        out[name] = CheckedMemory(symbol, name, poison(elements, to_numpy(dtype), _dtype(dtype).is_float), watch)
     return out

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from tinsmith.backend.python.watch import NOWHERE, REPORT, WARP, Clock
+from tinsmith.backend.python.memory import NOWHERE, REPORT, WARP, Clock
 from tinsmith.core.errors import KernelError
 from tinsmith.ir.ops.op import Array
 
@@ -24,21 +24,21 @@ class Order:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def arrive(self, block: Block, warp: Warp) -> None:
+    def arrive(self, block: ThreadBlock, warp: Warp) -> None:
         """Publish the warp's knowledge on arrival."""
 
-    def ready(self, block: Block, warp: Warp) -> bool:
+    def ready(self, block: ThreadBlock, warp: Warp) -> bool:
         """Return True if the warp may continue."""
         raise NotImplementedError
 
-    def leave(self, block: Block, warp: Warp) -> None:
+    def leave(self, block: ThreadBlock, warp: Warp) -> None:
         """Update the warp's clocks as it continues."""
 
 
 class Barrier(Order):
     """A block-wide barrier: all warps arrive before one continues, and know all earlier accesses to local memory."""
 
-    def arrive(self, block: Block, warp: Warp) -> None:
+    def arrive(self, block: ThreadBlock, warp: Warp) -> None:
         meeting = block.meetings.setdefault(warp.met, Meeting(self.text, warp.near.told()))
         if meeting.text != self.text:
             raise KernelError(block.kernel, f"deadlock: warp {warp.number} comes to {self.text} while others wait at "
@@ -46,10 +46,10 @@ class Barrier(Order):
         meeting.came += 1
         meeting.told = np.maximum(meeting.told, warp.near.told())
 
-    def ready(self, block: Block, warp: Warp) -> bool:
+    def ready(self, block: ThreadBlock, warp: Warp) -> bool:
         return block.meetings[warp.met].came == len(block.warps)
 
-    def leave(self, block: Block, warp: Warp) -> None:
+    def leave(self, block: ThreadBlock, warp: Warp) -> None:
         warp.near.advance(block.meetings[warp.met].told)
         warp.met += 1
 
@@ -57,10 +57,10 @@ class Barrier(Order):
 class WarpBarrier(Order):
     """A warp-wide barrier: the threads of a warp know each other's accesses."""
 
-    def ready(self, block: Block, warp: Warp) -> bool:
+    def ready(self, block: ThreadBlock, warp: Warp) -> bool:
         return True
 
-    def leave(self, block: Block, warp: Warp) -> None:
+    def leave(self, block: ThreadBlock, warp: Warp) -> None:
         warp.near.advance(warp.near.told())
 
 
@@ -108,7 +108,7 @@ class Warp:
 Lines = Generator[Order, None, None]
 
 
-class Block:
+class ThreadBlock:
     """Warps that run until all have ended.
 
     Raises:

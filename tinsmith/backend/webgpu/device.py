@@ -12,11 +12,11 @@ from typing import Any, Final
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import Target
 from tinsmith.codegen.render.wgsl import WGSLRenderer, folded_grid, wgsl_target
-from tinsmith.core.cache import cache_key
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_key
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
+from tinsmith.target.target import Target
 
 RENDERER = WGSLRenderer
 _INSTALL: Final = "pip install 'tinsmith[webgpu]'"
@@ -55,7 +55,7 @@ def all_adapters() -> list[Any]:
     return sorted(found, key=lambda a: _ORDER.index(a.info["adapter_type"]))
 
 
-class GPU:
+class WebGPUAdapter:
     """An opened adapter: its device and queue, with those of ``features`` that it supports."""
 
     def __init__(self, adapter: Any, features: Sequence[str] = FEATURES) -> None:
@@ -68,7 +68,7 @@ class GPU:
         self.name = adapter.info["device"] or adapter.info["description"]
 
 
-class Block:
+class WebGPUMemory:
     """Device memory. ``number`` is unique and never reused, so it can be a cache key."""
 
     __slots__ = ("buffer", "nbytes", "number")
@@ -78,12 +78,12 @@ class Block:
 
 
 class WebGPUAllocator(Allocator):
-    """Allocator of storage buffers, rounded up to 4-byte words; a handle is a ``Block``."""
+    """Allocator of storage buffers, rounded up to 4-byte words; a handle is a ``WebGPUMemory``."""
 
-    def __init__(self, gpu: GPU) -> None:
+    def __init__(self, gpu: WebGPUAdapter) -> None:
         self.gpu, self.in_use = gpu, 0
 
-    def alloc(self, nbytes: int) -> Block:
+    def alloc(self, nbytes: int) -> WebGPUMemory:
         usage, limit = self.gpu.wgpu.BufferUsage, self.gpu.limits["max-buffer-size"]
         try:
             if nbytes > limit:
@@ -95,14 +95,14 @@ class WebGPUAllocator(Allocator):
                                    "free tensors, or a smaller batch") from None
         self.in_use += nbytes
         GlobalCounters.memory += nbytes
-        return Block(buffer, nbytes)
+        return WebGPUMemory(buffer, nbytes)
 
-    def free(self, opaque: Block) -> None:
+    def free(self, opaque: WebGPUMemory) -> None:
         opaque.buffer.destroy()
         self.in_use -= opaque.nbytes
         GlobalCounters.memory -= opaque.nbytes
 
-    def copyin(self, opaque: Block, offset: int, source: memoryview) -> None:
+    def copyin(self, opaque: WebGPUMemory, offset: int, source: memoryview) -> None:
         if not source.nbytes:
             return
         begin, end = _words(offset, source.nbytes)
@@ -113,7 +113,7 @@ class WebGPUAllocator(Allocator):
             data = memoryview(whole)
         self.gpu.queue.write_buffer(opaque.buffer, begin, data)
 
-    def copyout(self, target: memoryview, opaque: Block, offset: int) -> None:
+    def copyout(self, target: memoryview, opaque: WebGPUMemory, offset: int) -> None:
         if target.nbytes:
             begin, end = _words(offset, target.nbytes)
             found = self.gpu.queue.read_buffer(opaque.buffer, begin, end - begin).cast("B")
@@ -128,7 +128,7 @@ def _words(offset: int, nbytes: int) -> tuple[int, int]:
 class WebGPUCompiler(Compiler):
     """Passes WGSL through: the driver compiles it when a program is loaded."""
 
-    def __init__(self, gpu: GPU) -> None:
+    def __init__(self, gpu: WebGPUAdapter) -> None:
         info = gpu.adapter.info
         self.path = f"{gpu.name} ({info['backend_type']}, wgpu {metadata.version('wgpu')})"
 
@@ -139,7 +139,7 @@ class WebGPUCompiler(Compiler):
 class WebGPUProgram(Program):
     """A compute pipeline with a cache of bind groups."""
 
-    def __init__(self, gpu: GPU, kernel: Launch, binary: bytes) -> None:
+    def __init__(self, gpu: WebGPUAdapter, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
         self.gpu = gpu
         most = gpu.limits["max-storage-buffers-per-shader-stage"]
@@ -176,7 +176,7 @@ class WebGPUProgram(Program):
         self.ready[key] = found
         return found
 
-    def bind(self, places: Sequence[tuple[Block, int, int, int]], variables: Sequence[int]) -> Any:
+    def bind(self, places: Sequence[tuple[WebGPUMemory, int, int, int]], variables: Sequence[int]) -> Any:
         gpu, bound, values = self.gpu, [], []
         for block, offset, nbytes, itemsize in places:
             begin = offset // gpu.align * gpu.align
@@ -191,7 +191,7 @@ class WebGPUProgram(Program):
             {"binding": n, "resource": resource} for n, resource in enumerate(bound)])
 
 
-def run_calls(gpu: GPU, calls: Sequence[Call]) -> None:
+def run_calls(gpu: WebGPUAdapter, calls: Sequence[Call]) -> None:
     """Launch kernels in order, in one submission."""
     if not calls:
         return
@@ -210,7 +210,7 @@ def run_calls(gpu: GPU, calls: Sequence[Call]) -> None:
 class WebGPUDevice(Compiled):
     """An adapter with one queue, in which copies and kernels run in order."""
 
-    def __init__(self, name: str, gpu: GPU) -> None:
+    def __init__(self, name: str, gpu: WebGPUAdapter) -> None:
         self.gpu = gpu
         super().__init__(name, WebGPUAllocator(gpu), WebGPUCompiler(gpu),
                          lambda kernel, binary: WebGPUProgram(gpu, kernel, binary), WGSLRenderer(gpu_target(gpu)))
@@ -225,7 +225,7 @@ class WebGPUDevice(Compiled):
         self.gpu.queue.read_buffer(self.fence)  # waits for the queue; its own call for that fails in wgpu 0.32
 
 
-def gpu_target(gpu: GPU) -> Target:
+def gpu_target(gpu: WebGPUAdapter) -> Target:
     """Return the target (features of generated code) of an adapter."""
     limits = gpu.limits
     threads = min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"], 1024)
@@ -244,4 +244,4 @@ def DEVICE(name: str) -> Compiled:
     number = int(parts[0]) if parts and parts[0].isdigit() else 0
     if number >= len(found) or any(not p.isdigit() for p in parts):
         raise DeviceError("Device", f"there is no {name}", f"WEBGPU:0 to WEBGPU:{len(found) - 1}")
-    return WebGPUDevice(name, GPU(found[number]))
+    return WebGPUDevice(name, WebGPUAdapter(found[number]))

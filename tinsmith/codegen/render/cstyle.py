@@ -5,10 +5,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Target, mentions
+from tinsmith.codegen.render.base import mentions
 from tinsmith.codegen.render.language import INFIX, MATH, Body, CLanguage, addend, shifts_inside, special_name, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.target.target import Target
 
 _WHOLE = (Ops.VECTORIZE, Ops.GEP, Ops.BITCAST)  # these accept vectors of any dtype
 _BY_LANE = (*MATH, Ops.FMOD, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.WHERE, Ops.CAST)

@@ -1,23 +1,32 @@
 """CUDA C++ without headers, as NVRTC compiles it; 16-bit floats are stored as bits and converted by PTX instructions.
-"""
+
+Rings in CUDA C++ for Hopper: bulk tensor copies (TMA), mbarriers that count bytes, and warpgroup matrix products
+(wgmma); PTX ISA 8, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier".
+
+Local memory of a kernel with a ring is one dynamic shared-memory block, sized by the launch. A tile is represented by
+its *descriptor*: address, offsets of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode."""
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 
-from tinsmith.codegen.render import rings
-from tinsmith.codegen.render.base import Target, beside_zero, mentions, specials
-from tinsmith.codegen.render.costs import CUTS_FOR_CORES, RANKED_COSTS
+from tinsmith.codegen.render.base import beside_zero, local_bytes, mentions, near_bytes, specials
 from tinsmith.codegen.render.gpu import AXES, GPURenderer, LaneBody, bfloat16, block_threads
 from tinsmith.codegen.render.language import CLanguage, strip
-from tinsmith.codegen.roles import Role
-from tinsmith.codegen.views import Map, map_of, maps
+from tinsmith.codegen.transform.tma_boxes import BoxedOperand, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir import Ops, UOp, units
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.ops.elementwise import ROUGH
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir.ranges import Role
+from tinsmith.ir.staged_layout import ROW_BYTES, StagedLayout
+from tinsmith.target.schedule_costs import CUTS_FOR_CORES, RANKED_COSTS
+from tinsmith.target.target import Target
+from tinsmith.target.units import nvidia
 
 ROUGHLY = {Ops.SQRT: "sqrt", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
+
 _HELPERS = {
     "INFINITY": "#define INFINITY __int_as_float(0x7f800000)", "NAN": "#define NAN __int_as_float(0x7fc00000)",
     "bitcast": "template<typename T, typename F> __device__ inline T bitcast(F x) { union { F a; T b; } u; u.a = x; "
@@ -66,24 +75,35 @@ _HELPERS = {
     "tf32": "__device__ inline float tf32(float x) { unsigned int y = __float_as_uint(x); return x == x ? "
             "__uint_as_float((y + 0xfff + (y >> 13 & 1)) & 0xffffe000) : x; }",
 }
+
 _SINCE_SM_80 = {"float_bf16": '__device__ inline unsigned short float_bf16(float x) { unsigned short y; '
                               'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }'}
+
 _SINCE_SM_90 = {"tf32": '__device__ inline float tf32(float x) { unsigned int y; asm("cvt.rn.tf32.f32 %0, %1;" : '
                         '"=r"(y) : "f"(x)); return __uint_as_float(y); }'}
+
 _VECTORS = GPURenderer.scalar_types | {"int64": "longlong", "uint64": "ulonglong", "tf32": "float"}
+
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
            ("ushort", "unsigned short", 2))  # vectors of eight, which CUDA lacks: (name, lane type, lane bytes)
 
 # Programmatic dependent launch: a replayed graph may start blocks of the next kernel while the last blocks of this one
 # run; they wait here for its end.
 _EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+
 _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({slot}, {2});",
              Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
+
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
+
 _DIFFERENCES = (Ops.SUB, Ops.MUL, Ops.MULADD)  # the compiler rewrites these to negations if it finds a 0 or -1
+
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
+
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
+
 UNROLLED = 16  # iterations up to which the compiler unrolls a loop
+
 
 
 def generation(arch: str) -> int:
@@ -95,15 +115,17 @@ def generation(arch: str) -> int:
     return int("".join(c for c in arch if c.isdigit()))
 
 
+
 def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     """Return the target of generated CUDA; ``arch`` such as ``sm_80``, ``cores``: multiprocessors."""
-    rows = tuple(u for u in units.CUDA if generation(arch) >= generation(u.requires[0]))
-    staged = tuple(u for u in units.HOPPER if arch in u.requires)
+    rows = tuple(u for u in nvidia.CUDA if generation(arch) >= generation(u.requires[0]))
+    staged = tuple(u for u in nvidia.HOPPER if arch in u.requires)
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75, parallel=Role.GLOBAL, cores=cores, units=(*staged, *rows),
                   costs=RANKED_COSTS._replace(cuts=CUTS_FOR_CORES), matches=True,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
+
 
 
 def _above_one(u: UOp) -> bool:
@@ -114,6 +136,7 @@ def _above_one(u: UOp) -> bool:
     return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
 
 
+
 def _negated(u: UOp, src: list[str]) -> str:
     """Return the operand that an operation negates; "" for other operations."""
     if u.op is Ops.NEG:
@@ -122,9 +145,11 @@ def _negated(u: UOp, src: list[str]) -> str:
     return next((src[1 - n] for n, c in enumerate(factors) if u.src[n].is_const and u.src[n].arg == c), "")
 
 
+
 def _in_register(dtype: DType) -> bool:
     """Return True for the integers whose extremes VIMNMX3 computes: those of at most 32 bits."""
     return dtype.is_int and dtype.itemsize <= 4 and dtype is not dtypes.index
+
 
 
 def vector_of_eight(base: str, kind: str, size: int) -> str:
@@ -134,6 +159,7 @@ def vector_of_eight(base: str, kind: str, size: int) -> str:
     return (f"struct __align__({8 * size}) {base}8 {{ {kind} {', '.join(lanes)}; }};\n"
             f"__device__ inline {base}8 make_{base}8({', '.join(f'{kind} {x}' for x in lanes)}) {{ "
             f"{base}8 made; {' '.join(f'made.{x} = {x};' for x in lanes)} return made; }}\n")
+
 
 
 def matrix_function(unit: MatrixUnit) -> str:
@@ -151,6 +177,7 @@ def matrix_function(unit: MatrixUnit) -> str:
             f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
+
 def packed(low: str, high: str) -> str:
     """Pack two 16-bit elements into a word; return the word itself if they are its halves.
 
@@ -159,6 +186,7 @@ def packed(low: str, high: str) -> str:
     """
     word = low.removeprefix("(unsigned short)(").removesuffix(")")
     return word if high == f"(unsigned short)({word} >> 16)" else f"pack16({low}, {high})"
+
 
 
 def matrix_loader(count: int, turned: bool) -> str:
@@ -171,6 +199,7 @@ def matrix_loader(count: int, turned: bool) -> str:
             f'{outputs} : "r"((unsigned int)__cvta_generic_to_shared(p)) : "memory"); }}')
 
 
+
 def _shifts(program: Sequence[UOp]) -> bool:
     """Return True if a program has more shifts and bit operations than float operations (a hash or random numbers): its
     integer additions should not compete with them for the integer pipeline."""
@@ -181,12 +210,14 @@ def _shifts(program: Sequence[UOp]) -> bool:
     return lanes[True] > max(lanes[False], 64) and "lidx2" not in specials(program)
 
 
+
 def _words(body: LaneBody, operand: UOp) -> list[str]:
     """Return the registers of an operand of 16-bit elements, two per 32-bit word."""
     if operand.op is Ops.BITCAST and operand.src[0].dtype.itemsize == 4:
         return [strip(x) for x in body.text[operand.src[0]]]
     lanes = body.text[operand]
     return [f"pack16({strip(x)}, {strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
+
 
 
 class CUDARenderer(GPURenderer):
@@ -212,7 +243,7 @@ class CUDARenderer(GPURenderer):
         for since, table in ((80, _SINCE_SM_80), (90, _SINCE_SM_90)):
             self.helpers |= table if generation(self.arch) >= since else {}
         self.near: dict[UOp, int] = {}  # with rings: offset of each array in local memory
-        self.maps: dict[Map, int] = {}
+        self.maps: dict[BoxedOperand, int] = {}
         self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
         self.pipelined = False  # loops load ahead (software pipeline): inner loops are unrolled
         self.compared = frozenset[UOp]()  # differences and products that are operands of MAX or MIN
@@ -269,13 +300,13 @@ class CUDARenderer(GPURenderer):
         own.compared = frozenset(s for u in program if u.op in (Ops.MAX, Ops.MIN) and _in_register(u.dtype.scalar)
                                  for s in u.src if s.op in _DIFFERENCES)
         if any(u.op is Ops.DEFINE_RING for u in program):
-            own.near, own.maps = rings.offsets(program), maps(program)
+            own.near, own.maps = offsets(program), maps(program)
         text = super(CUDARenderer, own).render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if mentions(text, f"{row[0]}8")]
         return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        lines = rings.prologue(program) if self.near else []
+        lines = prologue(program) if self.near else []
         lines += [matrix_function(unit) for unit in
                   dict.fromkeys(u.arg for u in program if u.op is Ops.MMA and not u.arg.staged)]
         lines += [matrix_loader(count, turned) for count, turned in sorted(
@@ -298,7 +329,7 @@ class CUDARenderer(GPURenderer):
             kind = self.memory_type(u.dtype.scalar)
             return f"{kind}* {name} = ({kind}*)({at});"
         return (f"unsigned int {name} = shared_address({at}); unsigned long long {name}_tiles = "
-                f"descriptor({name}, {rings.chunk_bytes(u.arg[2])}, {u.arg[2].row});")
+                f"descriptor({name}, {chunk_bytes(u.arg[2])}, {u.arg[2].row});")
 
     def ring_line(self, body: LaneBody, u: UOp) -> None:
         """Write a line of a ring or a staged unit. Slots are represented by the addresses of their barriers, tiles by
@@ -329,7 +360,7 @@ class CUDARenderer(GPURenderer):
                 body.declare("mma", u, body.text[u.src[0]])
             else:
                 body.text[u] = body.text[u.src[0]]  # updated in place; in another loop an equal step writes its own
-            name = rings.step_name(u.arg, rings.turned_tiles(u))
+            name = step_name(u.arg, turned_tiles(u))
             a = text[1:2] if u.src[1].op is Ops.TILE else _words(body, u.src[1])
             body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
         elif u.op is Ops.DRAIN and u.src:
@@ -350,8 +381,117 @@ class CUDARenderer(GPURenderer):
         told = blocks > 2 or any(u.op is Ops.MMA for u in program)
         fewest = f", {blocks}" if blocks > 1 and told else ""
         if self.near:
-            fewest = f", {rings.side_by_side(program, threads, self.target)}"
+            fewest = f", {side_by_side(program, threads, self.target)}"
         head = (f'extern "C" __global__ void __launch_bounds__({threads}{fewest}) {name}('
                 f"{', '.join(self.parameters(program))}) {{")
         near = "\n  extern __shared__ __align__(1024) unsigned char near[];" if self.near else ""
         return head + near + ("\n" + _EARLY if self.target.launches_early else "")
+
+_INLINE = "__device__ __forceinline__"
+
+HELPERS = (
+    "struct __align__(64) TensorMap { unsigned long long words[16]; };",
+    f"{_INLINE} unsigned int shared_address(const void* p) {{ return (unsigned int)__cvta_generic_to_shared(p); }}",
+    f"{_INLINE} unsigned long long descriptor(unsigned int at, unsigned int chunk, unsigned int row) {{ return "
+    f"(at & 0x3ffff) >> 4 | (unsigned long long)(chunk >> 4) << 16 | (unsigned long long)(8 * row >> 4) << 32 | "
+    f"(row == {ROW_BYTES} ? 1ull : row == {ROW_BYTES // 2} ? 2ull : 3ull) << 62; }}",
+    f'{_INLINE} void ring_begin(unsigned int at, int slots, int arrivals) {{ for (int i = 0; i < slots; i++) '
+    'asm volatile('
+    '"mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at + 8 * i), "r"(arrivals) : "memory"); '
+    'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }',
+    f'{_INLINE} void ring_arrive(unsigned int at, unsigned int bytes) {{ asm volatile('
+    '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory"); }',
+    f'{_INLINE} void ring_release(unsigned int at) {{ asm volatile('
+    '"mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at) : "memory"); }',
+    f'{_INLINE} void ring_wait(unsigned int at, unsigned int parity) {{ asm volatile("{{\\n.reg .pred P;\\nW:\\n'
+    'mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\\n@P bra D;\\nbra W;\\nD:\\n}" :: "r"(at), "r"(parity) : '
+    '"memory"); }',
+    f'{_INLINE} void steps_fence() {{ asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }}',
+    f'{_INLINE} void steps_commit() {{ asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }}',
+    f'template<int N> {_INLINE} void steps_drain() {{ asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : '
+    '"memory"); }',
+)
+
+
+
+def copy_function(rank: int) -> str:
+    """Return the function of a bulk copy of a box with ``rank`` dimensions."""
+    coordinates = ", ".join(f"int c{n}" for n in range(rank))
+    names = ", ".join(f"%{n + 3}" for n in range(rank))
+    given = ", ".join(f'"r"(c{n})' for n in range(rank))
+    return (f'{_INLINE} void copy_box{rank}(unsigned int to, const TensorMap* map, unsigned int ring, {coordinates}) '
+            f'{{ asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes '
+            f'[%0], [%1, {{{names}}}], [%2];" :: "r"(to), "l"(map), "r"(ring), {given} : "memory"); }}')
+
+
+
+def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
+    """Return the function of one step. ``turned``: per operand, True if the tile's rows run along the reduction; None:
+    in registers."""
+    count, held = unit.fragment_c.size, turned[0] is None
+    parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", '"+f"(c{})'))
+    into = ", ".join(f"%{n}" for n in range(count))
+    words = [f"a{n}" for n in range(unit.operand_a.size // 2)] if held else ["a"]
+    a = ", ".join(f"%{count + n}" for n in range(len(words)))
+    kind, letter = ("unsigned int", "r") if held else ("unsigned long long", "l")
+    given = ", ".join(f'"{letter}"({word})' for word in words)
+    modes = "".join(f", {int(t)}" for t in turned if t is not None) if unit.turned else ""
+    return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, {', '.join(f'{kind} {w}' for w in words)}, "
+            f"unsigned long long b) {{\n"
+            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, 1, 1, 1'
+            f'{modes};" : {operands} : {given}, "l"(b) : "memory"); }}')
+
+
+
+def step_name(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
+    return f"{unit.name}_{'r' if turned[0] is None else 'tn'[turned[0]]}{'tn'[not turned[1]]}"
+
+
+
+def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
+    a, b = mma.src[1:]
+    return a.src[0].arg[2].deep if a.op is Ops.TILE else None, b.src[0].arg[2].deep
+
+
+
+def prologue(program: Sequence[UOp]) -> list[str]:
+    """Return the functions that a program with a ring calls."""
+    steps = {(u.arg, turned_tiles(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
+    ranks = sorted({len(u.arg.sizes) for u in program if u.op is Ops.ASYNC_COPY})
+    return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
+
+
+
+def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
+    """Return the offset of each array in local memory: tiles first, aligned to 1024 bytes."""
+    near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
+    found, at = dict[UOp, int](), 0
+    for u in sorted(near, key=lambda u: u.op is Ops.DEFINE_RING or len(u.arg) < 3):
+        found[u], at = at, at + near_bytes(u)
+    return found
+
+
+
+def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
+    """Return the occupancy in blocks per multiprocessor, limited by local memory and by registers (accumulators,
+    loop-carried operands and a few more). While one block computes between two products, the unit works for another."""
+    held, opened = Counter[UOp | None](), list[UOp | None]([None])
+    if any(u.op is Ops.IF and u.arg for u in program):
+        return 1  # setmaxnreg: its threads use all registers
+    for u in program:
+        if u.op is Ops.RANGE:
+            opened.append(u)
+        elif u.op is Ops.ENDRANGE:
+            opened.pop()
+        elif u.op is Ops.DRAIN and u.src:
+            held[opened[-1]] += u.dtype.count
+        elif u.op is Ops.DEFINE_ACC and u.dtype.scalar is dtypes.uint32:
+            held[u.src[1]] += u.dtype.count
+    each = max(held.values(), default=0) + target.filling_registers
+    return max(1, min(target.ring_bytes // local_bytes(program), target.block_registers // (threads * each)))
+
+
+
+def chunk_bytes(layout: StagedLayout) -> int:
+    """Return the distance in bytes of chunks that one step reads."""
+    return layout.rows * layout.row if layout.deep else 16

@@ -4,14 +4,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, block_threads, exact_fmod
 from tinsmith.codegen.render.language import MATH, CLanguage
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir import Ops, UOp, units
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.ranges import Role
+from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS
+from tinsmith.target.target import Target
+from tinsmith.target.units import amd
 
 _VECTORS = GPURenderer.scalar_types | {"float16": "half"}
 _HELPERS = bfloat16("__attribute__((device)) inline", "__builtin_bit_cast(float, ",
@@ -25,7 +26,7 @@ _MIXED = {dtypes.float16: "half", dtypes.bfloat16: "short"}  # lane types of a m
 
 def hip_target(arch: str = "gfx1100", cores: int = 96) -> Target:
     """Return the target of generated HIP; ``arch`` such as ``gfx1100``, whose warps have 32 threads."""
-    rows = units.RDNA3 if arch.startswith("gfx11") else ()
+    rows = amd.RDNA3 if arch.startswith("gfx11") else ()
     return Target(f"hip_{arch}", 16, 64, local_bytes=64 << 10, dtypes=frozenset(dtypes.all) - {dtypes.float16,
                   dtypes.bfloat16}, fma=True, block_threads=1024, warp=32, parallel=Role.GLOBAL,
                   costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES),

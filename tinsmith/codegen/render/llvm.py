@@ -10,9 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from tinsmith.codegen.render.base import Renderer, local_bytes, near_bytes
-from tinsmith.codegen.render.dots import Dots, is_dot
-from tinsmith.codegen.render.llvm_arithmetic import Arithmetic, constant, literal_zero, mask_of, suffix_of, type_name
-from tinsmith.codegen.render.tiles import Fragments, Tiles
+from tinsmith.codegen.render.llvm_arithmetic import (
+    LLVMArithmetic,
+    constant,
+    literal_zero,
+    mask_of,
+    suffix_of,
+    type_name,
+)
+from tinsmith.codegen.render.llvm_units import Dots, Fragments, Tiles, is_dot
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 
@@ -28,7 +34,7 @@ class LLVMRenderer(Renderer):
         return _Module(self, name, program).text()
 
 
-class _Module(Arithmetic):
+class _Module(LLVMArithmetic):
     """The basic blocks of one kernel: loops, conditions, memory and vectors."""
 
     def __init__(self, renderer: LLVMRenderer, name: str, program: Sequence[UOp]) -> None:
@@ -130,7 +136,7 @@ class _Module(Arithmetic):
             at = self.value(f"getelementptr {kind}, ptr {self.names[u.src[0]]}, i64 {self.names[u.src[1]]}")
             self.call("void", "llvm.prefetch.p0", ("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1"))
         else:
-            self.names[u] = _VALUES.get(op, Arithmetic.alu)(self, u)
+            self.names[u] = _VALUES.get(op, LLVMArithmetic.alu)(self, u)
 
     # *** conditions ***
 

@@ -50,7 +50,7 @@ class Lines:
         return parts[0]
 
 
-class Arithmetic(Lines):
+class LLVMArithmetic(Lines):
     """Elementwise operations on named values."""
 
     def alu(self, u: UOp) -> str:

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinsmith.codegen.render.base import Target
-from tinsmith.codegen.render.costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, exact_fmod
 from tinsmith.codegen.render.language import addend, strip
-from tinsmith.codegen.roles import Role
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
-from tinsmith.ir import Ops, UOp, units
-from tinsmith.ir.units import MatrixUnit
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.ranges import Role
+from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS
+from tinsmith.target.target import Target
+from tinsmith.target.units import apple
 
 
 def metal_target() -> Target:
@@ -19,7 +20,7 @@ def metal_target() -> Target:
     held = frozenset(dtypes.all) - {dtypes.float64}
     return Target("metal", 16, 64, local_bytes=32 << 10, storage=held, fma=True, block_threads=1024,
                   parallel=Role.GLOBAL, costs=GRID_COSTS._replace(cuts=CUTS_FOR_CORES),
-                  dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=units.APPLE, cores=32)
+                  dtypes=held - {dtypes.float16, dtypes.bfloat16}, units=apple.APPLE, cores=32)
 
 
 def matrix_function(unit: MatrixUnit) -> str:

@@ -3,19 +3,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinsmith.ir.ops.elementwise import Elementwise
+from tinsmith.ir.ops.elementwise import ElementwiseOps
 from tinsmith.ir.ops.kernel import KernelOps
 from tinsmith.ir.ops.op import Op
 from tinsmith.ir.ops.tensor import TensorOps
 
 
-class Ops(Elementwise, TensorOps, KernelOps):
+class Ops(ElementwiseOps, TensorOps, KernelOps):
     """The rows of all dialects, by name."""
 
 
 def op_table() -> Iterator[Op]:
     """Yield every row, in the order of declaration."""
-    for group in (Elementwise, TensorOps, KernelOps):
+    for group in (ElementwiseOps, TensorOps, KernelOps):
         for row in vars(group).values():
             if isinstance(row, Op):
                 yield row

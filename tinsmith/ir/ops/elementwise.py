@@ -145,7 +145,7 @@ angles within half a turn, results of SQRT and EXP2 up to 1 (beyond, 1e-6 of the
 it."""
 
 
-class Elementwise:
+class ElementwiseOps:
     """Op-table rows of elementwise ops."""
 
     NEG = unary("Minus x; integers wrap, the sign of zero flips.", np.negative, lambda n, g: (-g,))

@@ -1,5 +1,5 @@
 """ONNX models: ``OnnxRunner`` runs them. One file per family of operators, functions with the standard's names."""
-from tinsmith.core.names import unknown
+from tinsmith.core.suggestions import unknown
 from tinsmith.nn.onnx.graph import OPERATORS
 from tinsmith.nn.onnx.runner import OnnxRunner
 

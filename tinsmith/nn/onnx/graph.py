@@ -22,12 +22,12 @@ from tinsmith.nn.onnx import (
     recurrent,
     reductions,
     resampling,
-    sequences,
     shapes,
     signals,
     text,
     training,
 )
+from tinsmith.nn.onnx import control as sequences
 from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
@@ -92,7 +92,7 @@ class Model:
         self.folder = folder
 
 
-class Step:
+class OnnxNode:
     """One node: a function, names of its inputs and outputs, and its attributes."""
 
     def __init__(self, node: Any, model: Model, given: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Step:
                 self.proto.attribute[-1].name = name
         self.opset = model.opsets.get(self.domain, 1)
         self.function = None if (self.domain, self.name) in model.functions else OPERATORS.get((self.domain, self.name))
-        self.expanded: dict[Any, Graph] = {}
+        self.expanded: dict[Any, OnnxGraph] = {}
         if self.function is not None:
             self._prepare(self.function)
         elif (self.domain, self.name) not in model.functions and not _schema(self).has_function \
@@ -148,14 +148,14 @@ class Step:
         out = self.function(*values, **{n: fresh(v) for n, v in self.attributes.items()}, **more)
         return out if isinstance(out, tuple) else (out,)
 
-    def _body(self, values: list[Any]) -> Graph:
+    def _body(self, values: list[Any]) -> OnnxGraph:
         """The graph that defines this operator; it can depend on the types of its inputs."""
         key = tuple(_type_number(v) for v in values)
         if key not in self.expanded:
             self.expanded[key] = self._expand(values)
         return self.expanded[key]
 
-    def _expand(self, values: list[Any]) -> Graph:
+    def _expand(self, values: list[Any]) -> OnnxGraph:
         function = self.model.functions.get((self.domain, self.name))
         given = dict(self.protos)
         if function is None:
@@ -176,7 +176,7 @@ class Step:
             given.setdefault(attribute.name, attribute)
         opsets = {o.domain: o.version for o in function.opset_import} or self.model.opsets
         inner = Model(opsets, list(self.model.functions.values()), self.model.folder)
-        return Graph(function.node, list(function.input), list(function.output), {}, inner, given)
+        return OnnxGraph(function.node, list(function.input), list(function.output), {}, inner, given)
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
@@ -184,14 +184,14 @@ def _newest(versions: Sequence[int], opset: int) -> int:
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
-def _schema(step: Step) -> Any:
+def _schema(step: OnnxNode) -> Any:
     try:
         return package().defs.get_schema(step.name, step.opset, step.domain)
     except Exception:
         raise _unknown(step) from None
 
 
-def _unknown(step: Step) -> FileFormatError:
+def _unknown(step: OnnxNode) -> FileFormatError:
     where = f" of {step.domain!r}" if step.domain else ""
     return FileFormatError("OnnxRunner", f"the operator {step.name!r:.60}{where} in opset {step.opset} is not built",
                            "a function of that name in the model, made of others")
@@ -217,7 +217,7 @@ def attribute_of(proto: Any, model: Model) -> Any:
     """An attribute's value: numbers, text, tensors, graphs, and lists of them."""
     kinds = package().AttributeProto
     if proto.type == kinds.GRAPH:
-        return Graph.of(proto.g, model)
+        return OnnxGraph.of(proto.g, model)
     if proto.type == kinds.TENSOR:
         return value_of(proto.t, model.folder)
     if proto.type == kinds.TYPE_PROTO:
@@ -248,17 +248,17 @@ def _dense(proto: Any, model: Model) -> Tensor:
     return constant(out)
 
 
-class Graph:
+class OnnxGraph:
     """Steps in order, constants by name, and the names of inputs and outputs."""
 
     def __init__(self, nodes: Sequence[Any], inputs: list[str], outputs: list[str], constants: dict[str, Any],
                  model: Model, given: Mapping[str, Any] | None = None) -> None:
         self.inputs, self.outputs = inputs, outputs
         self.constants = {name: kept(value) for name, value in constants.items()}
-        self.steps = [Step(node, model, given or {}) for node in nodes]
+        self.steps = [OnnxNode(node, model, given or {}) for node in nodes]
 
     @classmethod
-    def of(cls, proto: Any, model: Model) -> Graph:
+    def of(cls, proto: Any, model: Model) -> OnnxGraph:
         constants = {t.name: value_of(t, model.folder) for t in proto.initializer}
         constants |= {t.values.name: _dense(t, model) for t in proto.sparse_initializer}
         inputs = [i.name for i in proto.input if i.name not in constants]

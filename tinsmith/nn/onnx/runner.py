@@ -10,9 +10,9 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.core.weak import WeakTable
-from tinsmith.nn.archives import Source, as_bytes
-from tinsmith.nn.onnx.graph import Graph, Model, package
+from tinsmith.core.object_lifetime import WeakTable
+from tinsmith.nn.io.archives import Source, as_bytes
+from tinsmith.nn.onnx.graph import Model, OnnxGraph, package
 from tinsmith.nn.onnx.values import DTYPES, noted
 from tinsmith.tensor.tensor import Tensor
 
@@ -25,7 +25,7 @@ class Input(NamedTuple):
     number: int = 0  # ONNX number of the element type
 
 
-_graphs: WeakTable[OnnxRunner, Graph] = WeakTable()  # graphs never change: no guards needed
+_graphs: WeakTable[OnnxRunner, OnnxGraph] = WeakTable()  # graphs never change: no guards needed
 
 
 class OnnxRunner:
@@ -62,7 +62,7 @@ class OnnxRunner:
         opsets = {o.domain: o.version for o in model.opset_import} or {"": 1}
         shared = Model(opsets, model.functions, folder)
         try:
-            graph = _graphs[self] = Graph.of(model.graph, shared)
+            graph = _graphs[self] = OnnxGraph.of(model.graph, shared)
         except (ValueError, TypeError, KeyError, RecursionError, UnicodeDecodeError) as error:
             if isinstance(error, FileFormatError):
                 raise

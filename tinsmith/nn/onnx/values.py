@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.weak import WeakTable
+from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.ir import Ops
-from tinsmith.ir.evaluate import evaluate
+from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.tensor.tensor import Tensor
 

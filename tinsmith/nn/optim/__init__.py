@@ -1,7 +1,7 @@
 """Optimizers. State, learning rate and bias corrections are in buffers, so all steps run one compiled program."""
 import sys
 
-from tinsmith.core.names import guide
+from tinsmith.core.suggestions import guide
 from tinsmith.nn.optim import adaptive, averaging, base, gradients, lr_scheduler, momentum
 from tinsmith.nn.optim.adaptive import LAMB, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
 from tinsmith.nn.optim.averaging import EMA

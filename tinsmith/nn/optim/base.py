@@ -17,7 +17,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, shown
-from tinsmith.tensor.backward import Backward
+from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import attribute, held_tensors
 from tinsmith.tensor.modes import check_modes

@@ -1,0 +1,334 @@
+"""Epilogue of a matrix unit: vector stores of fragments after lanes have exchanged columns.
+
+A lane holds pairs of columns of many 8-column blocks. If a fragment has at least four such blocks, the four lanes of a
+row exchange them by shuffles so that each lane holds eight adjacent columns. This is a 4 × 4 transpose in two steps,
+one per bit of the lane number:
+
+    lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
+
+The rest of the epilogue works on vectors of eight. The part of the stored value that depends only on the accumulator is
+computed before the exchange, in which two 16-bit elements travel as one 32-bit word.
+
+Computation on the accumulators of a matrix unit, in the registers of the threads: one lane per fragment register.
+
+A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
+one lane per row that a thread holds. An operand of the next product is a selection of such lanes."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tinsmith.codegen.emit.emitter import Emitter
+from tinsmith.codegen.emit.scopes import Coords
+from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.computed_operand import bind
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form, shifted
+from tinsmith.ir.algebra.symbolic import for_all_lanes, simplify
+from tinsmith.ir.matrix_unit import Digit, Fragment
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.uop import toposort
+
+
+def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
+    """Store a matrix unit's accumulators: as tiles if the unit stores tiles, else each lane stores rows of its
+    elements."""
+    order = toposort(n)
+    product = next(x for x in order if x.op is Ops.MMA and (x.src[2].ranges | x.src[3].ranges) <= n.ranges)
+    fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
+    total = [x for x in order if x.op in (Ops.FOLD, Ops.MMA) and (row.ranges | column.ranges) <= x.ranges][-1]
+    for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
+        coords = lin.both(own, fixed)
+        if not fragment.whole:
+            _store_rows(lin, n, total, ThreadTile(fragment, row, column), coords)
+            continue
+        line = lin.value(total, coords)
+        assert n.src[2] is total and len(n.src) == 3, n
+        found = matrix_units.store_address(n.src[0], lin.at(n.src[1], coords), fragment, row, column)
+        assert found is not None, n
+        _, index, pitch = found
+        shape = fragment.rows, fragment.size // fragment.rows
+        apart = lin.emit(0, UOp.index(pitch))
+        lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
+
+
+
+def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coords) -> None:
+    """Store vectors of adjacent columns if memory is contiguous along them, else single elements. Loads of up to
+    ``blocks.beside`` vectors are issued before the first of their stores, because the compiler may not reorder a load
+    and a store."""
+    fragment, row, column = tile.fragment, tile.row, tile.column
+    along = _runs_along(lin, n.src[1], column, fragment)
+    own = _of_the_sum(n.src[2], total, row)
+    line = value_in(lin, own, tile, coords)
+    rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
+    width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
+    lanes = math.prod(size for size, _, _ in fragment.lanes)
+    down, across = matrix_units.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
+    steps, stores = fragment.places()[0], list[UOp]()
+    lane = lin.new_range(width, Role.VECTOR) if width > 1 else UOp.index(0)
+    at = tuple(lin.new_range(range_size(r), Role.LOOP) for r in (row, column))
+    place = lin.affine(n.src[1].substitute({row: down + at[0], column: across + at[1] + lane}), at)
+    for first in range(0, fragment.size, width):
+        part = rows(first, width) if rows is not None else lin.picked(line, range(first, first + width))
+        name = lin.named(part)
+        if width > 1:
+            name = UOp(Ops.AFTER, None, (name, lane))  # a named line with lanes
+            lin.reread[name] = True
+            lin.scopes[-1].values[name, ()] = part
+        r, c = (int(x) for x in steps[first])
+        table, store = {row: down + r, column: across + c + lane}, n
+        if place is not None:  # the addresses of all rows differ by a constant
+            rest, constant, (down_step, across_step) = place
+            table |= {n.src[1]: shifted(rest, constant + r * down_step + c * across_step)}
+        store = simplify(n.substitute({own: name}).substitute(table))
+        alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
+        if alike:
+            store = simplify(store.substitute(alike))
+        stores.append(store)
+        if len(stores) == lin.kernel.target.blocks.beside or first + width >= fragment.size:
+            for load in (x for s in stores for x in toposort(s.src[2:]) if x.op is Ops.LOAD):
+                lin.value(load, lin.coords_of(load, coords))
+            for each in stores:
+                lin.store(each, coords)
+            stores = []
+
+
+
+def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
+    """Return True if memory is contiguous along the columns for at least one vector; columns may be pixels of a patch.
+    """
+    terms, digits = linear_form(index)[0], _digits(fragment)
+    if terms.get(column) == 1:
+        return True
+    width = math.prod(size for size, _, _ in (digits[0][0], digits[1][0])) if digits is not None else 1
+    if width == 1 or range_size(column) % width:
+        return False
+    lane, vector = lin.new_range(width, Role.VECTOR), lin.new_range(range_size(column) // width, Role.LOOP)
+    terms = linear_form(index.substitute({column: vector * width + lane}).simplify())[0]
+    return terms.pop(lane, 0) == 1 and not any(lane in t.ranges for t in terms)
+
+
+
+def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
+    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, if the rest
+    needs no other part of it; else the accumulator."""
+    order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
+    pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
+    border = set[UOp]()
+    for n in order:
+        inner = [s for s in n.src if not s.is_const]
+        if n.op.elementwise and n.op is not Ops.UNLIKELY and inner and all(s in pure for s in inner):
+            pure.add(n)
+        else:
+            border.update(s for s in inner if s in pure)
+    if value in pure:
+        border.add(value)
+    return border.pop() if len(border) == 1 else total
+
+
+
+def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
+    """Exchange columns between lanes. Return a reader of vectors and the new fragment layout; (None, ``fragment``) if
+    the layout does not fit."""
+    digits = _digits(fragment)
+    if digits is None:
+        return None, fragment
+    (pair, *between, blocks), lanes = digits
+    size, here = lanes[0][0], lin.here
+    packed = line.dtype.itemsize == 2
+    middle = math.prod(d[0] for d in between)
+    words = lin.words(line) if packed else line
+    per_pair = 1 if packed else pair[0]
+    position = np.arange(words.dtype.count).reshape(blocks[0] // size, size, middle, per_pair)
+    thread = lin.expression(UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", math.prod(d[0] for d in fragment.lanes))))
+    bit = 1
+    while bit < size:
+        low = [x for x in range(size) if not x & bit]
+        xs, ys = (position[:, chosen].reshape(-1) for chosen in (low, [x | bit for x in low]))
+        x, y = (lin.picked(words, at) for at in (xs, ys))
+        upper = lin.raw((thread // bit % 2).simplify().eq(1))
+        kind = words.dtype.scalar
+        sent = lin.combine(here, Ops.WHERE, kind, [upper, x, y])
+        come = lin.emit(here, UOp(Ops.SHUFFLE, sent.dtype, (sent,), bit))
+        x, y = (lin.combine(here, Ops.WHERE, kind, [upper, *both]) for both in ((come, x), (y, come)))
+        back = np.argsort(np.array([*xs, *ys]))
+        words = lin.picked(lin.emit(here, UOp(Ops.VECTORIZE, words.dtype, (x, y))), back)
+        bit *= 2
+    order = position.transpose(0, 2, 1, 3).reshape(-1)  # adjacent elements are those that the lanes had
+
+    def vector(first: int, width: int) -> UOp:
+        per = 2 if packed else 1
+        part = lin.picked(words, order[first // per : (first + width) // per])
+        return lin.emit(here, UOp(Ops.BITCAST, line.dtype.scalar.vec(width), (part,))) if packed else part
+
+    beside = pair[0] * size
+    whole = ((beside, 0, 1), *between, (blocks[0] // size, 0, beside * size))
+    return vector, Fragment(whole, ((size, 0, beside), *lanes[1:]))
+
+
+
+def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:
+    """Return the digits of registers and lanes if adjacent lanes hold adjacent pairs of columns, with blocks after
+    them; else None."""
+    registers, lanes = fragment.registers, fragment.lanes
+    if len(registers) < 2 or not lanes:
+        return None
+    pair, blocks, size = registers[0], registers[-1], lanes[0][0]
+    fits = pair[1:] == (0, 1) and pair[0] == 2 and lanes[0][1:] == (0, 2) and matrix_units.is_power(size)
+    between = all(across == 0 for _, _, across in registers[1:-1])
+    return (registers, lanes) if fits and between and blocks[1:] == (0, 2 * size) and blocks[0] % size == 0 else None
+
+
+
+@dataclass(frozen=True)
+class ThreadTile:
+    """A tile in the registers of a warp: its fragment and the ranges of its rows and columns."""
+
+    fragment: Fragment
+    row: UOp
+    column: UOp
+
+    @cached_property
+    def rows(self) -> Fragment:
+        """Return the fragment of a row statistic: the rows that a thread holds, without columns."""
+        return Fragment(tuple(d for d in self.fragment.registers if d[1]), self.fragment.lanes)
+
+    @cached_property
+    def spread(self) -> tuple[int, ...]:
+        """Return, for each register, the index of its row among the thread's rows."""
+        found = {int(r): n for n, r in enumerate(self.rows.places()[0][:, 0])}
+        return tuple(found[int(r)] for r in self.fragment.places()[0][:, 0])
+
+
+
+def tile_of(stage: UOp) -> Fragment:
+    """Return the fragment of all columns of an accumulator: the unit's fragment, repeated per register copy."""
+    product = product_in(stage)
+    copies = stage.arg[0] if len(stage.arg) > 1 else 1
+    c = product.arg.fragment_c
+    return Fragment((*c.registers, (copies, 0, product.arg.n)), c.lanes) if copies > 1 else c
+
+
+
+def product_in(stage: UOp) -> UOp:
+    product = matrix_units.product_of(stage.src[0])
+    assert product is not None, stage
+    return product
+
+
+
+def place_of(lin: Emitter, value: UOp) -> tuple[UOp, ThreadTile]:
+    """Return a value computed from accumulators, rewritten over the accumulators' own rows and columns, and its tile.
+    """
+    loads = matrix_units.reads_held(value)
+    stage, index = loads[0].src[0], loads[0].src[1]
+    product = product_in(stage)
+    own = next(r for r in index.ranges if r.arg[1] is Role.FRAGMENT)
+    columns = lin.columns.setdefault(stage.arg, own if index is own else lin.new_range(
+        int(np.prod(stage.arg)), Role.FRAGMENT))
+    if index is not columns:
+        value = bind(value, own, (columns - (index - own)).simplify()).simplify()
+    return value, ThreadTile(tile_of(stage), product.src[2], columns)
+
+
+
+def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
+    """Return the line of a value in a tile: one lane per register, or per row of the thread, or a scalar."""
+    own = n.ranges & {at.row, at.column}
+    if n.is_const or n.op in (Ops.FOLD, Ops.MMA) or (n.op is not Ops.SPECIAL and not own and not _named(lin, n)):
+        return lin.value(n, coords)
+    key = n, at, lin.coords_of(n, coords)
+    found = next((s.values[key] for s in reversed(lin.scopes) if key in s.values), None)
+    if found is not None:
+        return found
+    depth = lin.here if _named(lin, n) else lin.depth_of(n)
+    if n.op is Ops.SPECIAL:
+        line = lin.value(n)
+    elif n.op is Ops.LOAD and matrix_units.held(n.src[0]):
+        line = sum_in_registers(lin, n.src[0], coords)
+    elif (n.op.elementwise and not lin.index_only(n)) and n.op is not Ops.UNLIKELY:
+        parts = [value_in(lin, s, at, coords) for s in n.src]
+        count = max(p.dtype.count for p in parts)
+        line = lin.combine(depth, n.op, n.dtype, [widened(lin, p, at, count, depth) for p in parts], n.arg)
+    else:
+        fragment = at.fragment if at.column in own else at.rows
+        elements = []
+        for table in lin.elements(fragment, at.row, at.column):
+            element = n.substitute(table).simplify()
+            elements.append(lin.value(element, lin.coords_of(element, coords)))
+        line = lin.emit(depth, UOp(Ops.VECTORIZE, n.dtype.vec(len(elements)), tuple(elements)))
+    lin.scopes[depth].values[key] = line
+    return line
+
+
+
+def _named(lin: Emitter, n: UOp) -> bool:
+    """Return True if a value depends on named lines, which may have lanes."""
+    return lin.rereads(n)
+
+
+
+def widened(lin: Emitter, line: UOp, at: ThreadTile, count: int, depth: int | None = None) -> UOp:
+    """Broadcast a row statistic to all registers of the tile."""
+    if line.dtype.count in (1, count):
+        return line
+    assert line.dtype.count == at.rows.size, line
+    return lin.picked(line, at.spread, depth)
+
+
+
+def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
+    """Return the accumulator over all of its columns, as one line."""
+    beside = [r for r in stage.src[1:] if r.arg[1] is Role.UPCAST]
+    own = lin.coords_of(stage.src[0], coords)
+    parts = [lin.value(stage.src[0], lin.both(own, ((r, c),))) for r in beside for c in range(range_size(r))]
+    if not parts:
+        return lin.value(stage.src[0], own)
+    return lin.emit(lin.depth_of(stage), UOp(Ops.VECTORIZE, parts[0].dtype.scalar.vec(
+        sum(p.dtype.count for p in parts)), tuple(parts)))
+
+
+
+def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UOp:
+    """Reduce a tile along its columns: within each thread's registers, then (``lanes``) across the lanes of a row."""
+    body, at = place_of(lin, fold.src[0])
+    line = widened(lin, value_in(lin, body, at, coords), at, at.fragment.size)
+    order = np.argsort(np.array(at.spread), kind="stable").reshape(at.rows.size, -1).T  # columns, rows
+    line = lin.halved(fold.arg, lin.picked(line, order.reshape(-1)), at.rows.size)
+    return across_lanes(lin, fold.arg, line, at.fragment) if lanes else line
+
+
+
+def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
+    """Combine a value across the lanes that hold columns of one row, by shuffles."""
+    pitch = 1
+    for size, _, across in fragment.lanes:
+        step = pitch
+        while across and step < pitch * size:
+            line = lin.shuffled(op, line, step)
+            step *= 2
+        pitch *= size
+    return line
+
+
+
+def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
+    """Return a product's A operand computed from accumulators in registers: selected lanes, 16-bit ones as 32-bit
+    words."""
+    value, at = place_of(lin, product.src[0])
+    column = product.src[4]
+    line = widened(lin, value_in(lin, value, at, coords), at, at.fragment.size)
+    start = matrix_units.reads_held(product.src[0])[0].src[1].substitute({column: UOp.index(0)} | {
+        r: UOp.index(c) for r, c in coords}).simplify()
+    choice = matrix_units.choice(at.fragment, product.arg.operand_a, int(start.arg))
+    assert choice is not None, product
+    if line.dtype.itemsize != 2 or choice[1::2] != [x + 1 for x in choice[::2]]:
+        return lin.picked(line, choice)
+    part = lin.picked(lin.words(line), (x // 2 for x in choice[::2]))
+    return lin.emit(lin.here, UOp(Ops.BITCAST, line.dtype.scalar.vec(len(choice)), (part,)))

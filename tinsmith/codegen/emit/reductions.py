@@ -1,0 +1,256 @@
+"""Emission of reductions: accumulators, the reduction loop, and the final combination."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinsmith.codegen.emit.emitter import Emitter
+from tinsmith.codegen.emit.scopes import Coords
+from tinsmith.codegen.transform.computed_operand import bind
+from tinsmith.codegen.transform.matrix_units import product_of, reads_held
+from tinsmith.codegen.transform.online_softmax import finite
+from tinsmith.codegen.transform.prefetch import Ahead
+from tinsmith.codegen.transform.rings import Pipeline, rings_of, slotted
+from tinsmith.core.settings import settings
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.algebra.bounds import bound_ranges, start_of
+from tinsmith.ir.algebra.symbolic import simplify
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.uop import toposort
+
+
+class FoldWriter:
+    """Accumulators, loop and final combination of a group of reductions over the same ranges.
+
+    ``held`` maps copies to the A operands of a matrix unit that are already in registers.
+    """
+
+    def __init__(self, lin: Emitter, group: list[UOp], coords: Coords, start: dict[Coords, UOp] | None = None,
+                 held: dict[Coords, UOp] | None = None) -> None:
+        self.lin, self.group, self.coords, self.start, self.held = lin, group, coords, start, held or {}
+        self.product = product_of(group[0])
+        self.ranges = bound_ranges(group[0]) if group[0].op is Ops.FOLD else ()
+        self.loops = sorted((r for r in self.ranges if not r.arg[1].expanded), key=lambda r: lin.position[r.arg[0]])
+        self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
+        self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
+        self.copies = {f: self.in_order(f) for f in group}
+        total = sum(len(c) for c in self.copies.values())
+        steps = list(lin.all_coords(self.unrolled))
+        most = lin.kernel.target.core.separate_sums
+        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= most
+        self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+
+    def in_order(self, f: UOp) -> list[Coords]:
+        """Return the register copies of a reduction in writing order. For a product, the indices of the factor with
+        fewer copies vary fastest: its values stay in registers while each value of the other factor is used up."""
+        copies = list(self.lin.all_coords(f.ranges))
+        body = f.src[0] if f.op is Ops.FOLD else f
+        while guarded(f, body):
+            body = body.src[1]
+        if body.op is Ops.MUL:
+            few = min(body.src, key=lambda s: len(list(self.lin.all_coords(s.ranges & f.ranges))))
+            copies.sort(key=lambda c: [at for r, at in c if r not in few.ranges])
+        return copies
+
+    def lanes_of(self, f: UOp) -> int:
+        """Return the number of elements per thread of a value without a vector range (fragment size, else 1)."""
+        return self.product.arg.fragment_c.size if self.product is not None else 1
+
+    def run(self) -> None:
+        bodies = self.begun()
+        if self.product is not None and self.product.arg.staged:
+            self.hold(self.product)
+            rings_of(self.lin, self.product)[0].run(self, bodies)
+        else:
+            self.nest(self.loops, bodies)
+        self.finished()
+
+    def begun(self) -> list[UOp]:
+        """Initialize the accumulators and return the expressions that each step adds."""
+        lin = self.lin
+        for g, f in enumerate(self.group):
+            lanes = self.vector or lin.lanes(f)
+            dtype = f.dtype.vec(range_size(lanes) if lanes is not None else self.lanes_of(f))
+            nothing = UOp(Ops.CONST, dtype, (), 0 if self.product is not None else f.arg.identity(f.dtype))
+            first = start_of(f) if self.vector is None else None
+            for c in self.copies[f]:
+                begin = lin.emit(0, nothing) if self.start is None else self.start[c]
+                steps = list(lin.all_coords(self.unrolled)) if self.separate else [()]
+                self.values |= {(g, c, s): begin for s in steps}
+                if first is not None:
+                    self.values[g, c, steps[0]] = lin.spread(lin.value(first, c), dtype.count)
+        return [f.src[0] if f.op is Ops.FOLD else f for f in self.group]
+
+    def finished(self) -> None:
+        """Record the result of every reduction of the group as known in the current scope."""
+        for g, f in enumerate(self.group):
+            for c in self.copies[f]:
+                self.lin.scopes[-1].values[(f, c)] = self.finish(g, f, c)
+
+    def hold(self, product: UOp) -> None:
+        """Compute an A operand made of values in registers before it is issued to the unit."""
+        if reads_held(product.src[0]) and not self.held:
+            self.held = {steps: self.lin.operand(product, 0, steps) for steps in self.lin.all_coords(self.unrolled)}
+
+    def drained(self, in_flight: int = 0) -> None:
+        """Wait until at most ``in_flight`` later groups of unit steps are unfinished, and use the drained accumulators.
+        """
+        for key, value in self.values.items():
+            self.values[key] = self.lin.force(UOp(Ops.DRAIN, None, (value,), in_flight))
+            self.lin.scopes[-1].values[self.values[key]] = self.values[key]
+
+    def nest(self, loops: list[UOp], bodies: list[UOp]) -> None:
+        """Open the loops with one accumulator per value; write the reduction step innermost."""
+        if not loops:
+            return self.step(bodies)
+        return self.lin.over(loops[0], bodies, lambda inner: self.nest(loops[1:], inner), self.counted)
+
+    def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        """Write one loop; ``inside`` gets the expressions that its steps add."""
+        start, end = self.lin.span_of(r)
+        bodies = [simplify(b) for b in bodies]
+        if start.is_const and end.is_const and (start.arg, end.arg) == (0, 1) and r.arg[1] is not Role.BLOCK:
+            return inside([simplify(bind(b, r, UOp.index(0))) for b in bodies])
+        stages = slotted(self.lin, r, bodies)
+        if stages:
+            return Pipeline(self, r, end, stages).run(start, bodies, inside)
+        return self.in_loop(r, start, end, lambda: inside(bodies), bodies)
+
+    def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], bodies: Sequence[UOp] = ()) -> None:
+        """Write a loop that carries the accumulators and the rotated loads (issued one iteration before their use). The
+        last iteration loads its own elements again, so that no load is out of bounds."""
+        lin, keys, span = self.lin, list(self.values), (self.lin.expression(start), self.lin.expression(end))
+        rotated = [(n, c) for n in toposort(bodies) if self.is_rotated(n, r) for c in lin.all_coords(n.ranges)]
+
+        def loads(step: UOp) -> dict[Any, UOp]:
+            return {(n, c): lin.spread(lin.value(simplify(bind(n.replace(arg=None), r, step)), c), range_size(lanes)
+                                       if (lanes := lin.lanes(n)) is not None else 1) for n, c in rotated}
+
+        def turn(accs: dict[Any, UOp]) -> dict[Any, UOp]:
+            self.values = {key: accs[key] for key in keys}
+            lin.scopes[-1].values |= {load: accs[load] for load in rotated}
+            following = loads((r + 1).minimum(end - 1)) if rotated else {}
+            inside()
+            return {**self.values, **following}
+
+        found = lin.carrying(r, *span, {**self.values, **loads(start)}, turn, True)
+        self.values = {key: found[key] for key in keys}
+
+    def is_rotated(self, n: UOp, r: UOp) -> bool:
+        """Return True if a load is issued one iteration of the loop over ``r`` before its use (ROTATE)."""
+        if not (n.op is Ops.LOAD and isinstance(n.arg, Ahead) and n.arg.rotate and n.arg.loop == r.arg[0]):
+            return False
+        opened = self.lin.opened | {r}
+        ready = r in n.src[1].ranges and r not in n.src[0].ranges and n.src[0] not in self.lin.written
+        return ready and all(x in opened or x.arg[1].expanded for x in n.ranges)
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin = self.lin
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        around, lin.writing = lin.writing, self.group
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for unroll in lin.all_coords(self.unrolled):
+                for c in self.copies[f]:
+                    if lin.adds_nothing((*c, *unroll)):
+                        continue
+                    key = (g, c, unroll if self.separate else ())
+                    at = lin.both(c, unroll)
+                    if (added := self.added(f, body, at)) is None:
+                        continue
+                    self.values[key] = line = self.accumulate(f.arg, self.values[key], added, at)
+                    line.origin = line.origin or f.origin
+        lin.current_folds, lin.writing = before, around
+
+    def added(self, f: UOp, body: UOp, coords: Coords) -> UOp | None:
+        """Return the value that a copy adds, without guards that always hold for it; None if a guard never holds."""
+        while guarded(f, body) and self.lin.index_only(body.src[0]):
+            valid = self.lin.at(body.src[0], coords)
+            if not valid.is_const:
+                break
+            if not valid.arg:
+                return None
+            body = body.src[1]
+        return body
+
+    def accumulate(self, op: Op, acc: UOp, body: UOp, coords: Coords) -> UOp:
+        lin, here = self.lin, self.lin.here
+        if body.op is Ops.MMA:
+            first, second = (lin.coords_of(s, coords) for s in body.src[:2])
+            a, b = self.held[first] if self.held else lin.operand(body, 0, first), lin.operand(body, 1, second)
+            return lin.emit(here, UOp(Ops.MMA, None, (acc, a, b), body.arg))
+        if op is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float:
+            if settings.NOOPT:  # as written: a multiplication and an addition, not contracted
+                return lin.combine(here, Ops.ADD, acc.dtype.scalar, [acc, lin.value(body, coords)])
+            a, b = (lin.value(s, coords) for s in body.src)
+            return lin.combine(here, Ops.MULADD, acc.dtype.scalar, [a, b, acc])
+        return lin.combine(here, op, acc.dtype.scalar, [acc, lin.value(body, coords)])
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """Combine separate accumulators pairwise, then the lanes if the reduction ran along them."""
+        lin = self.lin
+        parts = [v for k, v in self.values.items() if k[0] == g and k[1] == c]
+        here = lin.here
+        while len(parts) > 1:
+            pairs = [lin.combine(here, f.arg, f.dtype, list(p)) for p in zip(parts[::2], parts[1::2])]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        line = parts[0]
+        if self.vector is not None:
+            line = lin.halved(f.arg, line)
+            if (first := start_of(f)) is not None:
+                line = lin.combine(here, f.arg, f.dtype, [lin.value(first, c), line])
+        return line
+
+
+def guarded(f: UOp, body: UOp) -> bool:
+    """Return True if a reduction adds its value under a condition and the identity elsewhere (a padded range)."""
+    return body.op is Ops.WHERE and f.op is Ops.FOLD and body.src[2].is_const and (
+        body.src[2].arg == f.arg.identity(f.dtype))
+
+
+class OnlineWriter(FoldWriter):
+    """Online softmax in one loop over blocks: a running maximum, and sums rescaled whenever the maximum changes."""
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin, here = self.lin, self.lin.here
+        before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
+        known = self.maxima(bodies[0])
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            for c in self.copies[f] if g else ():
+                old, shift = known[lin.coords_of(self.group[0], c)]
+                weight, part, top = self.parts(body)
+                keep = lin.value(weight.substitute({top: shift, top.src[0]: old}))
+                scale = lin.value(weight.substitute({top: shift}), c)
+                added = lin.combine(here, Ops.MUL, f.dtype, [scale, lin.value(part, c)])
+                self.values[g, c, ()] = lin.combine(here, Ops.MULADD, f.dtype, [self.values[g, c, ()], keep, added])
+        lin.current_folds = before
+
+    def maxima(self, body: UOp) -> dict[Coords, tuple[UOp, UOp]]:
+        """Update the running maximum. Return, per copy, the old one and the new one, the latter finite (a valid shift).
+        """
+        lin, known = self.lin, dict[Coords, tuple[UOp, UOp]]()
+        for c in self.copies[self.group[0]]:
+            old = self.values[0, c, ()]
+            new = self.values[0, c, ()] = self.accumulate(Ops.MAX, old, body, c)
+            known[c] = lin.named(old), finite(lin.named(new))
+        return known
+
+    def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
+        """Split a sum's step into the weight exp(block maximum - maximum), the sum over the block, and the block
+        maximum."""
+        top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
+        first, second = body.src
+        return (first, second, top) if top in toposort(first) else (second, first, top)
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        """Finish a sum. Relative to an infinite maximum it would be NaN; relative to 0 instead, if all values are -inf,
+        it is 0."""
+        line, lin = super().finish(g, f, c), self.lin
+        if g == 0:
+            return line
+        weight, _, top = self.parts(f.src[0])
+        return lin.combine(lin.here, Ops.MUL, f.dtype, [line, self.whole(weight, top, c)])
+
+    def whole(self, weight: UOp, top: UOp, c: Coords) -> UOp:
+        """Return the weight with the final maximum in place of the block's maximum."""
+        at = self.lin.named(self.values[0, self.lin.coords_of(self.group[0], c), ()])
+        return self.lin.value(weight.substitute({top: at, top.src[0]: at}))

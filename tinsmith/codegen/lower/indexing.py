@@ -1,0 +1,136 @@
+"""Movement ops as index maps: the source index of each output element, and the condition under which it exists."""
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import weighted_sum
+from tinsmith.ir.algebra.sizes import normal_size
+
+Index = tuple[UOp, ...]
+ZERO = UOp.index(0)
+
+
+def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index) -> Index:
+    """Return the coordinates in shape ``old`` of the element at ``index`` of shape ``new``.
+
+    Axes are matched in groups of equal size, so that unchanged axes pass through and only real splits and merges cost a
+    division.
+    """
+    out: list[UOp] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        if i < len(old) and j < len(new) and old[i] == new[j]:
+            out.append(index[j])
+            i, j = i + 1, j + 1
+            continue
+        if i < len(old) and old[i] == 1 and type(old[i]) is int:
+            out.append(ZERO)
+            i += 1
+            continue
+        if j < len(new) and new[j] == 1 and type(new[j]) is int:
+            j += 1
+            continue
+        if i == len(old) or j == len(new):  # sizes whose product is 1, perhaps only for the values of their variables
+            return (*out, *[ZERO] * (len(old) - i))
+        first_i, first_j = i, j
+        a, b = old[i], new[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if _smaller(a, b) and i < len(old):
+                a, i = _times(a, old[i]), i + 1
+            elif j < len(new):
+                b, j = _times(b, new[j]), j + 1
+            elif i < len(old):
+                a, i = _times(a, old[i]), i + 1
+            else:
+                break
+        flat = flatten(new[first_j:j], index[first_j:j])
+        out.extend(unflatten(old[first_i:i], flat))
+    return tuple(out)
+
+
+def _times(a: object, b: object) -> object:
+    """Return the product of two sizes in normal form."""
+    return normal_size(a * b)  # type: ignore[operator]
+
+
+def _smaller(a: object, b: object) -> bool:
+    return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
+
+
+def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
+    """Return the row-major offset of ``index`` in ``shape``."""
+    if all(type(size) is int for size in shape):
+        strides = list(itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1))
+        return weighted_sum(zip(index, reversed(strides)))
+    flat: UOp = ZERO
+    stride: UOp = UOp.index(1)
+    for size, i in zip(reversed(shape), reversed(index)):
+        flat = i * stride + flat
+        stride = stride * UOp.index(size)  # type: ignore[arg-type]
+    return flat.simplify()
+
+
+def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
+    """Return the coordinates in ``shape`` of a row-major offset."""
+    out: list[UOp] = []
+    for n, size in reversed(list(enumerate(shape))):
+        s = UOp.index(size)  # type: ignore[arg-type]
+        out.append((flat % s if n else flat).simplify())
+        flat = (flat // s).simplify()
+    return out[::-1]
+
+
+def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
+    """Return, for a movement node, the source's index and the condition under which the element exists (None: always).
+    """
+    old = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return reshape_index(old, node.shape, index), None
+    if node.op is Ops.EXPAND:
+        return tuple(ZERO if type(s) is int and s == 1 else i for s, i in zip(old, index)), None
+    if node.op is Ops.PERMUTE:
+        out = [ZERO] * len(index)
+        for to, axis in enumerate(node.arg):
+            out[axis] = index[to]
+        return tuple(out), None
+    if node.op is Ops.SHRINK:
+        return tuple((i + UOp.index(b)).simplify() for i, (b, _) in zip(index, node.arg)), None
+    if node.op is Ops.FLIP:
+        return tuple((UOp.index(s) - 1 - i).simplify() if n in node.arg else i
+                     for n, (i, s) in enumerate(zip(index, old))), None
+    if node.op is Ops.PAD:
+        return _pad(node, index)
+    w = node.arg
+    if node.op is Ops.WINDOW:
+        at = (index[w.axis] * w.stride + index[w.window_axis] * w.dilation).simplify()
+        return (*index[: w.axis], at, *index[w.axis + 1 :]), None
+    assert node.op is Ops.UNWINDOW, node.op
+    start = (index[w.axis] - index[w.window_axis] * w.dilation).simplify()
+    valid = start.ge(0) & (start // w.stride).lt(old[w.axis])
+    if w.stride > 1:
+        valid = valid & (start % w.stride).eq(0)
+    at = (start // w.stride).simplify()
+    return (*index[: w.axis], at, *index[w.axis + 1 :]), valid.simplify()
+
+
+def place_in(view: UOp, index: Index) -> tuple[UOp, Index]:
+    """Return the base of a view and the coordinates there of its element at ``index``."""
+    while view.op.kind == "movement":
+        index, view = move(view, index)[0], view.src[0]
+    return view, tuple(i.simplify() for i in index)
+
+
+def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
+    valid: UOp | None = None
+    out: list[UOp] = []
+    for i, (before, after), size in zip(index, node.arg, node.src[0].shape):
+        at = (i - UOp.index(before)).simplify()
+        out.append(at)
+        for needed, condition in ((before, at.ge(0)), (after, at.lt(UOp.index(size)))):
+            if not (type(needed) is int and needed == 0):
+                valid = condition if valid is None else valid & condition
+    return tuple(out), None if valid is None else valid.simplify()

@@ -1,0 +1,138 @@
+"""Candidates of the planner, and the helpers that their generators share. Every change to a kernel is an ``Opt``, so
+that ``Kernel.opts`` describes it completely."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.ranges import count_of, range_size
+from tinsmith.ir.uop import toposort
+from tinsmith.target.target import Target
+
+
+class Unfit(Exception):
+    """A candidate turns out not to suit a kernel, as its generator allows for; the message says why."""
+
+
+class Candidate(NamedTuple):
+    """A schedule for a kernel (a list of opts) that is not applied yet.
+
+    Attributes:
+        what: its description in words.
+        price: expected cycles of the busiest core, by cause (``"products"``, ``"memory"``, …).
+        apply: applies its opts, all of them legal; raises Unfit if the kernel turns out not to suit them.
+    """
+
+    what: str
+    price: dict[str, float]
+    apply: Callable[[Kernel], None]
+
+    @property
+    def cycles(self) -> float:
+        return sum(self.price.values())
+
+
+def the_sum(kernel: Kernel) -> UOp | None:
+    """Return the only reduction of a kernel whose stores are all plain STOREs; None if there is no such reduction."""
+    return kernel.folds[0] if len(kernel.folds) == 1 and all(s.op is Ops.STORE for s in kernel.stores) else None
+
+
+def name_of(r: UOp) -> str:
+    """Return a range in words: its role letter, number and size ("L0 of 64")."""
+    return f"{r.arg[1].value}{r.arg[0]} of {r.vmax + 1}"
+
+
+def apply_to(kernel: Kernel, op: OptOps, r: UOp, amount: int | tuple[int, ...] | None = None) -> None:
+    kernel.apply(Opt(op, kernel.ranges.index(r), amount))
+
+
+def apply_if_it_fits(kernel: Kernel, opt: Opt) -> None:
+    """Apply an opt whose legality depends on the memory layout, which only the opt itself checks.
+
+    Raises:
+        Unfit: with the reason, if the opt is illegal.
+    """
+    try:
+        kernel.apply(opt)
+    except ArgumentError as error:
+        raise Unfit(error.message.partition("; the axes are ")[0]) from None
+
+
+def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:
+    """Apply a splitting opt; return (outer loop, or None if no loop is left; inner range)."""
+    at = kernel.order.index(r)
+    size = range_size(r)
+    apply_to(kernel, op, r, amount)
+    if size <= amount:
+        return None, kernel.order[at]
+    return kernel.order[at], kernel.order[at + 1]
+
+
+def stage(kernel: Kernel, value: UOp, outside: Iterable[UOp], lanes: int = 0, copies: int = 1) -> None:
+    """Stage ``value`` over all of its ranges except ``outside``."""
+    kept = tuple(kernel.ranges.index(r) for r in outside)
+    kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), kept, lanes, copies=copies))
+
+
+def order(kernel: Kernel, first: Sequence[UOp]) -> None:
+    """Permute the loops: ``first`` outermost, in the given order, then the others in their present order."""
+    loops = [r for r in kernel.ranges if not r.arg[1].expanded]
+    positions = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])
+    if positions != tuple(range(len(loops))):
+        kernel.apply(Opt(OptOps.ORDER, None, positions))
+
+
+def weight_of(kernel: Kernel) -> int:
+    """Return the amount of work of a kernel: elements computed and stored, weighted by the cost of their operations."""
+    total = 0
+    for n in toposort(kernel.sink):
+        if n.op is Ops.FOLD:
+            total += count_of(n.src[0].ranges)
+        elif n.op is Ops.STORE:
+            total += 2 * count_of(n.ranges)
+        elif n.op is Ops.SCATTER_STORE:
+            total += 2 * count_of(n.ranges | n.src[4].ranges)
+        elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
+            total += n.op.cost * count_of(n.ranges)
+    return total
+
+
+def stored_bytes(store: UOp) -> int:
+    return count_of(store.ranges) * store.src[2].dtype.itemsize
+
+
+def stride_of(index: UOp, r: UOp) -> int | None:
+    """Return the step of ``index`` per step of ``r``; None if it is not constant."""
+    if r not in index.ranges:
+        return 0
+    terms, _ = linear_form(index)
+    if any(r in t.ranges for t in terms if t is not r):
+        return None
+    return terms.get(r, 0)
+
+
+def footprint(index: UOp, ranges: Iterable[UOp]) -> int:
+    """Return roughly the number of distinct elements that ``index`` reaches over ``ranges``, overlaps counted once."""
+    count = reach = 1
+    for step, size in sorted((abs(stride_of(index, r) or 0), range_size(r)) for r in ranges):
+        further = reach + step * (size - 1)
+        count = count * size if step >= reach else count * further // reach
+        reach = further
+    return count
+
+
+def lanes_of(kernel: Kernel, target: Target) -> int:
+    """Return the number of lanes of a vector register for the widest type that the kernel computes in."""
+    sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
+             if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
+    return max(target.vector_bytes // max([4, *sizes]), 1)
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

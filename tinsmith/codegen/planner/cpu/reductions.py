@@ -1,0 +1,303 @@
+"""Candidates of reductions on a CPU: the ranges along which to vectorize the first one.
+
+Lanes and several accumulators run along the reduced range if memory does, else lanes along a parallel range. Expensive
+values that several passes over a row need are computed once and kept in local memory. Windows of a few elements, and
+their gradients, are unrolled together with the positions in the window that the output has; the rest is elementwise,
+with lanes in full vectors at a fixed stride (see ``emit_strided``).
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.lower.footprints import footprints
+from tinsmith.codegen.lower.normalize import divided_by
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.planner.candidate import Candidate, apply_to, lanes_of, name_of, power_of_two, split, stride_of
+from tinsmith.codegen.planner.cost import access_cycles, lane_cycles, row_price
+from tinsmith.codegen.transform.carried_accumulators import adds_only
+from tinsmith.codegen.transform.computed_operand import equal_values
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ranges import Role, count_of, is_partial, range_size
+from tinsmith.ir.structure import sum_of_products
+from tinsmith.ir.uop import toposort
+from tinsmith.target.target import Target
+
+
+def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate the candidates: lanes for the first reduction along each of its ranges or of the parallel ones; short
+    windows unrolled."""
+    if not kernel.folds:
+        return
+    lanes, kept = lanes_of(kernel, target), kernel.copied()
+    if target.vector_bytes:
+        keep_rows(kept, target, lanes)
+    over = next((f.src[1:] for f in kept.folds if target.vector_bytes and _group(kept, f.src[1:])), None)
+    cycles = {None: 0.0} if over is None else _cycles(kept, target, lanes, over)
+    vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
+    if windows_fit(kernel):
+        yield Candidate("windows written out", {"memory": vectors * min(cycles.values())},
+                        lambda k: window_opts(k, target))
+    several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
+    own, used = _once_a_row(kernel), {n.src[0]: n.src[1].ranges for n in (*kernel.loads, *kernel.stores)}
+    far = sum(count_of(ranges) * memory.dtype.itemsize for memory, ranges in used.items()) > target.l2_bytes
+    for r, each in cycles.items():
+        stored = sum(count_of(s.ranges) / lanes * access_cycles(target, lanes, [], [s], r) for s in kernel.stores)
+        if r is None:
+            waits = vectors * lanes * (1 + own / count_of(over or ()))
+            spent = row_price(target, vectors, each, stored, vectors * lanes, waits)
+            yield Candidate("no lanes for the first sum", spent, partial(_reduce, kept=kept, target=target))
+            continue
+        waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in (over or ()) else 0.0
+        for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
+            apart = f", {together} rows side by side" if together > 1 else ""
+            chain = lanes.bit_length() + own * range_size(r) / count_of(over or ())
+            spent = row_price(target, vectors, each, stored, vectors, waits, chain, together, far)
+            yield Candidate(f"lanes along {name_of(r)}{apart}", spent, partial(
+                _reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
+
+
+def _once_a_row(kernel: Kernel) -> int:
+    """Return the operations on values that exist once per row: those computed from its sums, and those loaded for
+    it."""
+    rows = {f.ranges for f in kernel.folds}
+    return sum(n.op.cost if n.op.alu else 1 for n in kernel.nodes
+               if n.ranges in rows and n.dtype.is_float and (n.op.alu or n.op is Ops.LOAD))
+
+
+def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
+    """Return the innermost loop over rows if ``Core.rows_beside`` rows can be reduced together, so that their final
+    combinations of lanes overlap; None if not."""
+    count, shares = target.core.rows_beside, max(target.threads, 1) * target.core.even
+    if any(s.op is not Ops.STORE for s in kernel.stores):
+        return None
+    rows = [r for r in kernel.parallel if all(r in n.ranges for n in (*kernel.folds, *kernel.stores))]
+    whole = rows and range_size(rows[-1]) % count == 0 and count_of(frozenset(rows)) >= count * shares
+    return rows[-1] if whole else None
+
+
+def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
+    """Return the reductions over ``over`` if none of them has lanes or copies yet."""
+    group = [f for f in kernel.folds if f.src[1:] == over]
+    return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
+
+
+def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> dict[UOp | None, float]:
+    """Return the cycles to read one vector for the reductions over ``over``, by the range of the lanes, the cheapest
+    first; the key None is for scalar reads."""
+    group = _group(kernel, over)
+    loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
+    ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
+    return _long_first(lane_cycles(target, lanes, loads, [], _long(kernel, target, ranges)), lanes)
+
+
+def _long(kernel: Kernel, target: Target, ranges: Sequence[UOp]) -> list[UOp]:
+    """Return the ranges that have enough steps for lanes."""
+    return [r for r in ranges if kernel.may_have_lanes(r) and range_size(r) >= target.core.shortest_lanes]
+
+
+def _long_first(cycles: dict[UOp | None, float], lanes: int) -> dict[UOp | None, float]:
+    """Return the ranges that fill full vectors; short ones too if vectorizing none of the long ones pays."""
+    long = {r: spent for r, spent in cycles.items() if r is None or range_size(r) >= lanes}
+    return long if min(long.values()) < cycles[None] else cycles
+
+
+def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
+            beside: UOp | None = None) -> None:
+    """Vectorize every reduction, the first along ``lane``, and then every store; reduce several rows of ``beside``
+    together."""
+    vars(kernel).update(vars(kept.copied()))
+    if not target.vector_bytes:
+        return
+    lanes = lanes_of(kernel, target)
+    loop, together = steps_together(kernel) or (None, 1)
+    first = True
+    for over in dict.fromkeys(f.src[1:] for f in kernel.folds):
+        group = _group(kernel, over)
+        if not group:
+            continue
+        best = lane if first else next(iter(_cycles(kernel, target, lanes, over)))
+        first = False
+        if best is None:
+            continue
+        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
+        outer, lane = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
+        long, several = outer is not None and range_size(outer) >= 4, _together(group) <= 2 and streams <= 3
+        if best in over:
+            copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
+            if outer is not None and long and copies > 1:
+                split(kernel, OptOps.UNROLL, outer, copies)
+        elif outer is not None and long and several:
+            split(kernel, OptOps.UPCAST, outer, 4)
+        if not long and several:
+            products_beside(kernel, target, lane)
+    lanes_for_stores(kernel, target, lanes)
+    if beside in kernel.order:  # ``products_beside`` may have split it
+        split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
+
+
+def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
+    """Upcast sums of products that share one factor until their number hides the latency of an addition; unroll the
+    steps of a window that slides over them, as far as its shared elements fit the registers."""
+    folds, copies = [f for f in kernel.folds if lane in f.src[0].ranges and sum_of_products(f, guarded=True)], 1
+    loads = [n for f in folds for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    for r in reversed(kernel.parallel):
+        shared = not is_partial(r) and all(r in f.ranges for f in folds) and any(r not in n.ranges for n in loads)
+        if not shared or copies >= target.core.chains:
+            continue
+        size, few = range_size(r), min(range_size(r), target.core.chains)
+        slides = [q for q in kernel.reduces if 2 * few + range_size(q) <= target.vector_registers and any(
+            len(box.weights) > 1 for n in loads for box in footprints(n, [r, q]))]
+        rooms = [(target.vector_registers - range_size(q)) // 2 for q in slides]
+        amount = size if size <= min([target.core.written_out // copies, *rooms]) else few
+        copies *= amount
+        split(kernel, OptOps.UPCAST, r, amount)
+        for q in slides:
+            apply_to(kernel, OptOps.UNROLL, q)
+
+
+def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
+    """Return a BLOCK loop of sums in memory and the number of its steps to compute together; None if there is none."""
+    for loop in kernel.order:
+        fits = [n for n in kernel.target.core.steps_together if range_size(loop) > n and range_size(loop) % n == 0]
+        if loop.arg[1] is Role.BLOCK and fits and adds_only(kernel, loop):
+            return loop, fits[0]
+    return None
+
+
+def _depths(folds: list[UOp]) -> dict[UOp, int]:
+    """Return the pass over the data in which each reduction runs, from 1: after those whose results it needs."""
+    loop: dict[UOp, int] = {}
+    for f in toposort(folds):
+        if f in folds:
+            loop[f] = 1 + max((loop[g] for g in toposort(f.src[0]) if g in loop), default=0)
+    return loop
+
+
+def _together(folds: list[UOp]) -> int:
+    """Return the greatest number of reductions in one pass, of which none needs another's result."""
+    return max(Counter(_depths(folds).values()).values())
+
+
+def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
+    """Vectorize the stores whose loops have no lanes yet."""
+    for store in list(kernel.stores):
+        if store.op is not Ops.STORE or store not in kernel.stores:
+            continue
+        if any(r.arg[1].expanded for r in store.ranges):
+            continue
+        inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
+        loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
+                 if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        cycles = _long_first(lane_cycles(target, lanes, loads, [store], _long(kernel, target, inner)), lanes)
+        best = min(cycles, key=lambda r: cycles[r])
+        if best is not None and cycles[best] < cycles[None]:
+            split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
+
+
+def keep_rows(kernel: Kernel, target: Target, lanes: int) -> None:
+    """Stage the values that several passes over a row compute, the most expensive first."""
+    for _ in range(target.core.rows_kept):
+        found = {n: cost for n in kernel.stageable if (cost := _cost(kernel, target, n))}
+        if not found:
+            return
+        value = max(found, key=lambda n: found[n])
+        outside = tuple(kernel.ranges.index(r) for r in kernel.ranges if r in value.ranges and r in kernel.parallel)
+        kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), outside, lanes))
+
+
+def _cost(kernel: Kernel, target: Target, value: UOp) -> int:
+    """Return the cost of recomputing one element of a value; 0 if that is cheap, or if it is not a row of several
+    passes."""
+    row = [r for r in value.ranges if r not in kernel.parallel]
+    if value.op is Ops.LOAD or value.op is Ops.FOLD or len(row) != 1:
+        return 0
+    (r,) = row
+    size = range_size(r)
+    if not target.core.short_row <= size <= target.l2_bytes // (4 * value.dtype.itemsize) or is_partial(r):
+        return 0
+    own = toposort(value, lambda n: n.op is not Ops.FOLD)
+    if any(stride_of(n.src[1], r) not in (0, 1) for n in own if n.op is Ops.LOAD):
+        return 0
+    cost = sum(n.op.cost for n in own if n.op.alu and r in n.ranges and n.dtype.is_float)
+    readers = equal_values(kernel.sink, value, frozenset(value.ranges - {r}))
+    return cost if cost >= target.core.dear and len(readers) > 1 else 0
+
+
+def row_ahead(kernel: Kernel, load: UOp, loops: list[UOp], target: Target) -> int:
+    """Return the prefetch distance in iterations from a row that several passes read to the next row: the last pass, if
+    it has much arithmetic, can prefetch it. 0 if there is no such pass, or if two rows do not fit the first cache."""
+    r = loops[-1]
+    last = _last_pass(kernel, load, r)
+    if last is None:
+        return 0
+    own = toposort(last.src[0], lambda n: n.op is not Ops.FOLD)
+    cost = sum(n.op.cost for n in own if n.op.alu and n.dtype.is_float)
+    count, step = range_size(r), stride_of(load.src[1], r) or 0
+    follows = len(loops) > 1 and stride_of(load.src[1], loops[-2]) == count * step
+    kept = 2 * count * step + (math.prod(last.arg) if last.op is Ops.STAGE else 0)
+    fits = kept * load.dtype.itemsize <= target.l1_bytes
+    return count if cost >= target.core.dear and follows and fits and step > 0 else 0
+
+
+def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
+    """Return the last pass (reduction or stage) of several over a row, if it reads the row by ``load`` along ``r``;
+    else None."""
+    passes = {n: toposort(n.src[0], lambda n: n.op not in (Ops.FOLD, Ops.STAGE)) for n in kernel.nodes
+              if n.op in (Ops.FOLD, Ops.STAGE)}
+    same = {n for n in kernel.loads if n.src[0] is load.src[0] and any(
+        x.arg[1] is Role.VECTOR for x in n.src[1].ranges)}
+    readers = [p for p, nodes in passes.items() if not same.isdisjoint(nodes)]
+    if len(readers) < 2 or not same <= {n for p in readers for n in passes[p]}:
+        return None
+    return next((p for p in readers if r in p.src[1:] and load in passes[p] and all(
+        g is p or g in toposort(p.src[0]) for g in readers)), None)
+
+
+def windows_fit(kernel: Kernel) -> bool:
+    """Return True if every reduction runs over at most ``Core.written_out`` elements."""
+    most = kernel.target.core.written_out
+    return all(0 < math.prod(range_size(r) for r in f.src[1:]) <= most for f in kernel.folds)
+
+
+def window_opts(kernel: Kernel, target: Target) -> None:
+    """Unroll the windows and the positions in them that the output has; vectorize along the output."""
+    for r in list(kernel.parallel):
+        if step := _windows_along(kernel, r):
+            apply_to(kernel, OptOps.TILE, r, step)
+    window_lanes(kernel, target)
+    shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
+    copies = 1
+    for r in sorted(shared, key=range_size):
+        if range_size(r) * copies <= kernel.target.core.written_out:
+            copies *= range_size(r)
+            apply_to(kernel, OptOps.UPCAST, r)
+    for r in list(kernel.reduces):
+        apply_to(kernel, OptOps.UNROLL, r)
+
+
+def _windows_along(kernel: Kernel, r: UOp) -> int:
+    """Return the number of neighbours along ``r`` that read the same windows (reductions depend on ``r`` only by a
+    quotient); else 0."""
+    step = divided_by([n for f in kernel.folds for n in toposort(f.src[0])], r)
+    fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0
+    return step if fits and range_size(r) > step else 0
+
+
+def window_lanes(kernel: Kernel, target: Target) -> None:
+    """Vectorize along the output, contiguous or strided by the positions of a window."""
+    if not target.vector_bytes:
+        return
+    lanes = lanes_of(kernel, target)
+    short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) <= target.core.window_step
+                  and all(stride_of(s.src[1], r) == 1 for s in kernel.stores))}
+    options = [r for r in kernel.parallel if range_size(r) >= 4 and kernel.may_have_lanes(r)
+               and all(stride_of(s.src[1], r) in short for s in kernel.stores)]
+    if options:
+        best = max(options, key=lambda r: (min(range_size(r), lanes), range_size(r)))
+        split(kernel, OptOps.VECTOR, best, min(lanes, 1 << range_size(best).bit_length() - 1))

@@ -1,0 +1,206 @@
+"""Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
+
+The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
+a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
+of a step selects the sides of a tile: its multiply-adds, the words that threads read from local memory, the elements
+that they copy there.
+"""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.planner.candidate import Candidate, apply_to, stride_of, the_sum
+from tinsmith.codegen.planner.cost import Price, local_steps, price, waves_of
+from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.stages import converted
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.uop import toposort
+from tinsmith.target.target import Target
+from tinsmith.target.units.x86 import fma
+
+
+class BlockTile(NamedTuple):
+    """A block's tile of a contraction.
+
+    Attributes:
+        down: threads (warps with a matrix unit) along the rows.
+        across: threads (warps) along the columns.
+        rows: rows per thread, in tiles of the unit.
+        columns: columns per thread, in tiles of the unit.
+        steps: steps of the reduction in a slice of local memory, in depths of the unit.
+        unit: the matrix unit, or a multiply-add of one thread.
+    """
+
+    down: int
+    across: int
+    rows: int
+    columns: int
+    steps: int
+    unit: MatrixUnit
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across * self.unit.threads
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        return self.down * self.rows * self.unit.m, self.across * self.columns * self.unit.n
+
+    @property
+    def depth(self) -> int:
+        return self.steps * self.unit.k
+
+    def price(self, target: Target, sizes: Sequence[int], batch: int) -> Price:
+        """Return the price for results of ``sizes`` = (rows, columns, steps of the sum), ``batch`` times."""
+        waves = waves_of(target, sizes[:2], self.sides, batch)
+        return price(target, local_steps(target, self.unit, (self.down, self.across), (self.rows, self.columns),
+                                         self.depth, waves, sizes[2]))
+
+
+class Widths(NamedTuple):
+    """Bytes of an element of each factor: in registers on its way, and in local memory."""
+
+    carried: tuple[int, int]
+    kept: tuple[int, int]
+
+
+def widths(factors: Sequence[UOp]) -> Widths:
+    """Return the widths of two factors, each of which is staged load by load."""
+    carried, kept = [0, 0], [0, 0]
+    for at, factor in enumerate(factors):
+        for load in (n for n in toposort(factor) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM):
+            width = converted(load, factor).dtype.itemsize
+            kept[at] += width
+            carried[at] += max(width, load.dtype.itemsize)
+    return Widths((carried[0], carried[1]), (kept[0], kept[1]))
+
+
+def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
+    """Generate the tiles that a block may compute: two slots fit local memory, and the data in flight fit registers."""
+    data, alone = target.blocks, unit.threads == 1
+    for threads, (rows, columns), steps in itertools.product(
+            data.product_threads, data.sums if alone else data.fragments, data.slices if alone else data.unit_steps):
+        parts = threads // unit.threads
+        for down in (1 << i for i in range(parts.bit_length())):
+            found = BlockTile(down, parts // down, rows, columns, steps, unit)
+            carried = sum(side * width for side, width in zip(found.sides, of.carried)) * found.depth // 4
+            kept = sum(side * width for side, width in zip(found.sides, of.kept)) * found.depth
+            room = 2 * (kept + 16 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots with padded rows
+            fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
+            if fits and (alone or rows * columns <= unit.accumulators):
+                yield found
+
+
+def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate tiles in local memory for one large contraction: the best two for each unit."""
+    fold = the_sum(kernel)
+    found = contraction(fold, guarded=True) if fold is not None else None
+    if fold is None or found is None:
+        return
+    sides = [list(found.m), list(found.n)]
+    fixed = all(isinstance(range_size(r), int) for side in (*sides, found.k) for r in side)
+    if not fixed or any(r.arg[1] is not Role.GLOBAL for r in (*found.batch, *found.m, *found.n)):
+        return
+    if any(stride_of(s.src[1], r) == 1 for s in kernel.stores for r in sides[0]):
+        sides = sides[::-1]
+    sizes = [math.prod(range_size(r) for r in side) for side in (*sides, found.k)]
+    count = math.prod(int(r.vmax) + 1 for r in found.batch)
+
+    trial = kernel.copied()
+    row, column, k = (_merged(trial, side) for side in (*sides, list(found.k)))
+    numbers = [r.arg[0] for r in (row, column, k)]
+    for unit in (*target.units, fma(fold.dtype, 0)):
+        alone = unit.emit == "muladd"
+        least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
+        loads_own = not unit.staged and not unit.fragment_a.whole and (settings.ALLOW_TF32 or not unit.rounds)
+        factors = matrix_units.operands(trial.folds[0], row, column, unit) if loads_own and not alone else None
+        if alone and fold.dtype.is_float:
+            factors = (found.a, found.b) if sides[0][0] in found.a.ranges else (found.b, found.a)
+        if factors is None or any(size < low for size, low in zip(sizes, least)):
+            continue
+        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit, widths(factors))}
+        for tile in sorted(prices, key=lambda t: prices[t]["products"])[:2]:
+            down, across = tile.sides
+            of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
+            yield Candidate(f"tiles of {down} × {across} in local memory, {tile.down} × {tile.across} {of}",
+                            prices[tile], partial(_tiled, trial=trial, numbers=numbers, tile=tile))
+
+
+def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
+    """Apply PADTO, the opts of the tile, and a STAGE for each load."""
+    vars(kernel).update(vars(trial.copied()))
+    padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
+    (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
+    _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
+
+
+def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
+    """Apply VECTOR, UPCAST and LOCAL to the rows and columns, and TILE to the reduction."""
+    for number, copies, threads in zip(numbers, (tile.rows, tile.columns), (tile.down, tile.across)):
+        inner = math.gcd(copies, 4)
+        first = OptOps.VECTOR if number == numbers[1] and inner == 4 else OptOps.UPCAST
+        for op, amount in ((first, inner), (OptOps.LOCAL, threads), (OptOps.UPCAST, copies // inner)):
+            if number in kernel.numbered and amount > 1:
+                number = _applied(kernel, op, number, amount)
+    apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.steps)
+
+
+def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
+    """Apply TC, LOCAL and UNROLL."""
+    m, n, k = map(kernel.axis_of, numbers)
+    kernel.apply(Opt(OptOps.TC, k, (m, n, tile.rows, tile.columns), unit=tile.unit.name))
+    for which, warps in enumerate((tile.down, tile.across)):
+        product = kernel.products[0]
+        mine = product.src[2 + which].ranges | (product.src[which].ranges - product.src[1 - which].ranges)
+        r = next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
+        if warps > 1 and r is not None:
+            apply_to(kernel, OptOps.LOCAL, r, warps)
+    if tile.steps > 1 and kernel.reduces:
+        apply_to(kernel, OptOps.UNROLL, kernel.reduces[0], tile.steps)
+
+
+def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
+    """Merge ``ranges`` into one range and return it."""
+    r, *others = sorted(ranges, key=kernel.order.index)
+    for other in others:
+        at = kernel.order.index(r)
+        kernel.apply(Opt(OptOps.MERGE, kernel.ranges.index(r), kernel.ranges.index(other)))
+        r = kernel.order[at]
+    return r
+
+
+def _padded(kernel: Kernel, number: int, multiple: int) -> int:
+    """Pad a range to a multiple of ``multiple`` if needed; return its number."""
+    partial = range_size(kernel.numbered[number]) % multiple
+    return _applied(kernel, OptOps.PADTO, number, multiple) if partial else number
+
+
+def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
+    """Apply an opt to a range; return the number of the range that takes its position."""
+    at = kernel.order.index(kernel.numbered[number])
+    apply_to(kernel, op, kernel.order[at], amount)
+    return int(kernel.order[at].arg[0])
+
+
+def _staged(kernel: Kernel, outer: UOp | None, tile: BlockTile) -> None:
+    """Stage every load of the sum (a fold, or a single step of a unit), a tile per block and slice; for a unit, rows
+    follow the layout in memory."""
+    inner = (Role.LOCAL, Role.FRAGMENT)
+    while load := next((n for n in toposort([*kernel.folds, *kernel.products]) if n.op is Ops.LOAD
+                        and n.src[0].op is Ops.PARAM and any(r.arg[1] in inner for r in n.ranges)), None):
+        outside = {r for r in load.ranges if r.arg[1] is Role.GLOBAL or r is outer}
+        kept = tuple(i for i, r in enumerate(kernel.ranges) if r in outside)
+        flat = any(stride_of(load.src[1], p.src[4]) == 1 for p in kernel.products)
+        lanes = kernel.target.vector_bytes // (4 if tile.unit.threads == 1 else load.dtype.itemsize)
+        kernel.apply(Opt(OptOps.STAGE, kernel.loads.index(load), kept, lanes=lanes, layout="flat" if flat else "deep",
+                         depth=1 + (outer in load.ranges)))

@@ -1,0 +1,202 @@
+"""Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
+
+A block computes one tile of the result; a unit's row lists the tiles that suit it. Blocks of one tile size run in waves
+over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where the epilogue counts as
+further steps of the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps
+fill their rings (warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not
+a box of memory, the unit does not suit the kernel.
+
+The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They are merged
+into one range each, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes some
+channels at one position of the window. Bulk copies of boxes can bring patches of any shape, so the shape is chosen to
+waste least at the edges.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
+from tinsmith.codegen.planner.cost import price, staged_steps, storing, waves_of
+from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.tma_boxes import loaded
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import MatrixUnit, UnitTile
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.staged_layout import ROW_BYTES
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.uop import toposort
+from tinsmith.target.target import Target
+
+Part = tuple[int, int]  # (number of a range, number of its steps in a patch; 0: not divided into patches)
+
+
+def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate the tiles of the units that read from rings, for one large contraction."""
+    fold = the_sum(kernel)
+    found = contraction(fold, guarded=True) if fold is not None else None
+    if fold is None or found is None:
+        return
+    x, y = (_along(kernel, fold, a, b) for a, b in ((found.a, found.b), (found.b, found.a)))
+    k = [r for r in found.k if r in found.a.ranges and r in found.b.ranges]
+    if not (x and y and k) or not all(isinstance(range_size(r), int) for r in (*x, *y, *k)):
+        return
+    stored = next((r for r in (*x, *y) if all(stride_of(s.src[1], r) == 1 for s in kernel.stores)), None)
+    m, n = (y, x) if stored in x else (x, y)
+    lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
+    for unit in target.units:
+        if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix_units.operands(
+                fold, m[0], n[0], unit) is None:
+            continue
+        results = storing(target, unit, after)
+        for tile in unit.tiles:
+            side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
+            vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that a lane stores at once
+            vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
+            groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, vectors)
+                      for ranges, size in ((m, side), (n, unit.n), (k, 0))]
+            sizes = [math.prod(map(range_size, ranges)) for ranges in (m, n, k)]
+            if any(size < least for size, least in zip(sizes, (unit.m, unit.n // 2, 2 * unit.k))):
+                continue
+            taken = {number for group in groups for number, _ in group}
+            others = [range_size(r) for r in fold.ranges if r.arg[0] not in taken and not r.arg[1].expanded]
+            batch = math.prod(s for s in others if isinstance(s, int))
+            places = [_volume(*zip(*((lengths[number], max(n, 1)) for number, n in group))) for group in groups]
+            waves = waves_of(target, places[:2], (side, unit.n), batch)
+            fits = unit.threads * ((tile.turns or tile.below) + tile.roles) <= target.block_threads
+            if fits and (not tile.roles or waves > 1):
+                filled = "warps of their own fill" if tile.roles else "a ring of"
+                filled = f"for {tile.turns} groups in turn {filled}" if tile.turns else filled
+                rows = sum(size for group, size in zip(groups, (side, unit.n)) if len(group) > 1)
+                spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows))
+                yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
+                                partial(apply_tile, groups=groups, unit=unit, tile=tile))
+
+
+def _operations_after(kernel: Kernel, fold: UOp) -> int:
+    """Return the number of floating-point operations between a sum and its stores (the epilogue)."""
+    inside = set(toposort(fold))
+    return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
+
+
+def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
+    """Return the grid ranges of operand ``a`` that operand ``b`` does not have, outermost first."""
+    return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
+
+
+def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
+            vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
+    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 is for
+    the ranges of the sum, ``width`` elements of which form a step.
+
+    If memory runs along one of the ranges, that range is the fastest. Else the tile is the box that wastes least at the
+    edges, then the one with the shortest sides; along a range in ``vectors`` its side is a multiple of the value there.
+    Without windows a single long range is enough, and the others become axes of the grid.
+    """
+    sizes = [range_size(r) for r in ranges]
+    longest = ranges[sizes.index(max(sizes))]
+    along = next((r for r in ranges for x in (a, b) if any(
+        stride_of(n.src[1], r) == 1 for n in toposort(x) if n.op is Ops.LOAD)), None)
+    shape = min(_boxes(size or width, len(ranges)), key=lambda box: (
+        any(n % vectors.get(r, 1) for r, n in zip(ranges, box)), _volume(sizes, box), sum(box), box))
+    alone = [size if r is longest else 1 for r in ranges]
+    if len(ranges) == 1 or not (windows or (along is None and _volume(sizes, shape) < _volume(sizes, alone))):
+        return ((longest.arg[0], 0),)
+    if along is None:
+        return tuple((r.arg[0], n) for r, n in zip(ranges, shape))
+    whole = width if not size else -(-range_size(along) // width) * width
+    parts = [(r.arg[0], whole if r is along else 1) for r in ranges]
+    return tuple(sorted(parts, key=lambda part: part[1] > 1) if size else parts)
+
+
+def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
+    """Return the number of elements of all boxes that cover ``sizes``."""
+    return math.prod(-(-s // n) * n for s, n in zip(sizes, box))
+
+
+def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """Generate all boxes of ``size`` elements; only the slowest axes have sides that are not powers of two."""
+    if axes == 1:
+        yield (size,)
+        return
+    for n in range(1, size + 1):
+        inner = size // n
+        if size % n == 0 and (inner & (inner - 1) == 0 or n == 1):
+            yield from ((n, *rest) for rest in _boxes(inner, axes - 1))
+
+
+def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
+    """Merge the ranges of a group into one, patch by patch (PADTO, TILE, MERGE); return its number."""
+    outer, inner = list[int](), list[int]()
+    for number, size in group if len(group) > 1 else ():
+        r = kernel.numbered[number]
+        if size > 1 and range_size(r) % size:
+            at = kernel.order.index(r)
+            apply_to(kernel, OptOps.PADTO, r, size)
+            r = kernel.order[at]
+        if size > 1 and range_size(r) > size:
+            at = kernel.order.index(r)
+            apply_to(kernel, OptOps.TILE, r, size)
+            outer.append(kernel.order[at].arg[0])
+            r = kernel.order[at + 1]
+        (inner if size > 1 else outer).append(r.arg[0])
+    whole, *rest = [*outer, *inner] or [group[0][0]]
+    for number in rest:
+        at = kernel.order.index(kernel.numbered[whole])
+        after = kernel.order.index(kernel.numbered[number]) < at
+        apply_to(kernel, OptOps.MERGE, kernel.order[at], kernel.axis_of(number))
+        whole = kernel.order[at - after].arg[0]
+    return whole
+
+
+def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: UnitTile) -> None:
+    """Merge ranges, then apply PADTO, TC, LOCAL, UNROLL, WALK, a STAGE for each operand, and ROLES."""
+    below, steps = tile.below, ROW_BYTES // unit.a.itemsize
+    m, n, k = map(kernel.axis_of, [as_one(kernel, g) for g in groups])
+    for axis, multiple in ((m, unit.m * below), (k, steps)):
+        if range_size(kernel.ranges[axis]) % multiple:
+            kernel.apply(Opt(OptOps.PADTO, axis, multiple))
+    others = {r for axis, r in enumerate(kernel.ranges) if axis not in (m, n)}  # also those that one operand alone has
+    kernel.apply(Opt(OptOps.TC, k, (m, n, below if tile.turns else 1, 1), unit=unit.name))
+    if below > 1 and not tile.turns and (rows := _own(kernel, 0, others)) is not None:
+        kernel.apply(Opt(OptOps.LOCAL, kernel.ranges.index(rows), below))
+    for r in kernel.reduces if steps > unit.k else ():
+        kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(r), steps // unit.k))
+    rows, columns = (_own(kernel, which, others) for which in (0, 1))
+    if rows is not None and (columns is not None or tile.roles):
+        most = kernel.target.blocks.band if columns is not None else 1
+        band = max(d for d in range(1, most + 1) if range_size(rows) % d == 0)
+        if band > 1 or tile.roles:
+            blocks = (kernel.target.cores,) * tile.roles
+            other = kernel.ranges.index(columns or rows)
+            kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (other, band, 1, *blocks)))
+    for which in (0, 1):
+        value = kernel.products[0].src[which]
+        stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (
+            Role.GLOBAL, Role.REDUCE)], tile.slots)
+    if tile.roles:
+        kernel.apply(Opt(OptOps.ROLES, amt=tile.turns if kernel.blocks and tile.turns else None))
+
+
+def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
+    """Stage an operand in a ring of ``slots`` slots.
+
+    Raises:
+        Unfit: if it is not a box of memory.
+    """
+    load = loaded(value)
+    if load is None:
+        raise Unfit("an operand is no value in memory")
+    apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(load), tuple(map(kernel.ranges.index, kept)),
+                                 layout="swizzled", depth=slots))
+
+
+def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
+    """Return the grid range that only operand ``which`` has, and that is not in ``others``."""
+    product = kernel.products[0]
+    mine = product.src[which].ranges - product.src[1 - which].ranges - others
+    return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)

@@ -1,0 +1,176 @@
+"""The planner: it prices the candidate schedules that the target's data offer for a kernel and applies the cheapest.
+
+``structure`` classifies the kernel (contraction, reduced rows, scan, scatter, map). The generators of that structure
+yield candidates: lists of opts, each with a price in cycles by cause. A candidate that turns out not to suit the kernel
+is dropped, with the reason; of the others the cheapest is applied, the first of several with equal price. A contraction
+that no tile suits falls back on the generators of row reductions.
+
+A generator only offers legal candidates that fit the device. If an opt is refused all the same, or the program does not
+fit a block, that is a bug of the generator: with ``CHECK_IR=1`` the error is raised, else the next candidate is applied
+and ``Plan.mistakes`` records it.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.opt import Opt, OptOps
+from tinsmith.codegen.planner.candidate import Candidate, Unfit, weight_of
+from tinsmith.codegen.planner.cpu.computed_operands import chain_ways
+from tinsmith.codegen.planner.cpu.elementwise import map_ways
+from tinsmith.codegen.planner.cpu.loops import finish, scan_ways, symbolic_opts, why_alone
+from tinsmith.codegen.planner.cpu.matrix_units import unit_ways
+from tinsmith.codegen.planner.cpu.reductions import row_ways
+from tinsmith.codegen.planner.cpu.register_tiles import tile_ways
+from tinsmith.codegen.planner.gpu.blocks import BLOCKS, Generator
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.settings import settings
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
+from tinsmith.target.target import Target
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The planner's choice for a kernel, in words.
+
+    Attributes:
+        structure: the class of the kernel ("contraction", "rows", …).
+        chosen: the candidate that was applied.
+        cycles: its expected cycles.
+        other: the runner-up; empty if there was none.
+        why: the reason why ``other`` lost.
+        mistakes: candidates whose opts or programs were refused, although their generators offered them.
+        alone: the reason why a large kernel runs on one worker; empty if it does not.
+    """
+
+    structure: str
+    chosen: str
+    cycles: float
+    other: str = ""
+    why: str = ""
+    mistakes: tuple[str, ...] = ()
+    alone: str = ""
+
+    def __str__(self) -> str:
+        beaten = f"; next best: {self.other}, {self.why}" if self.other else ""
+        beaten += f"; one worker: {self.alone}" if self.alone else ""
+        return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
+
+
+def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> KernelPlan:
+    """Apply the cheapest candidate that suits ``kernel`` and whose program ``build`` accepts; return the choice and the
+    runner-up.
+
+    Raises:
+        ArgumentError: with ``CHECK_IR=1``, if an opt that a generator offers, or a candidate's program, is refused.
+    """
+    found = structure(kernel.sink)
+    chained = isinstance(found, Contraction) and found.chain
+    name = type(found).__name__.lower() + (" of contractions" if chained else "")
+    unfit, mistakes = list[tuple[str, str]](), list[str]()
+    large = target.threads > 1 and weight_of(kernel) >= target.core.serial_work
+    for generate in generators(kernel, target):
+        ways = list[Candidate]()
+        with _refusals("what else was offered", unfit, mistakes):
+            ways = sorted(generate(kernel, target), key=lambda w: w.cycles)
+        for at, way in enumerate(ways):
+            trial = kernel.copied()
+            with _refusals(way.what, unfit, mistakes):
+                way.apply(trial)
+                alone = why_alone(trial) if large else ""
+                build(trial)
+                vars(kernel).update(vars(trial))
+                others = ((w.what, why_not(way, w)) for w in ways[at + 1 :] if w.what != way.what)
+                return KernelPlan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes),
+                            alone)
+    build(kernel)
+    return KernelPlan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
+
+
+@contextmanager
+def _refusals(what: str, unfit: list[tuple[str, str]], mistakes: list[str]) -> Iterator[None]:
+    """Catch the refusal of candidate ``what`` and record its reason in ``unfit`` or ``mistakes``."""
+    try:
+        yield
+    except Unfit as reason:
+        unfit.append((what, f"which does not suit it: {reason}"))
+    except ArgumentError as error:
+        if settings.CHECK_IR:
+            raise
+        mistakes.append(f"{what}: {error.message}")
+
+
+def why_not(chosen: Candidate, other: Candidate) -> str:
+    """Return why ``other`` lost: its cycles relative to ``chosen``, and the cause of most of the difference.
+
+    >>> a, b = (Candidate("", {"products": 100.0, "packing": cycles}, print) for cycles in (20.0, 50.0))
+    >>> why_not(a, b), why_not(a, a)
+    ('25 % more cycles, for packing', 'as many cycles')
+    >>> why_not(a, a._replace(price={"products": 500.0}))
+    '4.2 times as many cycles, for products'
+    """
+    part = max(other.price, key=lambda p: other.price[p] - chosen.price.get(p, 0.0), default="")
+    ratio = other.cycles / chosen.cycles if chosen.cycles else math.inf
+    if ratio <= 1:
+        return "as many cycles"
+    often = f"{ratio:.1f} times as many" if ratio >= 2 else f"{100 * (ratio - 1):.2g} % more"
+    return f"{often} cycles, for {part}"
+
+
+def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
+    """Return the candidates of the first generator of a kernel's structure that offers any."""
+    return next((ways for generate in generators(kernel, target) if (ways := list(generate(kernel, target)))), [])
+
+
+def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
+    """Return the generators of a kernel's structure, the most specific first; a later one is asked only if no candidate
+    of the earlier ones suits the kernel."""
+    return GENERATORS[target.parallel][type(structure(kernel.sink))]
+
+
+def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
+    if settings.NOLOCALS:
+        yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
+
+
+# *** CPU ***
+
+
+def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bool) -> Generator:
+    """Return a generator whose candidates end with ``finish``: prefetches, non-temporal stores, threads."""
+    def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+        work = weight_of(kernel)
+
+        def applied(k: Kernel, way: Candidate) -> None:
+            way.apply(k)
+            finish(k, target, work, streams)
+
+        for way in ways(kernel, target) if all(isinstance(range_size(r), int) for r in kernel.order) else ():
+            yield way._replace(apply=partial(applied, way=way))
+    return generate
+
+
+def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate the candidate for kernels with sizes known only at run time."""
+    if not all(isinstance(range_size(r), int) for r in kernel.order):
+        yield Candidate("ranges of fixed size", {}, partial(symbolic_opts, target=target))
+
+
+def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    yield Candidate("loops as they are", {}, lambda k: None)
+
+
+_plain = (_symbolic, _finished(map_ways, True), _finished(_as_it_is, True))
+_rows = (chain_ways, _symbolic, _finished(row_ways, True), *_plain)
+_tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_ways(kernel, target)), False)
+CORES: dict[type[Structure], tuple[Generator, ...]] = {
+    Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
+    Scatter: _plain, Map: _plain}
+GENERATORS = {Role.LOOP: CORES, Role.GLOBAL: {of: (_alone, *ways) for of, ways in BLOCKS.items()}}

@@ -1,0 +1,180 @@
+"""Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
+
+    FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
+                                        FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
+
+A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
+operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
+Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
+lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.decompose.floats import LOG2E
+from tinsmith.codegen.kernel_graph import KernelGraph
+from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.computed_operand import equal_values
+from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.symbolic import simplify
+from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.ops.elementwise import ROUGH
+from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.staged_layout import ROW_BYTES, Placed
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.opt import Opt
+
+
+def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
+          copies: int) -> None:
+    """Put ``fold`` over one range, a contraction with a computed operand, and everything the operand is computed from
+    on ``unit`` and units with the same fragments.
+
+    Args:
+        split: divides a range into copies and the unit's part; called with (range, copies, size of the part).
+        copies: copies of the unit's columns.
+    """
+    wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
+    held = unit.threads > 1 and not unit.fragment_c.whole and matrix_units.choice(wide, unit.operand_a, 0)
+    opt.require(bool(held), f"what {unit.name} leaves is no operand of its as it lies")
+    r = fold.src[-1]
+    number, tile = r.arg[0], tile_unit(k.target.units, unit, range_size(r))
+    opt.require(len(fold.src) == 2 and range_size(n) <= unit.n * copies,
+                "one tile has all columns of a chain, in one loop")
+    if tile is None:
+        raise opt.illegal(f"{unit.name} has no tile of {range_size(r)} columns", "another block")
+    m, n = split(k.pad(m, unit.m), 1, unit.m), split(k.pad(n, unit.n * copies), copies, unit.n)
+    whole = ROW_BYTES // unit.a.itemsize if unit.staged else unit.k
+    for x in dict.fromkeys(x for f in k.folds if contraction(f, guarded=True) for x in f.src[1:]):
+        if x.arg[0] != number and x in k.order:
+            k.pad(x, whole)
+    while todo := next((f for f in inner_of(k, number)), None):
+        fits = len(todo.src) == 2 and matrix_units.operands(todo, m, k.numbered[number], tile) is not None
+        opt.require(fits, f"{unit.name} cannot multiply what its operand is made of")
+        _hold(k, todo, m, k.numbered[number], tile)
+    fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix_units.operands(f, m, n, unit))
+    others = [f for f in k.folds if f is not fold and matrix_units.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
+    opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
+    shared = {f: k.new_range(range_size(r), Role.FRAGMENT) for f in others if f.src[1].arg[0] == number}
+    for f in others:
+        if f in shared:
+            new = f.substitute({f.src[1]: shared[f]})
+            k.order.append(shared[f])
+            k.sink = simplify(k.sink.substitute({f: new}))
+        elif f.src[1].arg[1] is Role.REDUCE:
+            k.change_role(k.numbered[f.src[1].arg[0]], Role.FRAGMENT)
+    _powers_of_two(k)
+    _reciprocals(k, n)
+    r = k.numbered[number]
+    fold, found = next((f, pair) for f in k.folds if f.src[-1] is r and (pair := matrix_units.operands(f, m, n, unit)))
+    steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
+    value = matrix_units.summed(found, {r: (steps * unit.k + step).simplify()}, (m, n, step), unit, (steps,))
+    k.sink = simplify(k.sink.substitute({fold: value}))
+    k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
+    left = set(toposort(k.sink))
+    k.order = [x for x in k.order if x in left]
+
+
+def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
+    """Compute the register operand of the last product one block before the unit reads it: the unit runs the products
+    of both blocks at once, and threads compute the function between them for one block while the unit works on the
+    other (FlashAttention-3, Shah et al., 2024, algorithm 2)."""
+    loads = matrix_units.reads_held(product.src[0])
+    brought = [s.src[0].arg for p in k.products for s in p.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE
+               and not matrix_units.held(s.src[0]) and any(r.arg[1] is Role.BLOCK for r in s.src[0].ranges)]
+    opt.require(not opt.layout and opt.depth == 2 and not outside, "in registers there are two: one that is made while "
+                "the unit reads the other", "depth=2 without ranges or a layout")
+    fits = product.arg.staged and not matrix_units.made_ahead(product) and len(brought) == 2
+    opt.require(fits and all(arg.depth > 1 for arg in brought), "only what a unit reads that works on its own, beside "
+                "operands from rings of two slots at least", "their STAGEs before")
+    stages = dict.fromkeys(load.src[0] for load in loads)
+    k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
+
+
+def _powers_of_two(k: KernelGraph) -> None:
+    """Move a factor out of a maximum, and turn exponentials into powers of two with one multiply-add:
+
+        max_j c·x(j) = c·max_j x(j)  for c > 0        exp(c·x - m) = 2**(x·(c·log2 e) - m·log2 e)
+
+    The second rounds x·c·log2 e, up to 128, with a relative error of 2**-24: far below the precision of the power in 16
+    bits. Powers below 2**-126 are negligible beside the largest, which is 1.
+    """
+    def scaled(n: UOp) -> tuple[UOp, float]:
+        if n.op is Ops.WHERE and any(s.is_const and s.arg == -math.inf for s in n.src[1:]):
+            hidden = n.src[1].is_const
+            x, factor = scaled(n.src[1 + hidden])
+            return (n.src[0].where(-math.inf, x) if hidden else n.src[0].where(x, -math.inf)), factor
+        if n.op is Ops.MUL and n.src[1].is_const and n.src[1].arg > 0:
+            return n.src[0], float(n.src[1].arg)
+        return n, 1.0
+
+    def of_tile(n: UOp) -> bool:
+        return n.dtype is dtypes.float32 and any(x.src[1].ranges <= n.ranges for x in matrix_units.reads_held(n))
+
+    table = dict[UOp, UOp]()
+    for f in k.folds:
+        x, factor = scaled(f.src[0])
+        if f.arg is Ops.MAX and factor != 1 and of_tile(f.src[0]):
+            table[f] = f.replace(src=(x, *f.src[1:])) * factor
+    k.sink = k.sink.substitute(table)
+    table = {}
+    for n in k.nodes:
+        if n.op is Ops.EXP and of_tile(n):
+            x, low = n.src[0].src if n.src[0].op is Ops.SUB else (n.src[0], None)
+            x, factor = scaled(x)
+            shift = UOp.const(n.dtype, 0) if low is None else low * -LOG2E
+            x = x.alu(Ops.MULADD, UOp.const(n.dtype, factor * LOG2E), shift)
+            table[n] = UOp(Ops.EXP2, None, (x,), ROUGH if k.target.rough else None)
+    k.sink = k.sink.substitute(table)
+
+
+def _reciprocals(k: KernelGraph, column: UOp) -> None:
+    """Divide all columns of a 16-bit result by multiplying with one reciprocal per row: x/y = x·(1/y), one more
+    rounding."""
+    table = {}
+    for n in k.nodes:
+        quotient = n.src[0] if n.op is Ops.CAST and n.dtype.is_float and n.dtype.itemsize == 2 else n
+        if quotient is not n and quotient.op is Ops.FDIV and column in quotient.src[0].ranges - quotient.src[1].ranges:
+            table[quotient] = quotient.src[0] * quotient.src[1].alu(Ops.RECIP)
+    k.sink = k.sink.substitute(table)
+
+
+def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
+    """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
+    columns; None if there is none, or if ``columns`` is not a power of two."""
+    kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
+    same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
+    return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
+
+
+def inner_of(k: KernelGraph, number: int) -> list[UOp]:
+    """Return the contractions inside the operands of the sums over range ``number`` that depend on its step and are not
+    on a unit yet."""
+    folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
+    inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
+    return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
+
+
+def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
+    """Let all values equal to ``fold``, up to renaming of reduced ranges, read it from one accumulator in registers."""
+    fixed = frozenset(x for x in fold.ranges if x is not r)
+    same = equal_values(k.sink, fold, fixed)
+    found = matrix_units.operands(fold, m, r, unit)
+    assert found is not None
+    depth, size = fold.src[1], range_size(r)
+    beside, column = k.new_range(size // unit.n, Role.UPCAST), k.new_range(unit.n, Role.FRAGMENT)
+    steps, step = k.new_range(range_size(depth) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
+    table = {r: (beside * unit.n + column).simplify(), depth: (steps * unit.k + step).simplify()}
+    load = from_stage(matrix_units.summed(found, table, (m, column, step), unit, (steps,)), [Side((beside, column), r)])
+    k.read_staged(load, {n: under_names(load, names) for n, names in same.items()})
+    k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
+

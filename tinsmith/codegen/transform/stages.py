@@ -1,0 +1,272 @@
+"""The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
+
+A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
+borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from
+reductions becomes a *tile* that all readers share, up to renaming of ranges. An operand of a matrix unit is stored in
+the order or layout that the unit reads. ``stage_builder.py`` builds all of these nodes.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinsmith.codegen.kernel_graph import KernelGraph
+from tinsmith.codegen.lower.footprints import Footprint, footprints, layout_rank, memory_order, strides
+from tinsmith.codegen.lower.indexing import flatten
+from tinsmith.codegen.lower.normalize import conjuncts
+from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.transform import back_to_back_gemm, matrix_units
+from tinsmith.codegen.transform.computed_operand import SIDE, equal_values
+from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names
+from tinsmith.codegen.transform.tma_boxes import staged_operand
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.matrix_unit import MatrixUnit, in_memory
+from tinsmith.ir.ranges import THREADS, Role, digits, is_partial, range_size
+from tinsmith.ir.structure import contraction
+from tinsmith.ir.uop import toposort
+
+
+def stage(k: KernelGraph, opt: Opt) -> None:
+    """Stage value number ``axis`` over all of its ranges except those at the positions ``amt``."""
+    values = k.stageable
+    opt.require(opt.axis is not None and 0 <= opt.axis < len(values), f"there are {len(values)} values to stage")
+    assert opt.axis is not None
+    kept = opt.amt if isinstance(opt.amt, tuple) else ()
+    opt.require(all(0 <= i < len(k.ranges) for i in kept), f"there are {len(k.ranges)} ranges")
+    outside = [k.ranges[i] for i in kept]
+    value = values[opt.axis]
+    for product in k.products:
+        for which, operand in enumerate(product.src[:2]):
+            within = value in toposort(operand, lambda n: n.op is not Ops.MMA)
+            if within and not (opt.layout and _loads_elements(product.arg)):
+                return _operand(k, opt, product, which, outside)
+    opt.require(not k.roles, "roles leave no threads that fill it together")
+    if value.op is Ops.LOAD:
+        value = converted(value, k.sink) if opt.layout else _widened(k, value)
+    around = {r.arg[1] for r in outside if r in value.ranges}
+    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage has no copy per lane")
+    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
+    opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
+    inside = [r for r in k.order if r in value.ranges and r not in outside]
+    opt.require(bool(inside), "nothing is left to stage over")
+    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage has a fixed size")
+    bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
+                      for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
+    opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
+    if opt.layout or opt.depth > 1:
+        return _rows(k, opt, value, inside, outside)
+    if not any(n.op is Ops.FOLD for n in toposort(value)):
+        return _panel(k, value, inside, opt.lanes)
+    free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
+    opt.require(not free, "a computed tile has no lanes yet, and no partial reduction")
+    return _tile(k, value, inside, outside, max(opt.lanes, 1), opt.copies)
+
+
+def _widened(k: KernelGraph, load: UOp) -> UOp:
+    """Return the cast of a float load that is only read as float32 or tf32, so that it is converted once when staged;
+    else the load."""
+    users = [n for n in toposort(k.sink) if load in n.src]
+    other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
+    return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
+
+
+def converted(load: UOp, top: UOp) -> UOp:
+    """Return the value that pointwise float operations with constants make of a load before anything else reads it: the
+    element of a tile, computed once when the tile is staged instead of by every thread that reads it."""
+    inside, value = toposort(top), load
+    while True:
+        users = [n for n in inside if value in n.src]
+        more = users[0] if len(users) == 1 else value
+        if not (more.op.elementwise and more.dtype.is_float and value.dtype.is_float) or not all(
+                s is value or s.op is Ops.CONST for s in more.src):
+            return value
+        value = more
+
+
+# *** panels: loaded values ***
+
+
+def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
+    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory runs along it, else (or for 0) element by
+    element.
+
+    Ranges that only occur as one sum (position and offset of a window) are staged as that sum: a padded tile.
+    """
+    inside = sorted(inside, key=layout_rank)
+    sides, table, valid = list[Side](), dict[UOp, UOp](), None
+    turned = _turned(k, value)
+    for box in sorted(footprints(value, inside), key=lambda b: (b.lead is turned, memory_order(value, b))):
+        lead = box.lead
+        loops, at = _fill_loops(k, value, box, lanes)
+        if at.vmax >= box.size:
+            valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
+        table |= dict.fromkeys(box.weights, UOp.index(0)) | {lead: at + box.low}
+        sides.append(Side(loops, box.position, int(lead is turned)))
+    load = from_stage(value, sides, table, valid)
+    k.read_staged(load, {value: load})
+
+
+def _turned(k: KernelGraph, value: UOp) -> UOp | None:
+    """Return the thread range that stores run along but the value's memory does not (a transposition); None if there is
+    none. Each row of the stage is laid out along it and padded by one element, so that threads that fill the stage
+    column by column do not all hit one bank."""
+    if any(r.arg[1] is Role.VECTOR for r in value.ranges):
+        return None
+    along = [r for r in k.order if r.arg[1] is Role.LOCAL and r in value.ranges
+             and all(linear_form(s.src[1])[0].get(r) == 1 for s in k.stores)
+             and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
+    return along[0] if along else None
+
+
+def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
+    """Return new ranges that fill a box, and the position that they stand for.
+
+    If memory runs along the box, they are full vectors, or for a value with lanes as many copies as can be transposed
+    in registers.
+    """
+    lead = box.lead
+    whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
+    if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
+        across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
+        step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
+        if step > 1 and box.size >= step // 2:
+            outer, inner = k.new_range(-(-box.size // step), Role.LOOP), k.new_range(step, role)
+            return [outer, inner], (outer * step + inner).simplify()
+    dealt = any(r.arg[1] in THREADS for r in k.order)  # elements are divided among the threads of a block
+    copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
+    role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
+    f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
+    return [f], f
+
+
+def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequence[UOp]) -> None:
+    """Stage a contraction's operand as a matrix for the threads of a block. Layout ``deep``: each step of the reduction
+    is a row; ``flat``: rows run along the reduction. Rows are padded by 16 bytes against bank conflicts of column-wise
+    writes. With ``depth`` slots, the next steps' tiles are loaded while threads compute on one (``rings.py``)."""
+    opt.require(opt.layout in ("deep", "flat") and k.target.block_threads > 0,
+                "a tile of a block of threads is deep or flat")
+    filled = [n for n in toposort(k.sink) if n.op is Ops.STAGE and value in toposort(n)]
+    copied = filled or any(n.op in (Ops.FOLD, Ops.STAGE) for n in toposort(value))
+    opt.require(not copied and not any(r.arg[1].expanded for r in outside),
+                "only what is loaded is staged so, once, outside of copies and lanes")
+    opt.require(opt.depth == 1 or any(r.arg[1] is Role.REDUCE for r in outside),
+                "slots are filled in the loop of a reduction", "that loop among the axes outside")
+    reduced = {r for f in k.folds for r in f.src[1:]} | {p.src[4] for p in k.products}
+    weights = strides(value)
+    groups = [sorted((r for r in inside if (r in reduced) == steps), key=lambda r: -weights.get(r, 0))
+              for steps in ((True, False) if opt.layout == "deep" else (False, True))]
+    terms = linear_form(next(n for n in toposort(value) if n.op is Ops.LOAD).src[1])[0]
+    sides, table = list[Side](), dict[UOp, UOp]()
+    for across, group in enumerate(g for g in groups if g):
+        sizes = [range_size(r) for r in group]
+        whole = opt.lanes > 1 and math.prod(sizes) % opt.lanes == 0 and terms.get(group[-1]) == 1
+        lanes = opt.lanes if whole else 1
+        loop, lane = k.new_range(math.prod(sizes) // lanes, Role.LOOP), k.new_range(lanes, Role.VECTOR)
+        table |= digits(reversed(group), (loop * lanes + lane).simplify())
+        apart = 16 // value.dtype.itemsize // lanes if across and loop.op is Ops.RANGE else 0
+        sides.append(Side((loop, lane), flatten(sizes, group), apart))
+    load = from_stage(value, sides, table, depth=opt.depth)
+    k.read_staged(load, {value: load})
+
+
+# *** tiles: values computed from reductions ***
+
+
+def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp], lanes: int, copies: int) -> None:
+    """Stage a computed value row by row along the last reduced range, filled as a tile of ``copies`` vectors of
+    ``lanes``; every equal value reads the stage, also in reductions that name their ranges differently."""
+    *rows, last = sorted(inside, key=lambda r: r.arg[1] is Role.REDUCE)
+    tiled = any(contraction(n) for n in toposort(value) if n.op is Ops.FOLD)
+    sides, table = list[Side](), dict[UOp, UOp]()
+    for r in rows:
+        held, size = tiled and r.arg[1] is Role.UPCAST, range_size(r)
+        height = k.target.core.tile_rows if tiled and not held and size % k.target.core.tile_rows == 0 else 1
+        loop, copy = k.new_range(size // height, Role.UPCAST if held else Role.LOOP), k.new_range(height, Role.UPCAST)
+        table[r] = (loop * height + copy).simplify()
+        sides.append(Side((loop, copy), r))
+    size, group = range_size(last), lanes * copies
+    own = [k.new_range(-(-size // group), Role.LOOP), k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
+    at = table[last] = (own[0] * group + own[1] * lanes + own[2]).simplify()
+    same = equal_values(k.sink, value, frozenset(outside))
+    load = from_stage(value, [*sides, Side(own, last)], table, at.lt(size) if size % group else None)
+    k.read_staged(load, {n: under_names(load, names) for n, names in same.items()})
+    left = set(toposort(k.sink))
+    k.order = [r for r in k.order if r in left]
+
+
+# *** operands of matrix units ***
+
+
+def _loads_elements(unit: MatrixUnit) -> bool:
+    """Return True if each lane of a unit loads its own elements of the operands, from any layout."""
+    return not unit.fragment_a.whole and not unit.staged
+
+
+def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
+    """Stage a complete operand of a matrix unit, in the unit's order of elements."""
+    operand, unit = product.src[which], product.arg
+    if matrix_units.reads_held(operand):
+        return back_to_back_gemm.make_ahead(k, opt, product, outside)
+    opt.require(unit.fragment_c.whole or unit.staged, f"the lanes of {unit.name} load their own elements")
+    opt.require(all(n.op is not Ops.STAGE for n in toposort(operand)), "the operand is staged already")
+    layouts = ("swizzled",) if unit.staged else ("",)
+    fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
+    opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
+    around = {r.arg[1] for r in outside if r in operand.ranges}
+    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
+    inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
+    fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
+    opt.require(fixed, "a stage has a fixed size")
+    why = _stage_operand(k, product, which, inside, opt.depth)
+    opt.require(not why, why)
+    return None
+
+
+def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
+    """Stage an operand of a matrix unit over ``inside`` and the unit's own ranges; return the reason if that is
+    impossible, else an empty string."""
+    found: UOp | str
+    if not product.arg.staged:
+        found = matrix_units.packed_operand(product, which, inside, k.new_range, k.target)
+    else:
+        found = _in_ring(k, product, which, inside, depth) if k.target.bulk_copy else "the device has no bulk copies"
+    if isinstance(found, str):
+        return found
+    src = (*product.src[:which], found, *product.src[which + 1 :])
+    k.read_staged(found, {product: product.replace(src=src)})
+    return ""
+
+
+def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int) -> UOp | str:
+    """Return an operand that is read from a slot of its ring, or the reason why that is impossible."""
+    fold = next((f for f in k.folds if f.src[0] is product), None)
+    loops = [] if fold is None else [r for r in fold.src[1:] if not r.arg[1].expanded]
+    loops += [r for r in product.src[which].ranges if r.arg[1] is Role.BLOCK]
+    chained = len(k.products) > 1
+    if len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1 or (chained and depth > 1 and not loops):
+        return "a ring is filled in the one loop of its reduction, or of the blocks of its chain"
+    if any(r.arg[1] is Role.LOOP for r in product.ranges):
+        return "a ring goes round once per block"
+    if not chained and any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
+        return "both operands have as many slots"
+    own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
+    guards = [{c for g in s.src[3:] for c in conjuncts(g)} for s in k.stores]
+    unread = [c for c in guards[0] if all(c in g for g in guards)]
+    return staged_operand(product, which, [*inside, *own], depth, k.target.bulk_copy, unread, k.new_range)
+
+
+def stage_what_no_unit_loads(k: KernelGraph) -> None:
+    """Stage the operands whose memory layout their unit cannot load, a tile at a time.
+
+    Raises:
+        ArgumentError: for a unit that reads from a ring's slots, if they cannot be staged there.
+    """
+    while found := next((p for p in k.products if matrix_units.unloadable(p)), None):
+        which = matrix_units.unloadable(found)[0]
+        within = (Role.UPCAST, Role.UNROLL, Role.LOCAL) if found.arg.staged else ()
+        inside = [r for r in k.order if r in found.src[which].ranges and r.arg[1] in within]
+        if why := _stage_operand(k, found, which, inside):
+            raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")

@@ -1,0 +1,259 @@
+"""Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
+
+A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
+the partial results back:
+
+    FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
+
+Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
+barrier after the stage.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING
+
+from tinsmith.codegen.kernel_graph import KernelGraph
+from tinsmith.codegen.lower.footprints import strides
+from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.stage_builder import Side, from_stage
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.ranges import THREADS, Role, range_size
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.codegen.opt import Opt
+
+ROWS_OF_GRID = (1 << 16) - 1  # largest size of the second and third axis of a grid
+
+
+# *** the grid ***
+
+
+def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
+    """Turn every parallel loop that all stores and large reductions depend on into an axis of the grid (or into
+    ``role``).
+
+    A loop that a large reduction does not depend on stays a loop: else every block would compute the same reduction
+    again.
+    """
+    for r in k.parallel:
+        if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
+                r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds):
+            continue
+        if isinstance(range_size(r), int):
+            k.change_role(r, role)
+        elif range_size(r).vmax <= k.target.blocks.in_vain:
+            new = k.new_range(range_size(r).vmax, role)
+            k.rebuild({r: new}, new.lt(range_size(r)), r)
+            k.order[k.order.index(r)] = new
+
+
+def _elements(fold: UOp) -> int:
+    return prod(int(r.src[-1].vmax) for r in fold.src[1:])
+
+
+def grid_axes(k: KernelGraph) -> list[list[UOp]]:
+    """Return the ranges of each axis of the grid, the fastest first: one range per axis, or all ranges in one axis."""
+    blocks = [r for r in reversed(k.order) if r.arg[1] is Role.GLOBAL]
+    if k.blocks or len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
+        return [blocks]
+    return [[r] for r in blocks]
+
+
+def thread_axes(k: KernelGraph) -> list[list[UOp]]:
+    """Return the ranges of each axis of a block, the fastest first.
+
+    Ranges of equal size share an axis if no value depends on both: the threads that reduced a row then write its
+    elements.
+    """
+    threads = [r for r in reversed(k.order) if r.arg[1] in THREADS]
+    apart: set[frozenset[UOp]] = set()
+    wanted = set(threads)
+    for n in toposort(k.sink) if threads else []:
+        used = n.ranges | (n.src[0].ranges if n.op is Ops.STAGE else frozenset())
+        own = wanted & used
+        apart |= {frozenset(pair) for pair in combinations(own, 2)}
+    axes: list[list[UOp]] = []
+    for r in threads:
+        fits = [axis for axis in axes if range_size(axis[0]) == range_size(r)
+                and not any(frozenset((r, x)) in apart for x in axis)]
+        if fits:  # prefer an axis with a range of the same role: filling and reading of one stage
+            min(fits, key=lambda axis: all(x.arg[1] is not r.arg[1] for x in axis)).append(r)
+        else:
+            axes.append([r])
+    return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
+
+
+def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
+    """Return a sort key of an axis of a block: the distance between neighbours in the largest memory that they access.
+    The axis with the nearest neighbours comes first, so that they are in one warp."""
+    if not k.scan_threads.isdisjoint(axis):
+        return (-1 << 62, 0)  # a scan: neighbours exchange values
+    found = [(1, 0)]
+    for n in k.nodes:
+        if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.PARAM:
+            terms = linear_form(n.src[1])[0]
+            size = n.src[0].arg[1][0]
+            weights = terms if not set(terms).isdisjoint(axis) else strides(n.src[1])
+            found += [(-(size if isinstance(size, int) else size.vmax), abs(weights[r])) for r in axis if r in weights]
+    size, step = min(found)
+    return (0, step) if size <= 0 else (1, 0)
+
+
+def threads_per_block(k: KernelGraph) -> int:
+    lanes: int = max((p.arg.threads for p in k.products), default=1)
+    return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) * k.tiles_in_turn + k.roles)
+
+
+# *** the opts ***
+
+
+def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
+    name = opt.op.name
+    opt.require(bool(k.target.block_threads), f"{name} needs blocks of threads with local memory and barriers, which "
+                "this device does not have", "UPCAST, VECTOR, UNROLL, TILE, STAGE or THREAD; or a device like OPENCL "
+                "or PYTHON")
+    opt.require(all(r.arg[1] is not Role.THREAD for r in k.order), "the kernel is split over workers already",
+                "one of THREAD and LOCAL/GROUP")
+    opt.require(not k.products or (name == "LOCAL" and k.products[0].arg.threads > 1),
+                "a matrix unit shares no reduction, and one thread has it to itself",
+                "LOCAL beside a unit of many threads")
+    opt.require(all(o.op.name != "NOLOCALS" for o in k.opts), "NOLOCALS was applied before",
+                "a list of opts without it")
+
+
+def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
+    """Apply ``change`` to ``k`` unless its blocks then have too many threads; only a trial shows which ranges share an
+    axis."""
+    trial = k.copied()
+    change(trial)
+    threads, most = threads_per_block(trial), k.target.block_threads
+    opt.require(threads <= most, f"a block has at most {most} threads, it would have {threads}", "a smaller amount")
+    vars(k).update(vars(trial))
+
+
+def may_be_shared(k: KernelGraph, r: UOp) -> bool:
+    """Return True if threads may share a range: no stage in local memory is filled separately for each of its
+    values."""
+    return not any(n.op is Ops.STAGE and r in n.ranges and not matrix_units.held(n) for n in toposort(k.sink))
+
+
+def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
+    opt.require(may_be_shared(k, r), "local memory that all threads share was filled for each value of this range",
+                "LOCAL before GROUP, and both before STAGE")
+
+
+def local(k: KernelGraph, opt: Opt) -> None:
+    """Turn the inner `amt` of a parallel loop into threads of a block."""
+    r = k.axis(opt)
+    parallel = r not in k.bound and r.arg[1] in (Role.LOOP, Role.GLOBAL) and any(r in s.ranges for s in k.stores)
+    opt.require(parallel, "only a parallel loop that a store depends on has threads")
+    filled = {s.src[0] for s in k.stores if r in s.ranges}
+    opt.require(all(s.src[0] not in filled or r in s.ranges for s in k.stores),
+                "what its threads write, a statement of one of them writes as well")
+    amount = opt.part_of(range_size(r))
+    _threads_allowed(k, opt)
+    _before_stages(k, opt, r)
+
+    def change(new: KernelGraph) -> None:
+        to_grid(new)
+        new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
+
+    changed(k, opt, change)
+
+
+def roles(k: KernelGraph, opt: Opt) -> None:
+    """Apply warp specialization: producer warps fill the slots of the rings that a unit reads its operands from. With
+    an amount, that number of consumer groups alternate (ping-pong): all groups of a chain at its unit, block by block
+    of its loop; else over tiles of the grid, one each: while one group stores its result, another's products run."""
+    opt.require(any(p.arg.staged for p in k.products) and not k.roles,
+                "only the ring of a unit that reads staged operands has roles, once")
+    operands = {n.src[0] for p in k.products for n in p.src[:2]}
+    opt.require(all(n.op is not Ops.STAGE or n in operands or matrix_units.held(n) for n in k.nodes),
+                "other stages are filled by all threads of the block")
+    turns = opt.amt or 0
+    opt.require(isinstance(turns, int) and turns >= 0 and turns != 1, "the amount is how many groups take turns")
+    assert isinstance(turns, int)
+    groups = threads_per_block(k) // max(p.arg.threads for p in k.products)
+    if turns and k.goes_by_blocks:
+        opt.require(turns == groups, f"all groups of a chain take turns at its blocks, and it has {groups}",
+                    "as many, or LOCAL before")
+    several = groups == len(k.products) == 1 and 0 < k.blocks < prod(range_size(r) for r in k.order
+                                                                     if r.arg[1] is Role.GLOBAL)
+    opt.require(not turns or k.goes_by_blocks or several, "groups take turns at the blocks of a chain, or at the "
+                "places of the grid that a block goes through, a tile each", "WALK with fewer blocks, and no LOCAL")
+
+    def change(new: KernelGraph) -> None:
+        new.roles, new.turns = True, turns
+
+    changed(k, opt, change)
+
+
+def group(k: KernelGraph, opt: Opt) -> None:
+    """Let `amt` threads share a reduction: GROUP divides the steps cyclically, GROUPTOP gives each thread a contiguous
+    piece."""
+    top = opt.op.name == "GROUPTOP"
+    r = k.axis(opt)
+    if r in k.ordered and not top:
+        return _share_steps(k, opt, r)
+    opt.require(r.arg[1] is Role.REDUCE, "only a reduction is shared by threads")
+    amount = opt.part_of(range_size(r))
+    opt.require(not top or range_size(r) % amount == 0, f"the pieces must divide {range_size(r)}")
+    _threads_allowed(k, opt)
+    _before_stages(k, opt, r)
+
+    def change(new: KernelGraph) -> None:
+        outer, inner = new.split(r, range_size(r) // amount if top else amount, Role.REDUCE)
+        _share(new, outer if top else inner)
+
+    changed(k, opt, change)
+
+
+def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
+    """Share the steps of a scan: threads take adjacent vectors of steps and exchange their partial results."""
+    _threads_allowed(k, opt)
+    amount = opt.part_of(range_size(r))
+    opt.require(k.target.warp > 0 and not any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes),
+                "its steps cannot be combined by threads")
+    opt.require(not (k.scan_threads or amount & (amount - 1) or range_size(r) % amount),
+                "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
+
+    def change(new: KernelGraph) -> None:
+        to_grid(new)
+        _, own = new.split(new.numbered[r.arg[0]], amount, Role.GROUP)
+        new.order.append(new.order.pop(new.order.index(own)))
+
+    changed(k, opt, change)
+
+
+def _share(k: KernelGraph, g: UOp) -> None:
+    """Turn every reduction over ``g`` into partial results of threads in local memory, which are then combined."""
+    count = range_size(g)
+    own, again = k.new_range(count, Role.GROUP), k.new_range(count, Role.REDUCE)
+    copies: dict[UOp, UOp] = {}  # copies of thread and lane ranges, which fill the stage
+    while fold := next((f for f in k.folds if g in f.src[1:]), None):
+        loops = tuple(s for s in fold.src[1:] if s is not g)
+        part = UOp(Ops.FOLD, None, (fold.src[0], *loops), fold.arg) if loops else fold.src[0]
+        beside = [r for r in k.order if r in part.ranges and r.arg[1] in (*THREADS, Role.VECTOR)]
+        for r in beside:
+            if r not in copies:
+                copies[r] = k.new_range(range_size(r), r.arg[1])
+        sides = [Side((copies[r],), r) for r in beside if r.arg[1] in THREADS]
+        sides += [Side((own,), again), *(Side((copies[r],), r) for r in beside if r.arg[1] is Role.VECTOR)]
+        load = from_stage(part, sides, {g: own} | {r: copies[r] for r in beside})
+        whole = UOp(Ops.FOLD, None, (load, again), fold.arg)
+        k.sink = k.sink.substitute({fold: whole})
+    k.order[k.order.index(g)] = again
+    k.order += [*copies.values(), own]
+
+
+def no_locals(k: KernelGraph, opt: Opt) -> None:
+    """Let every thread work alone: the device chooses the size of blocks. It must come before LOCAL and GROUP."""
+    opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
+    opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
+                "a list of opts without LOCAL, GROUP and GROUPTOP")
+    to_grid(k)

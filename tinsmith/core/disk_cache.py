@@ -1,0 +1,138 @@
+"""A disk cache that tolerates killed and concurrent processes, a read-only home, and deletion of its own folder.
+
+One file per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold code
+that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
+(``core.cache_security``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the
+least
+recently used entries are deleted.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import os
+import re
+from pathlib import Path
+
+from tinsmith.core.cache_security import DOWNLOADED, cache_dir, make_private, secret
+from tinsmith.core.settings import settings
+
+_MAGIC = b"tinsmith2"
+_SIGNED = 32  # bytes of a signature
+_OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of entries and of temporary files
+_PRUNE_EVERY = 256  # writes of this process
+_writes = 0
+
+
+def cache_key(*parts: str | bytes) -> str:
+    """Return a SHA-256 hex key of ``parts``; the lengths are hashed too, so ("ab", "c") and ("a", "bc") differ."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+def _path(kind: str, key: str, secret: bytes) -> Path:
+    """Return the path of an entry; in a shared folder, the name includes the signer, so that each signer has its own
+    entry."""
+    return cache_dir() / kind / key[:2] / (f"{key}-{_signer(secret)}" if settings.CACHE_SHARED else key)
+
+
+@functools.cache
+def _signer(secret: bytes) -> str:
+    return hashlib.blake2b(key=secret, digest_size=4).hexdigest()
+
+
+def _signature(kind: str, key: str, data: bytes | memoryview, secret: bytes) -> bytes:
+    h = hashlib.blake2b(f"{kind}/{key}\n".encode(), key=secret, digest_size=_SIGNED)
+    h.update(data)
+    return h.digest()
+
+
+def cache_get(kind: str, key: str) -> bytes | None:
+    """Return the data of an entry, or None if it is absent, unreadable, damaged or not signed by this user."""
+    signed_with = secret() if settings.CACHELEVEL else None
+    if signed_with is None:
+        return None
+    path = _path(kind, key, signed_with)
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    start = len(_MAGIC) + _SIGNED
+    signature = _signature(kind, key, memoryview(raw)[start:], signed_with)
+    if not hmac.compare_digest(raw[:start], _MAGIC + signature):
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return raw[start:]
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file atomically: readers and other writers see it complete or not at all. ``umask`` restricts
+    ``mode``."""
+    temporary = path.with_name(f".tmp{os.urandom(8).hex()}")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as f:
+            f.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def cache_put(kind: str, key: str, data: bytes) -> None:
+    """Store ``data``; do nothing if the cache is off or cannot be written."""
+    global _writes
+    signed_with = secret() if settings.CACHELEVEL else None
+    if signed_with is None:
+        return
+    path = _path(kind, key, signed_with)
+    try:
+        if not path.parent.is_dir():
+            make_private(cache_dir())
+            path.parent.mkdir(parents=True, exist_ok=True)
+        signed = b"".join((_MAGIC, _signature(kind, key, data, signed_with), data))
+        replace_file(path, signed, 0o666 if settings.CACHE_SHARED else 0o600)
+    except OSError:
+        return
+    _writes += 1
+    if _writes % _PRUNE_EVERY == 0:
+        cache_prune()
+
+
+def cache_entries() -> list[tuple[Path, int, float]]:
+    """Return every entry as (path, bytes, time of last use), least recently used first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in cache_dir().rglob("*"):
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    stat = path.stat()
+                    found.append((path, stat.st_size, stat.st_mtime))
+    return sorted(found, key=lambda e: e[2])
+
+
+def cache_prune(limit: int | None = None) -> int:
+    """Delete the least recently used entries until at most ``limit`` bytes are left; return the number deleted.
+
+    Data sets and other downloads are kept, since they cannot be regenerated, and so are files of other programs.
+    """
+    entries = [e for e in cache_entries()
+               if _OURS.fullmatch(e[0].name) and e[0].relative_to(cache_dir()).parts[0] not in DOWNLOADED]
+    total = sum(size for _, size, _ in entries)
+    dropped = 0
+    for path, size, _ in entries:
+        if total <= (settings.CACHE_BYTES if limit is None else limit):
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+            total -= size
+            dropped += 1
+    return dropped

@@ -1,0 +1,221 @@
+"""Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
+
+A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``.
+
+A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
+
+Symbolic integers inside the arguments of movement ops, and their variable bindings."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError
+from tinsmith.core.thread_local import OfThread
+from tinsmith.ir.algebra.linear import order
+from tinsmith.ir.interpret.tensor import evaluate_scalar
+from tinsmith.ir.ops import Ops
+from tinsmith.ir.text.node import expression
+from tinsmith.ir.uop import Algebra, UOp, Window, toposort
+
+Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
+
+
+
+def polynomial(node: UOp) -> Polynomial:
+    """Return an integer expression, multiplied out.
+
+    >>> n = UOp.variable("n", 1, 9)
+    >>> sorted((len(term), k) for term, k in polynomial((n + 1) * (n + 2)).items())
+    [(0, 2), (1, 3), (2, 1)]
+    """
+    new: dict[UOp, Polynomial] = {}
+    for n in toposort(node, lambda n: n.op in (*_SUMS, Ops.MUL, Ops.CONST)):
+        if n.op is Ops.CONST:
+            new[n] = {(): n.arg} if n.arg else {}
+            continue
+        parts: list[Polynomial] = [new[s] if s in new else {(s.simplify(),): 1} for s in n.src]
+        if n.op is Ops.MUL:
+            new[n] = _product(*parts)
+        else:
+            new[n] = _sum(parts[0] if len(parts) > 1 else {}, parts[-1], 1 if n.op is Ops.ADD else -1)
+    return new.get(node, {(node,): 1})
+
+_SUMS = (Ops.ADD, Ops.SUB, Ops.NEG)
+
+
+
+def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
+    out = dict(a)
+    for term, k in b.items():
+        out[term] = out.get(term, 0) + sign * k
+    return {term: k for term, k in out.items() if k}
+
+
+
+def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+    out: Polynomial = {}
+    for s, i in a.items():
+        for t, j in b.items():
+            term = tuple(sorted((*s, *t), key=order))
+            out[term] = out.get(term, 0) + i * j
+    return {term: k for term, k in out.items() if k}
+
+
+
+def normal_size(size: Any) -> Any:
+    """Return a size in its normal form; an int if it does not depend on any variable.
+
+    >>> n = UOp.variable("n", 1, 9)
+    >>> normal_size((n + 1) * 4) is normal_size(4 * n + 4), normal_size(n + 3 - n)
+    (True, 3)
+    """
+    if not isinstance(size, UOp):
+        return size
+    if size._normal is None:
+        found = _normal_form(size)
+        size._normal = True if found is size else found
+        if found is not size and isinstance(found, UOp):
+            found._normal = True
+    return size if size._normal is True else size._normal
+
+
+
+def _normal_form(size: UOp) -> UOp | int:
+    total: UOp | None = None
+    for term, k in sorted(polynomial(size.simplify()).items(), key=lambda t: (-len(t[0]), [order(x) for x in t[0]])):
+        value = UOp.index(1) if not term else term[0]
+        for factor in term[1:]:
+            value = value * factor
+        total = value * k if total is None else total + value * k
+    simple = UOp.index(0) if total is None else total.simplify()
+    return int(simple.arg) if simple.is_const else simple
+
+
+
+def unbound(size: UOp) -> Iterator[UOp]:
+    """Return the variables of a size that have no value."""
+    return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
+
+Watcher = Callable[[UOp, int], None]
+
+# Called with every size or condition whose bound value influenced a program, and with that value.
+watchers: OfThread[Watcher] = OfThread()
+
+
+
+def value_of_size(size: Any) -> int:
+    """Return the value of a size or condition under the values that its variables are bound to; tell the watchers.
+
+    >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
+    9
+    """
+    if not isinstance(size, UOp):
+        return int(size)
+    assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), "a program has no values"
+    check_bound("int", size)
+    value = evaluate_scalar(size, {})
+    for told in watchers:
+        told(size, value)
+    return value
+
+
+
+def holds(condition: UOp) -> bool:
+    """Return True if a condition on sizes holds: for every value of its variables or, if unprovable, for their bound
+    values.
+
+    A node that is not a condition on variables alone, such as one of a kernel, is an ordinary node and counts as true.
+
+    >>> n = UOp.variable("n", 1, 9).bind(4)
+    >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)
+    (True, False, True)
+
+    Raises:
+        ArgumentError: if a variable has no value.
+    """
+    nodes = toposort(condition, lambda n: n.op is not Ops.BIND)
+    if any(not n.op.alu and n.op not in (Ops.CONST, Ops.VARIABLE) for n in nodes):
+        return True
+    simple = condition.simplify()
+    if simple.is_const:
+        return bool(simple.arg)
+    check_bound("bool", simple)
+    return bool(value_of_size(simple))
+
+
+
+def check_bound(op: str, size: UOp) -> None:
+    """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
+    free = next(unbound(size), None)
+    if free is not None:
+        raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
+    for n in toposort(size, lambda n: n.op is not Ops.BIND):
+        if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
+            raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "another divisor")
+
+
+
+def size_text(size: Any) -> str:
+    """Return a size as readable text, with the values of its variables, or their bounds if they have no value.
+
+    >>> n = UOp.variable("n", 1, 9)
+    >>> size_text(n.bind(3) * 4 + 4), size_text(n.bind(3)), size_text(n)
+    ('n*4+4 (16 with n = 3)', 'n = 3', 'n (n from 1 to 9)')
+    """
+    if not isinstance(size, UOp):
+        return str(size)
+    if size.op is Ops.BIND:
+        return f"{size.src[0].arg[0]} = {size.src[1].arg}"
+    bound = [n for n in toposort(size) if n.op is Ops.BIND]
+    plain = expression(size.substitute({n: n.src[0] for n in bound}))
+    free = sorted(f"{n.arg[0]} from {n.arg[1]} to {n.arg[2]}" for n in unbound(size))
+    values = sorted(f"{n.src[0].arg[0]} = {n.src[1].arg}" for n in bound)
+    total = [] if free else [str(evaluate_scalar(size, {}))]
+    return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"
+
+Algebra.holds = holds
+
+Algebra.value_of_size = value_of_size
+
+Algebra.normal_size = normal_size
+
+
+
+def symbols(arg: Any) -> Iterator[UOp]:
+    """Yield the symbolic integers inside an argument: a shape, padding, box or Window."""
+    if isinstance(arg, UOp):
+        yield arg
+    elif type(arg) is tuple:
+        for a in arg:
+            yield from symbols(a)
+    elif isinstance(arg, Window):
+        yield from symbols((arg.inputs, arg.outputs))
+
+
+
+def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
+    """Return an argument with ``table`` substituted in its symbolic integers."""
+    if isinstance(arg, UOp):
+        return arg.substitute(table)
+    if isinstance(arg, Window):
+        inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
+        return replace(arg, inputs=inputs, outputs=outputs)
+    return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
+
+
+
+def bindings(order: Iterable[UOp]) -> list[UOp]:
+    """Return the BIND nodes among ``order`` and in the arguments of its movement ops, in first-visit order."""
+    found: dict[UOp, None] = {}
+    for n in order:
+        if n.op is Ops.BIND:
+            found[n] = None
+        elif n.op.kind == "movement":
+            for u in symbols(n.arg):
+                found.update(dict.fromkeys(b for b in toposort(u) if b.op is Ops.BIND))
+    return list(found)

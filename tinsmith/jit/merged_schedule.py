@@ -1,0 +1,141 @@
+"""Merging of a capture's programs into one schedule, with one memory plan and one launch per replay."""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tinsmith.backend.memory import ShardLayout
+from tinsmith.core.settings import settings
+from tinsmith.jit.collect import JitItem, Source
+from tinsmith.runtime.command_queue import overlap
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.step import Step
+from tinsmith.schedule.memory.memory_budget import fitted, room_in, seconds_of
+from tinsmith.schedule.memory.memory_plan import plan_slots
+from tinsmith.schedule.schedule_item import Schedule, Slot
+
+Made = tuple[int, int]  # number of a program, number among its outputs
+WHOLE: Final = -1
+Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
+
+
+@dataclass
+class Joined:
+    """One schedule for all programs.
+
+    Attributes:
+        inputs: where its inputs come from, by number: entries of the guards, or held buffers; of one over several
+            devices each part is an input, and its number stands beside.
+        results: the outputs that somebody wants, and the numbers of their parts among the schedule's results.
+        layouts: of those over several devices.
+        values: (name, value at capture) of its variables.
+    """
+
+    compiled: CompiledSchedule
+    inputs: list[tuple[Source, int]]
+    results: dict[Made, list[int]]
+    layouts: dict[Made, ShardLayout]
+    values: list[tuple[str, int]]
+
+
+class _Joiner:
+    def __init__(self, items: Sequence[JitItem], wanted: Collection[Made]) -> None:
+        self.items, self.wanted = items, wanted
+        self.slots: list[Slot] = []
+        self.steps: list[Step] = []
+        self.sources: dict[tuple[Source | int, int], int] = {}  # an input, or the id of a held buffer → its number
+        self.inputs: list[tuple[Source, int]] = []
+        self.input_slots: dict[int, int] = {}
+        self.made: dict[Part, int] = {}
+        self.layouts: dict[Made, ShardLayout] = {}
+        self.values: list[tuple[str, int]] = []
+        self.overwrites: dict[int, int] = {}  # slot → number of an input that its program may write over
+
+    def new_slot(self, like: Slot, given: bool = False, output: bool = False) -> int:
+        self.slots.append(replace(like, number=len(self.slots), input=given, output=output))
+        return len(self.slots) - 1
+
+    def given(self, source: Source, part: int, slot: Slot) -> int:
+        """Return the slot of a buffer from before the capture or of an earlier program's output."""
+        if source.program >= 0:
+            return self.made[(*source.made, part)]
+        key = _key(source, part)
+        if key not in self.sources:
+            self.sources[key] = len(self.inputs)
+            self.inputs.append((source, part))
+            self.input_slots[self.sources[key]] = self.new_slot(slot, given=True)
+        return self.input_slots[self.sources[key]]
+
+    def add(self, number: int, item: JitItem) -> None:
+        schedule = item.compiled.schedule
+        inputs = [(source, part) for source, b in zip(item.sources, item.inputs) for part in _parts(b.layout)]
+        to = {slot: self.given(*inputs[n], schedule.slots[slot]) for n, slot in schedule.inputs.items()}
+        slots = iter(schedule.outputs)
+        for k, b in enumerate(item.outputs):
+            if b.layout is not None:
+                self.layouts[number, k] = b.layout
+            for part, slot in zip(_parts(b.layout), slots):
+                if slot not in to:
+                    to[slot] = self.new_slot(schedule.slots[slot])
+                self.made[number, k, part] = to[slot]
+                self.slots[to[slot]].output |= (number, k) in self.wanted
+        for slot, n in item.compiled.in_place.items():
+            if inputs[n][0].group >= 0 and _key(*inputs[n]) in self.sources:
+                self.overwrites[to[slot]] = self.sources[_key(*inputs[n])]
+        first = len(self.values)
+        self.values += zip(item.names, item.values)
+        for step in item.compiled.steps:
+            for s in step.slots:
+                if s not in to:
+                    to[s] = self.new_slot(schedule.slots[s])
+            self.steps.append(replace(step, slots=[to[s] for s in step.slots],
+                                      variables=[first + v for v in step.variables]))
+
+    def in_place(self) -> dict[int, int]:
+        """Return {input number: slot} of outputs that may be written in place of an input that no later step reads."""
+        writer = {s: at for at, step in enumerate(self.steps) for s in step.written}
+        last = {s: at for at, step in enumerate(self.steps) for s in step.read}
+        found: dict[int, int] = {}  # number of an input → slot
+        for slot, number in self.overwrites.items():
+            if self.slots[slot].output and last.get(self.input_slots[number], -1) <= writer.get(slot, -1):
+                found.setdefault(number, slot)
+        return {slot: number for number, slot in found.items()}
+
+    def fit(self, outputs: Set[int]) -> int:
+        """Fit the merged schedule into the memory budget; return the bytes by which it is exceeded."""
+        in_place = self.in_place()
+        seconds = [seconds_of(s.device, s.kernel, sum(self.slots[n].nbytes for n in s.slots)) for s in self.steps]
+        versions = {slot: self.input_slots[number] for slot, number in in_place.items()}
+        limit = settings.memory_limit
+        found = fitted(self.steps, seconds, self.slots, room_in(limit, self.slots, outputs - in_place.keys()), versions)
+        self.steps = [replace(step, slots=[r.renamed.get(s, s) for s in step.slots]) for r in found.runs
+                      for step in [self.steps[r.number]]]
+        self.slots = found.slots
+        return found.beyond(room_in(limit, self.slots, outputs - self.in_place().keys()))
+
+
+def _parts(layout: ShardLayout | None) -> Sequence[int]:
+    """The numbers of the buffers that a value is."""
+    return (WHOLE,) if layout is None else range(len(layout.devices))
+
+
+def _key(source: Source, part: int) -> tuple[Source | int, int]:
+    return id(source.held) if source.group < 0 else source, part
+
+
+def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
+    """One schedule that runs ``items`` in order; of their outputs only the ``wanted`` ones outlive it."""
+    joiner = _Joiner(items, wanted)
+    for number, item in enumerate(items):
+        joiner.add(number, item)
+    parts = {m: [(*m, part) for part in _parts(joiner.layouts.get(m))] for m in wanted}
+    outputs = dict.fromkeys(joiner.made[p] for m in wanted for p in parts[m])
+    order = {slot: n for n, slot in enumerate(outputs)}
+    missing = joiner.fit(outputs.keys()) if settings.memory_limit else 0
+    plan = plan_slots(joiner.slots, [step.slots for step in joiner.steps])
+    schedule = Schedule([], joiner.slots, joiner.input_slots, list(outputs), {})
+    compiled = CompiledSchedule(schedule, plan, joiner.steps, joiner.in_place(), missing=missing)
+    overlap(compiled)
+    results = {m: [order[joiner.made[p]] for p in parts[m]] for m in wanted}
+    return Joined(compiled, joiner.inputs, results, joiner.layouts, joiner.values)

@@ -1,0 +1,129 @@
+"""Detection of tensors that hold the only reference to their buffer, by reference counts.
+
+Reachability of tensors from a function: through arguments, closure, defaults and named globals, at any depth."""
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tinsmith.backend.memory import Buffer, ShardLayout
+from tinsmith.backend.shards import Shards
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.jit.guards.bytecode_names import all_names, ours
+from tinsmith.jit.guards.state import State
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.storage import alone
+from tinsmith.tensor.tensor import Tensor
+
+COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
+
+references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
+
+_new: Final = object.__new__
+
+
+
+def _sole(t: Tensor) -> list[int]:
+    """Reference counts of a tensor's buffer, of its parts, and of the nodes through which it sees it."""
+    counts = []
+    node = t.uop
+    while node.op is not Ops.BUFFER:
+        counts.append(references(node))
+        node = node.src[0]
+    parts = [references(p) for p in node.arg.parts] if isinstance(node.arg, Shards) else []
+    return [references(node.arg), references(node), *reversed(counts), *parts]
+
+
+
+def _direct(t: Tensor) -> tuple[int, int, int]:
+    """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
+    view = t.uop
+    return references(view.src[0].arg), references(view.src[0]), references(view)
+
+
+
+@functools.cache
+def _direct_counts() -> tuple[int, int, int]:
+    """Return the result of ``_direct`` for a sole owner whose buffer is also in one list of the caller."""
+    held = [Buffer("NPY", 1, dtypes.float32)]
+    t: Tensor = _new(Tensor)
+    t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
+    return _direct(t)
+
+
+
+@functools.cache
+def _sole_counts(views: int, layout: ShardLayout | None) -> list[int]:
+    """Return the result of ``_sole`` for a sole owner whose buffer is also in one list of the caller."""
+    parts = () if layout is None else layout.devices
+    held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
+            Buffer("NPY", 1, dtypes.float32)]
+    node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
+    for n in range(views):
+        node = node.reshape((1,) * (n + 2))
+    t: Tensor = _new(Tensor)
+    t.uop, t._shared = node, None
+    del node
+    return _sole(t)
+
+
+
+def is_sole(t: Tensor) -> bool:
+    """Return True if only ``t`` (through full views) and one list refer to its buffer."""
+    if not alone(t):
+        return False
+    if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are
+        return COUNTED and _direct(t) == _direct_counts() and t.uop.base.arg.base is None and not t.uop.base.arg.lent
+    node, views = t.uop, 0
+    while node.op in (Ops.RESHAPE, Ops.PERMUTE):
+        node, views = node.src[0], views + 1
+    if not COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None or node.arg.lent:
+        return False
+    layout = node.arg.layout
+    del node
+    return _sole(t) == _sole_counts(views, layout)
+
+_LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,
+           types.BuiltinFunctionType, State)  # the last holds whole dictionaries of globals
+
+LIMIT = 200_000
+
+
+
+def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
+    """Return the reachable tensors, by id. Modules are entered only through the names that functions look up."""
+    found: dict[int, Tensor] = {}
+    seen: dict[int, Any] = {}
+    stack = list(roots)
+    while stack and len(seen) < LIMIT:
+        value = stack.pop()
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, TensorBase):
+            found[id(value)] = value  # type: ignore[assignment]
+        elif isinstance(value, types.FunctionType):
+            stack += value.__closure__ or ()
+            stack += [value.__defaults__, value.__kwdefaults__]
+            names = all_names(value.__code__)
+            named = [value.__globals__[n] for n in names if n in value.__globals__]
+            stack += named
+            stack += [getattr(m, n) for m in named if _foreign(m) for n in names if n in vars(m)]
+        elif isinstance(value, type):
+            if not ours(value.__module__):
+                stack += [v for v in vars(value).values() if not isinstance(v, types.GetSetDescriptorType)]
+        elif not isinstance(value, types.ModuleType):
+            stack += gc.get_referents(value)
+            if not isinstance(value, (dict, list, tuple, set)) and not ours(type(value).__module__):
+                stack.append(type(value))
+    return found
+
+
+
+def _foreign(module: Any) -> bool:
+    return isinstance(module, types.ModuleType) and not ours(module.__name__)

@@ -1,0 +1,237 @@
+"""Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run."""
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, overload
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer, ShardLayout
+from tinsmith.backend.program import BufferLocation, Graph, Launched, Program
+from tinsmith.codegen.launch import Launch
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.lru import Recent
+from tinsmith.core.settings import settings
+from tinsmith.ir.uop import Origin
+from tinsmith.runtime.step import Step
+from tinsmith.runtime.thread_turns import turn_of
+from tinsmith.schedule.memory.dependencies import verify_order
+from tinsmith.schedule.memory.memory_plan import MemoryPlan
+from tinsmith.schedule.schedule_item import Schedule, Slot
+
+if TYPE_CHECKING:
+    from tinsmith.runtime import listing
+    from tinsmith.runtime.listing import ScheduledItem
+else:
+    listing = Late("tinsmith.runtime.listing")
+
+
+@dataclass(repr=False)
+class CompiledSchedule(Sequence["ScheduledItem"]):
+    """A schedule with its programs and its memory plan, independent of buffers and bound values.
+
+    It is a sequence of its steps in order; printing it gives one line per step.
+
+    Attributes:
+        schedule: without ``ScheduleItem``s if the program was loaded from disk.
+        layouts: for each root, the layout of its outputs over devices; empty if everything is on single devices.
+        missing: bytes by which the program exceeds MEMORY_BUDGET.
+        arguments: buffers and bound values of the tensors it was made for (``Tensor.schedule``), else None.
+    """
+
+    schedule: Schedule
+    plan: MemoryPlan
+    steps: list[Step] = field(default_factory=list)
+    # slot of an output → number of the input that it may overwrite
+    in_place: dict[int, int] = field(default_factory=dict)
+    layouts: list[ShardLayout | None] = field(default_factory=list)
+    missing: int = 0
+    arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, at: int) -> ScheduledItem: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[ScheduledItem]: ...
+    def __getitem__(self, at: int | slice) -> ScheduledItem | list[ScheduledItem]:
+        slots = self.schedule.slots
+        if isinstance(at, slice):
+            return [listing.item_of(slots, step) for step in self.steps[at]]
+        return listing.item_of(slots, self.steps[at])
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "nothing to compute: the values are in memory"
+
+    @functools.cached_property
+    def bound(self) -> Bound:
+        """The schedule prepared to run."""
+        return Bound(self)
+
+
+@dataclass(eq=False, repr=False)
+class KernelItem:
+    """Consecutive steps of one worker that are launched together, including copies that the device makes itself.
+
+    ``turn`` is the lock to hold during the launch.
+    """
+
+    steps: list[Step]
+    graph: Graph | None = None
+    ops: int = 0
+    bytes: int = 0
+    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+
+    def __repr__(self) -> str:
+        return f"KERNEL {', '.join(s.name for s in self.steps)}"
+
+    def make_ready(self, bound: Bound) -> None:
+        launches = []
+        for step in self.steps:
+            program = program_of(step, bound.slots)
+            assert program is not None
+            kernel = step.launch or program.kernel
+            launches.append(Launched(program, tuple(bound.places[s] for s in step.slots), tuple(step.variables)))
+            self.ops += kernel.ops
+            self.bytes += kernel.bytes
+        device = Device[self.steps[0].device]
+        self.graph, self.turn = device.graph(launches), turn_of(device)
+
+    def count(self) -> None:
+        GlobalCounters.kernel_count += len(self.steps)
+        GlobalCounters.global_ops += self.ops
+        GlobalCounters.global_mem += self.bytes
+
+
+@dataclass(eq=False, repr=False)
+class CopyItem:
+    """One copy between two devices, or between a device and the host, that no device makes itself."""
+
+    step: Step
+    target: str
+    source: str
+    nbytes: int
+    graph: ClassVar[None] = None
+
+    def __repr__(self) -> str:
+        return f"COPY   {self.nbytes}, {self.target} <- {self.source}"
+
+    @property
+    def steps(self) -> list[Step]:
+        return [self.step]
+
+    def count(self) -> None:
+        GlobalCounters.kernel_count += 1
+        GlobalCounters.global_mem += self.nbytes
+
+
+def copy_item(step: Step, slots: Sequence[Slot]) -> CopyItem:
+    target, source = (slots[s] for s in step.slots)
+    return CopyItem(step, target.device, source.device, source.nbytes)
+
+
+def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
+    """Return the program a step launches; None for a copy that its device does not make itself."""
+    if step.program is not None:
+        return step.program
+    target, source = (slots[s] for s in step.slots)
+    return Device[target.device].copier(Device[source.device], target.nbytes)
+
+
+class Bound:
+    """A compiled schedule prepared to run on any buffers.
+
+    Attributes:
+        inputs: the numbers of the inputs that it reads.
+        outputs: the slots that it provides for results.
+        results: for each result, the index of its slot in ``outputs``.
+        in_place: (number of an output, number of the input whose memory it may overwrite).
+        blocks: (device, bytes) of each block of temporaries.
+        places: slot → its position among the *bases*: inputs, outputs, blocks.
+        slots: of the schedule.
+        parts: the items to run, in order.
+        queue: runs the same on several devices concurrently; None if all devices share one worker.
+    """
+
+    def __init__(self, compiled: CompiledSchedule) -> None:
+        schedule, plan = compiled.schedule, compiled.plan
+        verify_order(compiled.steps, schedule.slots, "compiling")
+        self.slots, self._steps = schedule.slots, compiled.steps
+        self.inputs = list(schedule.inputs)
+        order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
+        self.outputs = [schedule.slots[n] for n in order]
+        self.results = [order[n] for n in schedule.outputs]
+        self.blocks = list(plan.sizes.items())
+        self.in_place = [(order[slot], number) for slot, number in compiled.in_place.items()]
+        bases = [*schedule.inputs.values(), *order]
+        self.places: dict[int, BufferLocation] = {slot: BufferLocation(n) for n, slot in enumerate(bases)}
+        block = {device: len(bases) + n for n, (device, _) in enumerate(self.blocks)}
+        for number, offset in plan.offsets.items():
+            slot = schedule.slots[number]
+            self.places[number] = BufferLocation(block[slot.device], offset, slot.size, slot.dtype)
+        self.parts = parts(compiled.steps, schedule.slots)
+        self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], object] | None = None
+        for part in self.parts:
+            if isinstance(part, KernelItem):
+                part.make_ready(self)
+
+    def new_outputs(self) -> list[Buffer]:
+        return [Buffer(s.device, s.size, s.dtype) for s in self.outputs]
+
+    def new_blocks(self) -> list[Buffer]:
+        return [Buffer(device, size, dtypes.uint8) for device, size in self.blocks]
+
+    @functools.cached_property
+    def origins(self) -> list[Origin | None]:
+        """For each output, the method and line of the user's program that computes it."""
+        found = {s: next((o for o in reversed(step.origin) if o[2]), None) for step in self._steps
+                 for s in step.written}
+        return [found.get(slot.number) for slot in self.outputs]
+
+
+def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | CopyItem]:
+    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no
+    device makes ends a group."""
+    found: list[KernelItem | CopyItem] = []
+    last = None  # the worker of the last item, if that launches kernels
+    for step in steps:
+        worker = None if program_of(step, slots) is None else Device[step.device].worker
+        if worker is None:
+            found.append(copy_item(step, slots))
+        elif worker == last:
+            found[-1].steps.append(step)
+        else:
+            found.append(KernelItem([step]))
+        last = worker
+    return found
+
+
+programs: Recent[tuple[object, ...], Program] = Recent()
+
+
+def program_key(device: str, launch: Launch) -> tuple[object, ...]:
+    """Return the cache key of a loaded program; schedules that run one source, compiled
+    alike, on one device share it."""
+    return device, launch.symbol, settings.code_key
+
+
+def is_loaded(device: str, launch: Launch) -> bool:
+    return program_key(device, launch) in programs
+
+
+def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
+    """Load several kernels in one batch; they must differ, and none may be loaded yet."""
+    keys = [program_key(device, launch) for launch, _ in kernels]
+    for key, program in zip(keys, Device[device].load(kernels)):
+        programs[key] = program
+
+
+def loaded(device: str, launch: Launch) -> Program:
+    program = programs.get(program_key(device, launch))
+    assert program is not None, f"{launch.symbol} is not loaded"
+    return program

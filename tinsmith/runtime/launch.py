@@ -1,0 +1,238 @@
+"""Running a compiled schedule on buffers: all parts at once, or step by step for timing
+and checks; and error handling."""
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer, ShardLayout, copy_buffer
+from tinsmith.backend.program import Call, LaunchError
+from tinsmith.backend.shards import Shards, flattened
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.core.counters import Ran, report
+from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.settings import current, settings
+from tinsmith.core.signal_errors import is_from_handler
+from tinsmith.core.terminal import bytes_text
+from tinsmith.core.timeline import timeline
+from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
+from tinsmith.runtime.step import Step, copy_name
+from tinsmith.runtime.thread_turns import let_go, take, turn_of, under_way
+
+if TYPE_CHECKING:
+    from tinsmith.inspect import checked, debug, profile
+else:
+    checked = Late("tinsmith.inspect.checked")
+    debug = Late("tinsmith.inspect.debug")
+    profile = Late("tinsmith.inspect.profile")
+
+
+def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
+    """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite."""
+    outputs = bound.new_outputs()
+    if free:
+        for n, number in bound.in_place:
+            if number in free:
+                outputs[n] = inputs[number]
+    return outputs
+
+
+def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
+        free: Collection[int] = ()) -> list[Buffer]:
+    """Run a compiled schedule and return its results.
+
+    Args:
+        inputs: in order; one over several devices takes one number for each of its parts.
+        values: of its variables, by number.
+        free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
+    """
+    if compiled.missing:
+        raise OutOfMemoryError("realize", f"the program misses memory_budget={bytes_text(settings.memory_limit)} by "
+                               f"{bytes_text(compiled.missing)}, whatever is computed again",
+                               "a greater budget, a smaller batch, or fewer results at a time")
+    bound = compiled.bound
+    if compiled.layouts:
+        inputs = flattened(inputs)
+    outputs = output_buffers(bound, inputs, free)
+    launch(bound, inputs, outputs, values, bound.new_blocks())
+    results = [outputs[n] for n in bound.results]
+    return _grouped(results, compiled.layouts) if compiled.layouts else results
+
+
+def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> list[Buffer]:
+    """Return one buffer per root: the parts of a root over several devices are combined into one ``Shards``."""
+    rest = iter(outputs)
+    return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
+            for layout in layouts]
+
+
+def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
+           blocks: Sequence[Buffer]) -> None:
+    """Run the parts of a schedule in order on buffers for its inputs, outputs and temporaries."""
+    bases = [inputs[n] for n in bound.inputs]
+    for b in bases:
+        if b.failed is not None:
+            b.check()
+    bases += outputs
+    bases += blocks
+    for n, b in enumerate(bases, -len(bound.inputs)):
+        if b._opaque is None:
+            b.opaque  # noqa: B018  allocate now: an out-of-memory error must leave old versions unchanged
+            b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
+    launched: list[Step] = []
+    try:
+        now = current()
+        if now.one_by_one:
+            _one_by_one(bound, bases, values, launched)
+        else:
+            under_way[id(bases)] = bases
+            _unlocked(bound, bases, values, launched)
+            if bound.queue is None:
+                for part in bound.parts:
+                    if part.graph is not None:
+                        part.count()
+        if now.POISON or now.CHECKED:
+            _verify_written(bound, inputs, outputs)
+    except BaseException as error:
+        failed(bound, inputs, outputs, launched, error)
+        raise
+    finally:
+        under_way.pop(id(bases), None)
+
+
+def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run all parts with the tensor lock released, so that other threads can proceed."""
+    saved: list[object] = []
+    try:
+        let_go(saved)
+        if bound.queue is not None:
+            bound.queue(bases, values, launched)
+        else:
+            _by_parts(bound, bases, values, launched)
+    finally:
+        if saved:
+            take(saved[0])
+
+
+def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    for part in bound.parts:
+        launched[:] = part.steps
+        if part.graph is None:
+            copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
+        else:
+            with part.turn:
+                part.graph(bases, values)
+
+
+def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
+    """Run step by step and observe each step: its time, or its accesses to memory."""
+    looked_at = settings.CHECKED >= 2
+    of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
+    if looked_at:
+        of = checked.apart(bound, bases)
+    steps = [step for part in bound.parts for step in part.steps]
+    for step in steps:
+        launched[:] = [step]
+        with checked.watched(step, of, values) if looked_at else contextlib.nullcontext():
+            if step.program is None:
+                copy(*map(of, step.slots))
+            else:
+                _timed(step, [of(s) for s in step.slots], values)
+    if looked_at:
+        checked.verify_guards(steps)
+
+
+def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+    """Check that no output holds the poison of fresh memory, or a NaN made from it, unless an input holds poison, too.
+
+    An output whose symbolic size may be 0 may remain unwritten.
+
+    Raises:
+        VerifyError: naming the output.
+    """
+    for n, (slot, b) in enumerate(zip(bound.outputs, outputs)):
+        if not slot.may_be_empty and b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
+            raise VerifyError(f"output {n} of the program holds what fresh memory held: {b!r}")
+
+
+def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
+           error: BaseException) -> None:
+    """Mark the buffers that must not be read after ``error`` occurred in steps launched together.
+
+    All outputs are marked; old versions that outputs overwrite only if a kernel may have run.
+
+    Raises:
+        KernelError: naming the steps, unless the error already explains itself.
+    """
+    refused = not launched
+    if launched and bound.parts and launched[0] is bound.parts[0].steps[0] and isinstance(error, Exception):
+        graph = bound.parts[0].graph
+        refused = len(launched) == 1 or (graph is not None and graph.whole)
+    for b in outputs:
+        if not (refused and bound.queue is None and any(b is old for old in inputs)):  # other devices may have started
+            b.failed = error
+    if isinstance(error, LaunchError) and error.number is not None:
+        launched = launched[error.number : error.number + 1]
+    explained = isinstance(error, (TinsmithError, VerifyError)) or is_from_handler(error)
+    if isinstance(error, Exception) and not explained:
+        raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
+
+
+def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
+    """Return the error for ``steps``, launched together: it names the kernels, and the user's line of the first."""
+    device = steps[0].device if steps else "the device"
+    names = [f"{s.name}{' (' + ', '.join(s.methods) + ')' if s.origin else ''}" for s in steps]
+    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
+    at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
+    mend = ("a new process, for the device is lost; tensors on other devices can still be read"
+            if steps and Device[device].lost else
+            "load assigned tensors again: their memory may be half written" if in_place else
+            "mend that failure; nothing was changed, and reading the value again computes it again")
+    return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
+
+
+def _report(ran: Ran) -> None:
+    report(ran)
+    if settings.timed:
+        timeline.ran(ran)
+        if settings.PROFILE:
+            profile.note(ran)
+
+
+def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
+    assert step.program is not None
+    device = Device[step.device]
+    if isinstance(step.shown, KernelProgram):
+        debug.show_kernel(step.item, step.shown, step.name, device)
+    call = Call(step.program, buffers, [values[v] for v in step.variables])
+    start = time.perf_counter()
+    with turn_of(device):
+        seconds = device.timed(call)
+    kernel = step.launch or call.program.kernel
+    _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
+                lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,
+                occupancy=step.program.occupancy if settings.PROFILE else None, unit=kernel.unit))
+
+
+def copy(target: Buffer, source: Buffer) -> None:
+    source.check()
+    if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
+        _synchronize(source.device)
+    target.opaque  # noqa: B018  allocate now: the allocation is not part of the copy's time
+    start = time.perf_counter()
+    copy_buffer(target, source)
+    seconds = time.perf_counter() - start
+    _report(Ran(target.device, copy_name(source.nbytes, target.device, source.device), 2, seconds, 0, source.nbytes,
+                kind="copy", start=start))
+
+
+def _synchronize(device: str) -> None:
+    """Wait until the source device has run its queue, before a copy between two devices."""
+    start = time.perf_counter()
+    Device[device].synchronize()
+    _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))

@@ -1,0 +1,180 @@
+"""Realize: compile the program of a graph once per structure, bind it to buffers, and run it.
+
+A warning, once per line, if a user's line compiles a program for every size of its data, such as a growing
+length."""
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.codegen.launch import programs as kernel_programs
+from tinsmith.core.errors import user_line
+from tinsmith.core.lazy_import import Late
+from tinsmith.core.lru import Recent
+from tinsmith.core.object_lifetime import no_collection
+from tinsmith.core.settings import current, settings
+from tinsmith.core.timeline import PYTHON, span
+from tinsmith.ir import UOp
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.runtime import disk_programs
+from tinsmith.runtime.command_queue import overlap
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.compiled_schedule import programs as compiled_programs
+from tinsmith.runtime.launch import run
+from tinsmith.runtime.recorder import lowered, recorders
+from tinsmith.schedule.canonical import Seen, canonical, forms, seen
+from tinsmith.schedule.passes import promote_constants
+
+if TYPE_CHECKING:
+    from tinsmith.runtime import lowering
+else:
+    lowering = Late("tinsmith.runtime.lowering")
+
+_compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
+
+
+
+def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known: Seen | None = None) -> list[Buffer]:
+    """Compute ``roots`` (concrete nodes) and return a buffer for each.
+
+    Args:
+        roots: tensor-graph nodes with memory semantics: anything but movement ops.
+        device: where kernels without any buffer run.
+        free: BUFFERs that nobody reads after this program: new versions may overwrite their memory.
+        known: the result of ``seen`` for the same roots, if available.
+    """
+    now = current()
+    settled = device, now.program_key
+    found, compiled = known or seen(roots), None
+    if found is not None:
+        spared = _spared(found.buffers, free) if now.memory_limit else ()
+        compiled = _compiled.get((found.form, settled, spared))
+        if compiled is None and not recorders:  # not while recording: a replay keeps the constants of its capture
+            table = promote_constants.arguments(found.form.rows, roots, device, settled)
+            if table:
+                roots = substitute(roots, dict(table))
+                found = seen(roots)
+                assert found is not None
+                spared = _spared(found.buffers, free)
+                compiled = _compiled.get((found.form, settled, spared))
+        _, key, buffers, values, _ = found
+    if found is None or compiled is None or now.DEBUG >= 3:
+        with no_collection():  # nodes form no cycles, and a garbage collection of a large graph takes seconds
+            graph, buffers, values = canonical(roots)
+            spared = _spared(buffers, free)
+            compiled = _compiled.get((tuple(graph), settled, spared))
+            if compiled is None or settings.DEBUG >= 3:
+                first, begin = compiled is None, time.perf_counter()
+                compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
+                if first:
+                    note(graph, time.perf_counter() - begin)
+        if found is not None:
+            _compiled[key, settled, spared] = compiled
+        forget_old()
+    inputs = [b.arg for b in buffers]
+    numbers = _numbers(buffers, free) if free else ()
+    outputs = run(compiled, inputs, values, numbers)
+    for recorder in recorders:
+        recorder.ran(roots, compiled, inputs, values, outputs)
+    return outputs
+
+
+
+def forget_old() -> None:
+    """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
+    for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms):
+        table.trim(max(settings.PROGRAMS, 1))
+
+
+
+def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
+    """Return the numbers of ``free`` inputs under a memory budget, else (): only a budget
+    makes the program depend on them."""
+    return _numbers(buffers, free) if settings.memory_limit else ()
+
+
+
+def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
+    """Return the numbers of ``free`` buffers, one per part."""
+    wanted = [b in free for b in buffers for _ in range(1 if b.arg.layout is None else len(b.arg.parts))]
+    return tuple(n for n, yes in enumerate(wanted) if yes)
+
+
+
+def _lowered_again() -> bool:
+    """Return True if the disk cache is bypassed, because output (DEBUG, traces), checks or a
+    search need the lowering itself."""
+    return bool(settings.DEBUG >= 3 or settings.recorded or lowered or settings.CHECK_IR or settings.BEAM
+                or settings.CHECKED >= 2)
+
+
+
+def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> CompiledSchedule:
+    """Return the program of a canonical graph: from disk, or scheduled and lowered now."""
+    with span("program", PYTHON, "program"):
+        key = None if _lowered_again() else disk_programs.entry_key(graph, device, spared)
+        compiled = disk_programs.fetch(key, graph) if key is not None else None
+        if compiled is None:
+            places = disk_programs.places_of(graph) if key is not None else {}
+            compiled = lowering.lower(graph, device, free=spared)
+            if key is not None and not compiled.missing:
+                disk_programs.store(key, places, compiled)
+        overlap(compiled)
+    return compiled
+
+MANY: Final = 5  # programs of one structure after which a line is warned about
+
+_KEPT: Final = 4096  # (line, structure) pairs that are remembered
+
+
+
+@dataclass
+class _Programs:
+    """The programs of one line and one structure: the shapes in each, and the seconds to compile them all."""
+
+    shapes: list[tuple[Any, ...]] = field(default_factory=list)
+    seconds: float = 0.0
+
+_made: Recent[Any, _Programs] = Recent()
+
+_warned: set[tuple[str, int]] = set()
+
+
+
+def note(graph: Sequence[UOp], seconds: float) -> None:
+    """Record that a new canonical graph was compiled; warn if its line has compiled MANY
+    programs that differ in sizes only."""
+    line = user_line()
+    if line in _warned or line[1] == 0:
+        return
+    nodes = toposort(graph)
+    number = {n: k for k, n in enumerate(nodes)}
+    shapes = tuple(n.shape for n in nodes)
+    if any(isinstance(s, UOp) for shape in shapes for s in shape):
+        return
+    key = (*line, tuple((n.op, n.dtype, tuple(number[s] for s in n.src)) for n in nodes))
+    found = _made.get(key)
+    if found is None:
+        found = _made[key] = _Programs()
+        _made.trim(_KEPT)
+    found.seconds += seconds
+    if shapes not in found.shapes:
+        found.shapes.append(shapes)
+    if len(found.shapes) >= MANY:
+        _warned.add(line)
+        warnings.warn_explicit(_text(found), UserWarning, *line)
+
+
+
+def _text(found: _Programs) -> str:
+    """Return the text of the warning, with the sizes of the first axis that differs."""
+    columns = [axis for shapes in zip(*found.shapes) if len({len(s) for s in shapes}) == 1 for axis in zip(*shapes)]
+    sizes = next((axis for axis in columns if len(set(axis)) > 1), ())
+    named = f" (sizes {', '.join(map(str, sizes))})" if sizes else ""
+    return (f"this line has made {len(found.shapes)} programs that differ in sizes alone{named}, in "
+            f"{found.seconds:.1f} s; each new size takes another one. Bind the size to a Variable "
+            "(x[:Variable('n', 1, most).bind(n)]), or pad to a few sizes; docs/symbolic.md has both")

@@ -1,0 +1,160 @@
+"""Backward slices of a value: below its views, and its cone (the elementwise fan-in down to the nearest reductions)."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen.lower.indexing import ZERO, Index, move
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.structure import contraction
+from tinsmith.target.schedule_costs import Costs
+
+MOST_CONE = 256  # nodes of a cone that is analyzed; a larger elementwise function counts as expensive
+SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
+
+
+def size_of(node: UOp) -> int:
+    """Return the number of elements of a value; for a symbolic size its maximum."""
+    size = node.size
+    return int(size.vmax if isinstance(size, UOp) else size)
+
+
+class Views(NamedTuple):
+    """Views and casts above a value: ``above`` from the last applied to the first, and the ``source`` below them."""
+
+    above: tuple[UOp, ...]
+    source: UOp
+
+    def of(self, source: UOp) -> UOp:
+        """Return the same views and casts, applied to another source."""
+        for n in reversed(self.above):
+            cast = n.op is Ops.CAST
+            source = source.cast(n.dtype) if cast else UOp(n.op, None, (source, *n.src[1:]), n.arg)
+        return source
+
+
+def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
+    """Return ``value`` as the chain of nodes for which ``through`` holds, and the value below them."""
+    above = list[UOp]()
+    while through(value):
+        above.append(value)
+        value = value.src[0]
+    return Views(tuple(above), value)
+
+
+class Read(NamedTuple):
+    """The value that a factor of a product reads, and the index at which it reads it.
+
+    Attributes:
+        views: the views and casts between the factor and the value.
+        place: the index into the value, in ranges of the product's axes.
+        slides: the ranges that windows slide along.
+    """
+
+    views: Views
+    place: Index
+    slides: frozenset[UOp]
+
+    @property
+    def source(self) -> UOp:
+        return self.views.source
+
+
+def ranges_of(shape: Sequence[int]) -> Index:
+    """Return one range per axis, numbered like the axis; a constant 0 for an axis of size 1."""
+    return tuple(UOp.range(s, n, None) if s > 1 else ZERO for n, s in enumerate(shape))
+
+
+def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
+    """Return the value that ``factor`` reads below the views and casts for which ``through`` holds, with its index.
+
+    Where ``takes`` holds for the value, it keeps the shape that the lowest reshapes give it, and casts move above them.
+    """
+    above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
+    while through(value):
+        above.append((value, index))
+        if value.op in (Ops.WINDOW, Ops.UNWINDOW):
+            at = [index[a].ranges for a in (value.arg.axis, value.arg.window_axis)]
+            slides |= at[0] | at[1] if all(at) else frozenset()
+        index = index if value.op is Ops.CAST else move(value, index)[0]
+        value = value.src[0]
+    casts = list[UOp]()
+    while above and above[-1][0].op in (Ops.RESHAPE, Ops.CAST) and takes(value):
+        view, at_view = above.pop()
+        casts += [view] if view.op is Ops.CAST else []
+        value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
+    return Read(Views((*(v for v, _ in above), *reversed(casts)), value), index, slides)
+
+
+def below_reshapes(value: UOp) -> UOp:
+    """Return the value below reshapes: the same elements in the same order, in the shape in which they are computed."""
+    return views_of(value, lambda n: n.op is Ops.RESHAPE).source
+
+
+def narrower(node: UOp) -> UOp | None:
+    """Return the float of fewer bits that ``node`` is a cast of, else None.
+
+    It gets memory in place of ``node``: half the bytes, and the dtype that matrix units read.
+    """
+    if node.op is not Ops.CAST or not (node.dtype.is_float and node.src[0].dtype.is_float):
+        return None
+    source = node.src[0]
+    return source if source.dtype.itemsize < node.dtype.itemsize and source.op.kind != "movement" and (
+        source.op not in SOURCES) else None
+
+
+def cone_of(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
+    """Return the cone of ``node``: the nodes it is an elementwise function of, down to reductions and ops in ``ends``.
+
+    Breadth first; at most MOST_CONE + 1 nodes.
+    """
+    cone: dict[UOp, None] = {node: None}
+    front = [node]
+    while front and len(cone) <= MOST_CONE:
+        below = dict.fromkeys(s for n in front for s in n.src if s.op is not Ops.REDUCE and s.op not in ends)
+        front = [s for s in below if s not in cone][: MOST_CONE + 1 - len(cone)]
+        cone.update(dict.fromkeys(front))
+    return cone
+
+
+def has_own_statistics(node: UOp) -> bool:
+    """Return True if a value depends on a reduction of one of its own elementwise inputs (as softmax does)."""
+    cone = cone_of(node)
+    if len(cone) > MOST_CONE:
+        return False
+    own = {n for n in cone if n.base.op is not Ops.CONST and n.size != 1}
+    return any(not own.isdisjoint(cone_of(r.src[0])) for r in reductions_of(cone))
+
+
+def reductions_of(cone: Iterable[UOp]) -> frozenset[UOp]:
+    """Return the reductions at the end of a cone."""
+    return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
+
+
+def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs: Costs) -> bool:
+    """Return True if a matrix unit can hold the intermediate between two contractions in registers (as in attention).
+
+    ``factor`` is the computed operand of contraction ``node``: exponentials relative to their rows, made of one narrow
+    contraction, with enough rows that share the other operand.
+    """
+    if factor is None:
+        return False
+    powers, other = _widened(factor).source, _widened(next(s for s in node.src[0].src if s is not factor))
+    inner = [r for r in reductions_of(cone_of(powers)) if contracts[r]]
+    found = [contraction(r) for r in (node, *inner)]
+    narrow = all(c is not None and max(stored_type(x).itemsize for x in (c.a, c.b)) <= costs.chain_bytes for c in found)
+    repeats = [n for v in other.above if v.op is Ops.EXPAND for n, one in zip(v.shape, v.src[0].shape)
+               if one == 1 and isinstance(n, int)]
+    return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
+            and max(repeats, default=0) >= costs.chain_rows)
+
+
+def stored_type(factor: UOp) -> DType:
+    """Return the dtype of a factor before it is widened and repeated: the narrowest one below its views and casts."""
+    seen = _widened(factor)
+    return min((n.dtype for n in (*seen.above, seen.source)), key=lambda dtype: dtype.itemsize)
+
+
+def _widened(factor: UOp) -> Views:
+    return views_of(factor, lambda n: n.op.kind == "movement" or n.op is Ops.CAST)

@@ -1,0 +1,146 @@
+"""Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
+
+Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
+single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and
+weights [Cout, Cin, K, K]:
+
+    Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
+
+A computed operand needs no extra copy: its kernel stores it channels last. A price decides whether a copy pays.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen.lower.indexing import Index, flatten
+from tinsmith.codegen.planner.cost import waves_of
+from tinsmith.core.dtypes import DType
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.staged_layout import ROW_BYTES
+from tinsmith.schedule.fusion.fan_in import SOURCES, Read, below_reshapes, ranges_of, read_by, stored_type
+from tinsmith.target.target import Target
+
+_MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
+
+
+def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
+    """Return the read of a factor: the value of dtype ``narrow`` below its views and casts;
+    None if it has another dtype.
+
+    The value has the shape in which it is computed; a 1-D value (memory) gets the shape of the lowest reshape.
+    """
+    found = read_by(factor, index, lambda v: v.op.kind == "movement" or (v.op is Ops.CAST and v.dtype is not narrow),
+                    lambda v: v.ndim == 1)
+    return found if found.source.dtype is narrow else None
+
+
+def _lies(x: UOp) -> bool:
+    """Return True if a value is in memory already."""
+    return below_reshapes(x).op in _MEMORY
+
+
+def price_of_copy(x: UOp, target: Target) -> float:
+    """Return the cost of a copy (read, write and launch), in the time of one product (multiply-add) of a staged
+    unit."""
+    return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
+
+
+def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
+    """Return the summed product with channels-last copies of its operands where TMA boxes need them.
+
+    None if it is not a product with windows, if no operand needs a copy, or if the copies do not pay.
+    """
+    if not all(isinstance(s, int) for s in summed.shape):
+        return None
+    above = read_by(summed, ranges_of(summed.shape), lambda v: v.op.kind == "movement", lambda v: False)
+    product = above.source
+    reads = [_stored(f, above.place, narrow) for f in product.src] if is_product(product) else [None]
+    if None in reads:
+        return None
+    slides = above.slides.union(*(r.slides for r in reads if r is not None))
+    found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
+    copied = [r for r, axis in found if axis is not None and not (axis == r.source.ndim - 1 and _lies(r.source))]
+    price = sum(price_of_copy(r.source, target) for r in copied)
+    if not slides or any(axis is None for _, axis in found) or product.size * target.costs.no_boxes <= price:
+        return None
+    factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
+    return above.views.of(product.replace(src=tuple(factors))) if copied else None
+
+
+def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
+    """Return the axis to store innermost: the fastest one that no window slides along; None if
+    it is no plain range or short."""
+    for axis, at in reversed(list(enumerate(read.place))):
+        size = read.source.shape[axis]
+        if size > 1 and not at.ranges & slides:
+            long = 2 * size * read.source.dtype.itemsize >= ROW_BYTES
+            return axis if at.op is Ops.RANGE and long and size % unit == 0 else None
+    return None
+
+
+def _last(read: Read, axis: int) -> UOp:
+    """Return a factor that reads a copy of its source with ``axis`` innermost."""
+    order = (*(a for a in range(read.source.ndim) if a != axis), axis)
+    back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
+    return read.views.of(read.source.permute(order).contiguous().permute(tuple(back)))
+
+
+# *** split-K for few tiles ***
+
+
+class TileCut(NamedTuple):
+    """The split of one reduced axis of a matmul.
+
+    Attributes:
+        axis: the reduced axis that is split.
+        chunks: the number of chunks; 1: no split.
+        order: the order of axes in which the partial results of a chunk are stored.
+    """
+
+    axis: int
+    chunks: int
+    order: tuple[int, ...]
+
+
+def tile_cut(node: UOp, target: Target) -> TileCut | None:
+    """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
+
+    One chunk: it has enough tiles. None if no such unit computes it, or if rows of a box would be too short.
+
+    Each chunk costs its partial results, written and read once. Their rows follow the first operand; their columns
+    follow the memory order of the second.
+    """
+    product, axes = node.src[0], node.arg[1]
+    units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
+        stored_type(f) is u.a for f in product.src)]
+    index = ranges_of(product.shape)
+    reads = [_stored(f, index, u.a) for u in units[:1] for f in product.src]
+    if not reads or None in reads:
+        return None
+    a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads if r is not None)
+    kept = frozenset(r for n, r in enumerate(index) if n not in axes)
+    m, n, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
+    steps, width = [product.shape[axis] for axis in axes], ROW_BYTES // units[0].a.itemsize
+    if 2 * min(m, n) < width or _patch(steps) < width:
+        return None
+
+    def price(axis: int, chunks: int) -> float:
+        cycles = min(waves_of(target, (m, n), (u.m * t.below, u.n), batch * chunks) * u.m * t.below * u.n / t.speed
+                     for u in units for t in u.tiles)
+        partial = (chunks * node.size * 2 * node.dtype.itemsize * target.costs.balance + target.costs.launch)
+        return float(cycles * math.prod(steps) // chunks * target.cores + partial * (chunks > 1))
+    ways = [(axis, c) for axis, size in zip(axes, steps) for c in range(1, min(size, target.cores) + 1) if size % c == 0
+            and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
+    strides = linear_form(flatten(reads[1].source.shape, reads[1].place))[0] if reads[1] is not None else {}
+    order = sorted(range(product.ndim), key=lambda n: (1, -strides.get(index[n], 0)) if index[n] in b - a else (0, n))
+    return TileCut(*min(ways, key=lambda way: (price(*way), way[1])), tuple(order))
+
+
+def _patch(sizes: Sequence[int]) -> int:
+    """Return the product of the largest powers of two that divide ``sizes``: the reduced
+    elements that fit boxes exactly."""
+    return math.prod(s & -s for s in sizes)

@@ -1,0 +1,100 @@
+"""Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
+
+    y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
+
+Computed directly, s - 1 of s terms belong to no window and are masked. With p = q·s + r and k = j·s + r the windows are
+contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxiv.org/abs/1609.05158):
+
+    y[q, r] = Σ_j x[q - j, j·s + r]
+
+The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import Window
+from tinsmith.schedule.passes.rewrites import rebuilt
+
+
+class _Phases(NamedTuple):
+    """Phases ``first`` to ``end`` of ``window``, each a sum of ``terms`` terms."""
+
+    window: Window
+    first: int
+    end: int
+    terms: int
+
+
+def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
+    """Return the graph with such sums rewritten."""
+    return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
+        node.arg[0] is Ops.ADD) else node)
+
+
+def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
+    """Return True if window ``w`` is strided without dilation, its elements are summed (or
+    one each), and its axis is kept."""
+    summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
+    return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
+
+
+def _sum(node: UOp) -> UOp:
+    x, axes = node.src[0], node.arg[1]
+    windows: list[Window] = []
+    while x.op is Ops.UNWINDOW:
+        windows.insert(0, x.arg)
+        x = x.src[0]
+    apart = [w for w in windows if _lies_apart(w, x, axes)]
+    if not apart:
+        return node
+    total: UOp | None = None
+    for parts in itertools.product(*(_alike(w, x.shape[w.window_axis]) for w in apart)):
+        of = {p.window: p for p in parts}
+        y = x
+        for w in windows:
+            y = _window(y, of[w]) if w in of else y.unwindow(w)
+        y = _placed(y.reduce("ADD", axes).alu("CONTIGUOUS"), parts)
+        total = y if total is None else total + y
+    assert total is not None
+    return total
+
+
+def _alike(w: Window, size: int) -> Iterator[_Phases]:
+    """Yield the phases of windows of ``size`` elements, grouped by their number of terms."""
+    terms, more = divmod(size, w.stride)
+    if more:
+        yield _Phases(w, 0, more, terms + 1)
+    if terms:
+        yield _Phases(w, more, w.stride, terms)
+
+
+def _window(x: UOp, p: _Phases) -> UOp:
+    """Return the transposed windows of a group of phases; the phases become a new last axis."""
+    w, at = p.window, p.window.window_axis
+    size = x.shape[at]
+    steps = -(-size // w.stride)
+    x = x.pad(tuple((0, steps * w.stride - size if a == at else 0) for a in range(x.ndim)))
+    x = x.reshape((*x.shape[:at], steps, w.stride, *x.shape[at + 1 :]))
+    bounds = {at: (0, p.terms), at + 1: (p.first, p.end)}
+    x = x.shrink(tuple(bounds.get(a, (0, s)) for a, s in enumerate(x.shape)))
+    x = x.permute((*range(at + 1), *range(at + 2, x.ndim), at + 1))
+    return x.unwindow(replace(w, stride=1, inputs=-(-w.inputs // w.stride)))
+
+
+def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
+    """Return the positions with their phases interleaved, and 0 in phases outside ``parts``;
+    phases are the last axes of x."""
+    rank = x.ndim - len(parts)
+    beyond = {rank + n: (p.first, p.window.stride - p.end) for n, p in enumerate(parts)}
+    x = x.pad(tuple(beyond.get(a, (0, 0)) for a in range(x.ndim)))
+    phases = {p.window.axis: rank + n for n, p in enumerate(parts)}
+    x = x.permute(tuple(b for a in range(rank) for b in ((a, phases[a]) if a in phases else (a,))))
+    inputs = {p.window.axis: p.window.inputs for p in parts}
+    sizes = iter(x.shape)
+    x = x.reshape(tuple(next(sizes) * (next(sizes) if a in phases else 1) for a in range(rank)))
+    return x.shrink(tuple((0, inputs.get(a, s)) for a, s in enumerate(x.shape)))

@@ -1,0 +1,85 @@
+"""Rewrites before fusion: the driver ``rebuilt``, and small rewrite rules."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.fusion.fan_in import views_of
+
+_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
+
+
+def note_origin(made: UOp, of: UOp) -> None:
+    """Copy the user's source lines of node ``of`` to the new nodes in ``made``."""
+    if not of.origin:
+        return
+    stack = [made]
+    while stack:
+        n = stack.pop()
+        if not n.origin and n.op not in (Ops.CONST, Ops.BUFFER):
+            n.origin = of.origin
+            stack.extend(n.src)
+
+
+def rebuilt(roots: Sequence[UOp], rule: Callable[[UOp, UOp], UOp]) -> list[UOp]:
+    """Return the graph rewritten bottom-up: ``rule`` gets each node over its rewritten
+    sources, and the original node."""
+    new: dict[UOp, UOp] = {}
+    for n in toposort(roots):
+        src = tuple([new.get(s, s) for s in n.src])
+        node = rule(n if src == n.src else n.replace(src=src), n)
+        if node is not n:
+            note_origin(node, n)
+            new[n] = node
+    return [new.get(r, r) for r in roots]
+
+
+def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
+    """Return the graph without empty values below its roots.
+
+    A read of an empty value becomes a constant; a reduction over no elements becomes its op's identity.
+
+    Args:
+        device: where constants are computed; those of another device are copied there.
+    """
+    def known(node: UOp, n: UOp) -> UOp:
+        found = _constant(n) or node
+        if found is not n and found.device is None and n.device not in (None, device) and 0 not in n.shape:
+            return found.contiguous().copy_to(str(n.device))
+        return found
+
+    return [r if 0 in r.shape else new for r, new in zip(roots, rebuilt(roots, known))]
+
+
+def _constant(n: UOp) -> UOp | None:
+    """Return the constant that replaces an empty value, or a reduction over no elements; else None."""
+    if n.op in (Ops.BUFFER, Ops.CONST) or not n.src:
+        return None
+    if 0 in n.shape:
+        return UOp.const(n.dtype, 0).expand_to(n.shape)
+    if n.op is Ops.REDUCE and 0 in n.src[0].shape:
+        identity = n.arg[0].identity
+        assert identity is not None
+        return UOp.const(n.dtype, identity(n.dtype)).expand_to(n.shape)
+    return None
+
+
+def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
+    """Return the graph with float casts moved below views; casts that are roots stay.
+
+        CAST(view(x))   →   view(CAST(x))        view: RESHAPE, PERMUTE, EXPAND, FLIP
+
+    A value that gets memory is then computed over its own axes, and stored once in 16 bits if it is
+    rounded to 16 bits, for all its views. Over the axes of a view, its index would contain quotients and
+    remainders and could not vectorize.
+    """
+    own = set(roots)
+
+    def moved(node: UOp, n: UOp) -> UOp:
+        if node.op is not Ops.CAST or n in own or not (node.dtype.is_float and node.src[0].dtype.is_float):
+            return node
+        seen = views_of(node.src[0], lambda v: v.op in _VIEWS)
+        return seen.of(seen.source.cast(node.dtype)) if seen.above else node
+
+    return rebuilt(roots, moved)

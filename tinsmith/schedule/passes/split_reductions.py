@@ -1,0 +1,240 @@
+"""Splitting long reductions and scans for parallelism.
+
+A long reduction with few results becomes partial results of chunks (split-K), which keep every core busy and every
+packed panel in cache, and their combination. A long scan with few rows becomes a blocked scan: the total of each block,
+a scan of the totals, and then the scans of all blocks in parallel.
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tinsmith.codegen.lower.indexing import Index, flatten, move
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
+from tinsmith.schedule.passes.channels_last import tile_cut
+from tinsmith.schedule.passes.rewrites import rebuilt
+from tinsmith.target.target import Target
+
+
+def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
+    """Return the graph with long reductions and scans split for the cores of ``target``."""
+    readers = Counter(s for n in toposort(roots) for s in n.src)
+    readers.update(roots)
+
+    def cut(node: UOp, n: UOp) -> UOp:
+        about = target.costs.cuts.about and node.op is Ops.REDUCE and _is_about_sum(n)
+        if about and (found := _split_about(node, target)):
+            return found
+        if node.op is Ops.REDUCE:
+            return _split(_joined(node, target) if _alone(n.src[0], readers) else node, target)
+        return _split_scan(node, target) if node.op is Ops.SCAN and len(node.src) == 1 else node
+
+    return rebuilt(roots, cut)
+
+
+def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:
+    """Return True if a node is a reduction, seen through reshapes, that has one reader."""
+    while node.op is Ops.RESHAPE and readers[node] == 1:
+        node = node.src[0]
+    return node.op is Ops.REDUCE and readers[node] == 1
+
+
+def _joined(node: UOp, target: Target) -> UOp:
+    """Return a long reduction of a reduction by the same op as one reduction; ``node`` itself if it is none."""
+    inner, (op, axes) = node.src[0], node.arg
+    shape = inner.shape
+    inner = below_reshapes(inner)
+    if inner.op is not Ops.REDUCE or inner.arg[0] is not op or _adds_products(inner):
+        return node
+    x = inner.src[0]
+    if not all(isinstance(s, int) for s in (*x.shape, *shape)) or x.size // max(node.size, 1) < target.costs.cuts.long:
+        return node
+    kept = [a for a, s in enumerate(inner.shape) if s != 1]
+    outer = [a for a, s in enumerate(shape) if s != 1]
+    if [inner.shape[a] for a in kept] != [shape[a] for a in outer]:
+        return node  # the reshape between them does more than drop or add axes of size 1
+    both = {*inner.arg[1], *(a for a, place in zip(kept, outer) if place in axes)}
+    return x.reduce(op, tuple(both)).reshape(node.shape)
+
+
+def _adds_products(node: UOp) -> bool:
+    return node.arg[0] is Ops.ADD and is_product(node.src[0])
+
+
+def _split(node: UOp, target: Target) -> UOp:
+    if node.op is Ops.RESHAPE:
+        return _split(node.src[0], target).reshape(node.shape)
+    found = _cut(node, target)
+    if found is None:
+        return node
+    op = node.arg[0]
+    partial = found.apart(node.src[0]).reduce(op, found.axes).permute(found.first).contiguous()
+    total = partial.reduce(op, (0,))
+    if list(found.first[1:]) != sorted(found.first[1:]):
+        total = total.permute(tuple(found.first.index(a) for a in range(total.ndim)))
+    return total.reshape(node.shape)
+
+
+def _is_about_sum(node: UOp) -> bool:
+    """Return True if a sum is of x - m or its square, where m depends on a sum of the same x (as in a variance)."""
+    away = _away(node)
+    if node.arg[0] is not Ops.ADD or away.op is not Ops.SUB or away.src[1].op is not Ops.EXPAND:
+        return False
+    x, m = away.src[0], away.src[1].src[0]
+    near = toposort(m, lambda n: n.op is not Ops.REDUCE)
+    once = all(m.shape[a] == 1 for a in node.arg[1]) and x.dtype.is_float
+    return once and any(s.op is Ops.REDUCE and s.src[0] is x for n in near for s in n.src)
+
+
+def _away(node: UOp) -> UOp:
+    body = node.src[0]
+    return body.src[0] if body.op is Ops.MUL and body.src[0] is body.src[1] else body
+
+
+def _split_about(node: UOp, target: Target) -> UOp | None:
+    """Return a long sum about m as sums of chunks about their own means, so that no pass over x waits for another pass.
+
+        Σ (x - m)²  =  Σ_chunks [Σ (x - m_i)² + L·(m_i - m)²]        m_i: the mean of the chunk's L elements
+
+    (Chan, Golub and LeVeque, 1983).
+    """
+    found = _cut(node, target)
+    if found is None or found.down:
+        return None
+    away = _away(node)
+    x, m = found.apart(away.src[0]), away.src[1].src[0]
+    length = math.prod(x.shape[a] for a in found.axes)
+    sums = x.reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
+    m = m.reshape((1, *(x.shape[a] if a not in found.axes else 1 for a in found.first[1:]))).expand(sums.shape)
+    if away is node.src[0]:
+        return (sums - m * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+    total = sums.permute(tuple(map(found.first.index, range(x.ndim))))
+    own = x - (total * total.const_like(1 / length)).expand(x.shape)
+    squares = (own * own).reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
+    off = sums * sums.const_like(1 / length) - m
+    return (squares + off * off * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+
+
+class _Cut(NamedTuple):
+    """The split of a reduction.
+
+    Attributes:
+        shape: the shape of the input, with the chunks as an additional axis.
+        axes: the axes that are reduced inside a chunk.
+        first: all axes, that of the chunks first, so that the results of one chunk are contiguous.
+        down: the reduction runs across memory (over columns), not along it.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    first: tuple[int, ...]
+    down: bool
+
+    def apart(self, x: UOp) -> UOp:
+        return x.reshape(self.shape)
+
+
+def _cut(node: UOp, target: Target) -> _Cut | None:
+    x, (op, axes) = node.src[0], node.arg
+    if not all(isinstance(s, int) for s in x.shape):
+        return None
+    if (tiled := tile_cut(node, target) if _adds_products(node) else None) is not None:
+        return _at(node, tiled.axis, tiled.chunks, tiled.order) if tiled.chunks > 1 else None
+    results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
+    products = _adds_products(node)
+    along = _memory_axis(x) if length >= cuts.column and not products else None
+    down = along is not None and along not in axes and x.shape[along] > 1
+    few = target.cores * target.resident * cuts.few_columns if down else max(cuts.few, 2 * target.cores)
+    least, long = 2 * cuts.few, cuts.column if down else cuts.long
+    if products:
+        least, long, few = cuts.least, 2 * target.costs.chunk, cuts.few_products
+    axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
+    if axis is None or length < long or results > few:
+        return None
+    if products:
+        chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(cuts.chunks, target.cores)), 2)
+    elif down:
+        chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (cuts.column_threads * results), 1), 2)
+    else:
+        most = cuts.most_chunks if op is Ops.ADD else cuts.most_others
+        wished = min(max(cuts.chunks, length // target.costs.sum_chunk), most)
+        chunks = _chunks(x.shape[axis], wished, cuts.least)
+    if chunks is None:
+        return None
+    return _at(node, axis, chunks, range(x.ndim), down)
+
+
+def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = False) -> _Cut:
+    """Return the split of ``axis`` into ``chunks``, whose results are stored in the given order of axes."""
+    x, axes = node.src[0], node.arg[1]
+    shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
+    inner = tuple(a + (a >= axis) for a in axes)  # the axis inside a chunk comes after the axis of the chunks
+    inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
+    return _Cut(shape, inner, (axis, *(a + (a >= axis) for a in order)), down)
+
+
+def _memory_axis(x: UOp) -> int | None:
+    """Return the axis along which the largest input is contiguous in memory; None if unknown."""
+    index: Index = ranges_of(x.shape)
+    while x.op.elementwise or x.op in (Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE):
+        if x.op.elementwise:
+            x = max((s for s in x.src if s.shape == x.shape), key=lambda s: s.base.size, default=x.src[0])
+        else:
+            x, index = x.src[0], move(x, index)[0]
+    strides = linear_form(flatten(x.shape, index))[0]
+    fastest = min(strides, key=strides.__getitem__, default=None)
+    return None if fastest is None or fastest.op is not Ops.RANGE else fastest.arg[0]
+
+
+def _split_scan(node: UOp, target: Target) -> UOp:
+    """Return a long scan as scans of blocks, each with a start value: the scan of the block
+    totals, which is split likewise."""
+    x, (op, axis) = node.src[0], node.arg
+    shape = x.shape
+    if not all(isinstance(s, int) for s in shape):
+        return node
+    length = _steps_of_block(shape[axis], node.size // max(shape[axis], 1), math.prod(shape[axis + 1 :]) == 1, target)
+    if not length:
+        return node
+    blocks = -(-shape[axis] // length)
+    whole = x.shrink(tuple((0, (blocks - 1) * length) if i == axis else (0, s) for i, s in enumerate(shape)))
+    apart = whole.reshape((*shape[:axis], blocks - 1, length, *shape[axis + 1 :]))
+    turned = (axis,) if target.costs.cuts.backwards else ()
+    totals = apart.flip(turned).reduce(op, (axis + 1,)).reshape((*shape[:axis], blocks - 1, *shape[axis + 1 :]))
+    before = _split_scan(totals.contiguous().flip(turned).scan(op, axis), target)
+    moved = before.pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
+    assert op.identity is not None
+    place = moved.iota_like(axis)
+    start = place.eq(place.const_like(0)).where(moved.const_like(op.identity(node.dtype)), moved)
+    return x.scan(op, axis, start)
+
+
+def _steps_of_block(steps: int, rows: int, along: bool, target: Target) -> int:
+    """Return the steps per block of a scan of ``rows`` rows along or across memory (``along``); 0: it is not split."""
+    cuts, each = target.costs.cuts, target.costs.cuts.scan_step
+    if cuts.scan_blocks:
+        if steps < cuts.scan or rows > cuts.scan_rows:
+            return 0
+        vectors = steps // each if steps % each == 0 else steps
+        return -(-steps // (_chunks(vectors, cuts.scan_blocks, cuts.least) or cuts.scan_blocks))
+    threads, least = (cuts.scan_threads, cuts.scan_threads * each // 2) if along else (1, cuts.scan_column)
+    room = target.cores * target.resident // threads  # rows that run in parallel
+    if steps < 4 * least or 2 * rows > room:
+        return 0
+    wished = max(steps * rows // (cuts.scan_waves * room), least)
+    half = each // 2  # half a step: full vectors
+    near = range(wished // each * half, min(2 * wished, steps // 2) + 1, half)
+    even = [d for d in near if steps % d == 0] or [d for d in near if d == -(-steps // -(-steps // d))]
+    return min(even, key=lambda d: abs(d - wished), default=0)
+
+
+def _chunks(size: int, wished: int, least: int) -> int | None:
+    """Return the divisor of ``size``, at least ``least``, nearest to ``wished`` chunks; None without one."""
+    divisors = [d for d in range(least, min(size, 4 * wished) + 1) if size % d == 0]
+    return min(divisors, key=lambda d: abs(d - wished), default=None)

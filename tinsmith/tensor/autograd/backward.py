@@ -1,0 +1,316 @@
+# mypy: disable-error-code=misc
+"""Autograd: gradients are more graph, made by the gradient rules of the op table.
+
+Gradients as methods: derivatives of a value, ``backward`` and the gradients that it fills, and code without them."""
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tinsmith.core.errors import GradientError
+from tinsmith.ir import Ops, UOp
+from tinsmith.runtime.thread_turns import state, writing
+from tinsmith.schedule.multi.sharding import is_group, places_of
+from tinsmith.tensor import storage
+from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
+from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.interop import files
+from tinsmith.tensor.modes import Mode
+from tinsmith.tensor.placement import parts
+from tinsmith.tensor.python_data import TinygradRules
+from tinsmith.tensor.realize import unseen_version
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+
+def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
+              order: Sequence[UOp] | None = None) -> list[UOp]:
+    """Derivatives of ``output`` with respect to each target.
+
+    Args:
+        order: ``output.toposort()``, where the caller has it.
+        seed: derivative of the final value with respect to ``output``; None for a scalar output.
+        missing_ok: give zeros for targets that do not influence the output, instead of an error.
+
+    Raises:
+        GradientError: for an output that is no float, a non-scalar one without a seed, or a target without influence.
+    """
+    if not output.dtype.is_float:
+        raise GradientError("backward" if missing_ok else "gradient", f"a tensor of {output.dtype!r} has no derivative",
+                            "a loss computed from floats")
+    if seed is None:
+        if output.size != 1:
+            raise GradientError("backward", f"the gradient of shape {output.shape} needs a starting gradient",
+                                "reduce to a scalar, or pass gradient=")
+        seed = output.const_like(1)
+    elif seed.shape != output.shape:
+        raise GradientError("gradient", f"gradient= has shape {seed.shape}, the tensor has {output.shape}",
+                            "the derivative of the final value with respect to this tensor")
+    order = output.toposort() if order is None else order
+    leads: set[UOp] = set(targets)
+    for node in order:  # nodes that a target influences
+        if not leads.isdisjoint(node.src):
+            leads.add(node)
+    found: dict[UOp, UOp] = {output: seed}
+    wanted = set(targets)
+    for node in reversed(order):
+        if node not in leads or node not in found:
+            continue
+        rule = node.op.gradient
+        if rule is None:
+            continue
+        for source, g in zip(node.src, rule(node, found[node])):
+            if g is None or source not in leads or not source.dtype.is_float:
+                continue
+            found[source] = g if source not in found else found[source] + g
+        if node not in wanted:
+            del found[node]
+    out = []
+    below = set(order)  # what is below but got nothing has derivative 0: it passed through floor, comparison, detach
+    for t in targets:
+        if t not in found:
+            if not missing_ok and t not in below:
+                raise GradientError("gradient", f"the tensor of shape {t.shape} does not influence the result",
+                                    "a target that the result was computed from")
+            out.append(t.const_like(0) if t.op is not Ops.CONST else UOp.const(t.dtype, 0))
+        else:
+            out.append(found[t])
+    return out
+
+
+
+class Backward(TensorBase):
+    """What is differentiated, and what is not."""
+
+    __slots__ = ()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set ``requires_grad``; returns self.
+
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = bool(requires_grad)
+        return self  # type: ignore[return-value]
+
+    def retain_grad(self) -> None:
+        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
+
+        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
+        [3.0]
+        """
+        self.requires_grad = True
+
+    def contiguous_backward(self) -> Tensor:
+        """This tensor; the gradient that flows back through it gets memory of its own.
+
+        >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
+        [3.0, 3.0]
+        """
+        return with_slopes(self, _dense, self)  # type: ignore[arg-type]
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """Derivatives of this tensor with respect to ``targets``; they can be differentiated again.
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+
+        >>> x = Tensor([1.0, 2.0]); [g.tolist() for g in (x * x).sum().gradient(x)]
+        [[2.0, 4.0]]
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
+        """
+        check_tensors("gradient", targets if gradient is None else [*targets, gradient])
+        choices = [[t.uop, *earlier(t)] for t in targets]
+        unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
+        unrolled.check(targets)
+        output, nodes = unrolled.nodes[0], iter(unrolled.nodes[1:])
+        order = output.toposort()
+        inside = set(order)
+        wanted = []
+        for among in choices:
+            versions = list(dict.fromkeys(map(first_version, itertools.islice(nodes, len(among)))))
+            wanted.append([n for n in versions if n in inside] or versions[:1])
+        seed = None if gradient is None else gradient.uop
+        found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
+        sums = [_summed(found, len(versions)) for versions in wanted]
+        return [t._new(g) for t, g in zip(targets, _where_they_are(targets, sums))]
+
+    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
+                 retain_graph: bool | None = None) -> Tensor:
+        """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
+
+        Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
+        computed; gradients add up over calls, in the memory of ``.grad``.
+
+        >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
+        [2.0, 4.0]
+
+        Args:
+            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
+            create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
+            retain_graph: accepted for users of PyTorch; the graph always stays.
+
+        Raises:
+            GradientError: if this is no scalar and no gradient is given.
+        """
+        check_tensors("backward", () if gradient is None else [gradient])
+        if self.uop.op is Ops.DETACH and self.uop.arg is None:
+            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
+                                "the tensor that it was made of")
+        unrolled = Unrolled([self.uop])
+        order = unrolled.nodes[0].toposort()
+        unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
+        wanted = self._wanted(order, unrolled)
+        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
+                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
+        rest = iter(unrolled.rolled(found))
+        sums = [_summed(rest, len(nodes)) for nodes in wanted.values()]
+        with state:  # gradients of other threads add up with these
+            for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
+                new = t._new(g)
+                t.note_gradient()
+                if t.grad is None or create_graph:
+                    total = new if t.grad is None else t.grad + new
+                    t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
+                else:
+                    t.grad._accumulate(new)
+        TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
+        TensorBase._losses.append(weakref.ref(self))
+        return self  # type: ignore[return-value]
+
+    def _accumulate(self, new: Tensor) -> None:
+        """Add a gradient to this one, in its memory: whoever holds it, or a view of it, sees the sum."""
+        with writing(self):
+            old, sharing = self.uop, storage.sharing(self)
+            total = (self + new).uop
+            if total.dtype is not self.dtype or total.shape != self.shape:
+                raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
+                                    f"{new.shape} and {new.dtype!r}", "another .grad, or None")
+            storage.write(self, total, unseen_version)
+            note_earlier(self, old)
+            self._note_write(sharing)
+
+    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
+        """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
+        that were not recorded."""
+        inside = {order[-1]}
+        for n in reversed(order):  # what a gradient flows to, be it zero
+            if n in inside:
+                inside.update(passed_on(n))
+        found: dict[Tensor, list[UOp]] = {}
+        computed: dict[Tensor, list[UOp]] = {}
+        for t in TensorBase.live:
+            if t.requires_grad is not False and t.dtype.is_float and t is not self:
+                nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
+                if nodes:
+                    leaf = t.requires_grad or not is_computed(t.uop)
+                    (found if leaf else computed)[t] = list(dict.fromkeys(nodes))
+        return found | _leaves_among(computed, found, order) if TinygradRules.on else found
+
+    def note_gradient(self) -> None:
+        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
+
+        >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
+        True
+        """
+        for graded in TensorBase._graders:
+            graded.add(self)
+        if self.requires_grad is None:
+            TensorBase._unasked[self] = None
+
+    def gradient_unasked(self) -> bool:
+        """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
+        True
+        """
+        return self.requires_grad is None and self in TensorBase._unasked
+
+    @staticmethod
+    def no_grad() -> Mode:
+        """Results computed inside have no history, and writes change values only: no gradient flows through either.
+
+        >>> w = Tensor([1.0, 2.0])
+        >>> with Tensor.no_grad():
+        ...     y = w * 3
+        >>> ((w + y) * w).sum().gradient(w)[0].tolist()
+        [5.0, 10.0]
+        """
+        return Mode("recording", False)
+
+    @staticmethod
+    def take_losses() -> list[Tensor]:
+        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing.
+
+        >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
+        True
+        """
+        found = [t for r in TensorBase._losses if (t := r()) is not None]
+        TensorBase._losses.clear()
+        return found
+
+    @staticmethod
+    def forget_gradients() -> None:
+        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end.
+
+        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
+        True
+        """
+        for t, _ in TensorBase._unasked.items():
+            if t.gradient_unasked():
+                t.grad = None
+        TensorBase._unasked.clear()
+        TensorBase.forgettings += 1
+
+
+
+def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
+                  ) -> dict[Tensor, list[UOp]]:
+    """Return the computed tensors that depend on no leaf and on no other computed tensor."""
+    owners: dict[UOp, list[Tensor]] = {}
+    for t, nodes in computed.items():
+        owners.setdefault(nodes[0], []).append(t)
+    below = {n for nodes in leaves.values() for n in nodes}
+    found: dict[Tensor, list[UOp]] = {}
+    for n in order:
+        if any(s in below for s in n.src):
+            below.add(n)
+        elif n in owners:
+            below.add(n)
+            found.update((t, computed[t]) for t in owners[n])
+    return found
+
+
+
+def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+    return (g.contiguous(),)
+
+
+
+def _summed(nodes: Iterator[UOp], count: int) -> UOp:
+    """The sum of the next so many nodes."""
+    return functools.reduce(operator.add, itertools.islice(nodes, count))
+
+
+
+def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
+    """Gradients on the devices of the tensors that they belong to, in parts as these are."""
+    moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
+             UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
+    spread = [n for n, t in enumerate(tensors) if is_group(t._device)]
+    wanted, places = places_of([tensors[n].uop for n in spread]), places_of([moved[n] for n in spread])
+    for n, want, got in zip(spread, wanted, places):
+        _, axis, bounds = want
+        if (axis, bounds) != got[1:]:
+            moved[n] = (UOp(Ops.COPY, None, (moved[n],), tensors[n]._device) if axis is None else
+                        parts(moved[n], axis, tensors[n]._device, bounds))
+    return moved

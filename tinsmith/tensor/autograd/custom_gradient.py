@@ -1,0 +1,163 @@
+"""Values with a gradient of their own: where that of the formula that computes them is undefined, or another.
+
+``Function``: a value with a gradient of the user's own."""
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.backend.device import Device
+from tinsmith.core.errors import ArgumentError, GradientError, shown
+from tinsmith.ir import Ops, UOp
+from tinsmith.tensor.base import TensorBase
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+# (gradient, value, inputs...) -> a gradient for each input; None where it is zero. Made of tensor methods, so that it
+# has a gradient again.
+Slopes = Callable[..., "tuple[Tensor | None, ...]"]
+
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The gradient rule of a CUSTOM_GRADIENT node, written with tensors."""
+
+    slopes: Slopes
+    kind: type[Tensor]
+
+    def __call__(self, node: UOp, gradient: UOp) -> tuple[UOp | None, ...]:
+        device = node.device or Device.DEFAULT
+        tensors = [self.kind._wrap(u, device) for u in (gradient, node, *node.src[1:])]
+        return tuple(None if s is None else s.uop for s in self.slopes(*tensors))
+
+    def __str__(self) -> str:
+        return self.slopes.__name__.strip("_")
+
+_rule = functools.lru_cache(_Rule)
+
+
+
+def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
+    """``value``, whose derivatives with respect to ``inputs`` (of its shape and dtype) ``slopes`` gives.
+
+    Args:
+        slopes: a function of a module, so that graphs can be pickled.
+    """
+    rule = _rule(slopes, type(value))
+    return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
+
+
+
+class Function:
+    """A formula and its gradient, both written with tensor methods: subclass it, and call ``apply``.
+
+    ``forward(ctx, *inputs)`` returns one tensor, ``backward(ctx, gradient)`` the derivative of the final value with
+    respect to each input of ``apply``: a tensor of its shape, or None for zero and for what is no tensor. They may be
+    static methods with a ``ctx``, or methods whose ``self`` takes its place. docs/gradients.md shows more.
+
+    Attributes:
+        needs_input_grad: for each argument of ``apply``, whether it is a float tensor that takes a gradient.
+        saved_tensors: in ``backward``, what ``save_for_backward`` was given.
+
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         ctx.save_for_backward(x)
+    ...         return x * x
+    ...     @staticmethod
+    ...     def backward(ctx, gradient):
+    ...         (x,) = ctx.saved_tensors
+    ...         return gradient * x * 100
+    >>> x = Tensor([1.0, 2.0])
+    >>> _ = Double.apply(x).sum().backward()
+    >>> x.grad.tolist()
+    [100.0, 200.0]
+    """
+
+    needs_input_grad: tuple[bool, ...] = ()
+    saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for ``backward``, which finds them in ``saved_tensors``."""
+        self.saved_tensors = tensors
+
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        """The value."""
+        raise NotImplementedError(f"{type(self).__name__}.forward is not written")
+
+    def backward(self, gradient: Tensor) -> Any:
+        """The derivatives with respect to the inputs, from that with respect to the value."""
+        raise NotImplementedError(f"{type(self).__name__}.backward is not written")
+
+    @classmethod
+    def apply(cls, *inputs: Any, **options: Any) -> Tensor:
+        """The value of ``forward``, whose gradient is what ``backward`` says.
+
+        Args:
+            inputs: tensors, and anything else that ``forward`` takes.
+
+        Raises:
+            ArgumentError: if ``forward`` gives no tensor.
+            GradientError: when a gradient is asked for and ``backward`` gives another number of them, or other shapes.
+        """
+        ctx = cls()
+        places = tuple(n for n, x in enumerate(inputs) if isinstance(x, TensorBase))
+        tensors = [inputs[n] for n in places]
+        ctx.needs_input_grad = tuple(isinstance(x, TensorBase) and x.dtype.is_float and x.requires_grad is not False
+                                     for x in inputs)
+        # what is kept must not see later writes
+        value = cls.forward(ctx, *(x._copy() if isinstance(x, TensorBase) else x for x in inputs), **options)
+        if not isinstance(value, TensorBase):
+            raise ArgumentError(f"{cls.__name__}.forward", f"gave {shown(value)}, not a tensor", "return one tensor")
+        saved = ctx.saved_tensors
+        ctx.saved_tensors = ()
+        rule = _Backward(ctx, type(value), places, len(inputs), len(saved))
+        return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in (*tensors, *saved))), rule))
+
+
+
+@dataclass(frozen=True, eq=False)
+class _Backward:
+    """The gradient rule of a CUSTOM_GRADIENT node: sources are the value, the inputs at ``places``, what was saved."""
+
+    ctx: Function
+    kind: type[Tensor]
+    places: tuple[int, ...]
+    inputs: int
+    saved: int
+
+    def __call__(self, node: UOp, gradient: UOp) -> tuple[UOp | None, ...]:
+        device = node.device or Device.DEFAULT
+        below = node.src[1:]
+        call = copy.copy(self.ctx)
+        call.saved_tensors = tuple(self.kind._wrap(u, device) for u in below[len(self.places) :])
+        found = type(call).backward(call, self.kind._wrap(gradient, device))
+        given = self._of_inputs(found if isinstance(found, (tuple, list)) else (found,))
+        checked = [self._checked(n, g, u) for n, g, u in zip(self.places, given, below)]
+        return (*checked, *(None for _ in range(self.saved)))
+
+    def _of_inputs(self, given: Sequence[Any]) -> Sequence[Any]:
+        """One gradient for each tensor."""
+        if len(given) == self.inputs:
+            return [given[n] for n in self.places]
+        if len(given) != len(self.places):
+            raise GradientError(f"{self}.backward", f"gave {len(given)} gradients for {self.inputs} inputs",
+                                "one for each, None for what has none")
+        return given
+
+    def _checked(self, number: int, given: Any, source: UOp) -> UOp | None:
+        if given is None:
+            return None
+        if not isinstance(given, TensorBase) or given.shape != source.shape:
+            what = f"a tensor of shape {given.shape}" if isinstance(given, TensorBase) else shown(given)
+            raise GradientError(f"{self}.backward", f"gave {what} for input {number} of shape {source.shape}",
+                                "a tensor of the input's shape, or None")
+        return given.uop.cast(source.dtype)
+
+    def __str__(self) -> str:
+        return type(self.ctx).__name__

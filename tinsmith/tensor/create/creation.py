@@ -1,0 +1,298 @@
+"""Creation: constants, ranges and patterns. None of them takes memory before it is realized."""
+# mypy: disable-error-code=misc
+# ``self`` and ``cls`` are the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.backend.device import DeviceName, members
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import check_bound, size_text
+from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
+from tinsmith.tensor.base import TensorBase, device_name, leaf
+from tinsmith.tensor.helpers import constant, product, sizes, symbolic_size
+from tinsmith.tensor.interop import files
+from tinsmith.tensor.python_data import check_range, from_size
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Device_ = DeviceName | None
+DType_ = DTypeLike | None
+
+
+class Creation:
+    """Tensors made of nothing but numbers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _made(cls: type[Tensor], uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Tensor:
+        """A tensor that was not computed from others."""
+        if requires_grad is not False:
+            uop = leaf(uop)
+        name = device_name(device)
+        made = cls._wrap(uop, "CPU" if device is not None and files.on_disk(name) else name)
+        made.requires_grad = requires_grad
+        return made.to(name)
+
+    @classmethod
+    def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """The same value everywhere.
+
+        >>> Tensor.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+        """
+        if isinstance(fill_value, UOp) and fill_value.dtype is dtypes.index:
+            check_bound("full", fill_value)
+            scalar = from_size(fill_value, None if dtype is None else to_dtype(dtype))
+            return cls._made(scalar.expand_to(sizes("full", (shape,))), device, requires_grad)
+        if not isinstance(fill_value, Scalar):
+            raise DTypeError("full", f"takes a number, got {shown(fill_value)}",
+                             "Tensor(...).expand(shape)")
+        kind = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
+        value = constant("full", fill_value, kind).expand_to(sizes("full", (shape,)))
+        return cls._made(value, device, requires_grad)
+
+    @classmethod
+    def zeros(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Zeros, of the default float if no dtype is given.
+
+        >>> Tensor.zeros(2, 3).shape
+        (2, 3)
+        """
+        kind = dtypes.default_float if dtype is None else dtype
+        return cls.full(sizes("zeros", shape), 0, dtype=kind, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def ones(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """Ones, of the default float if no dtype is given.
+
+        >>> Tensor.ones(3).tolist()
+        [1.0, 1.0, 1.0]
+        """
+        kind = dtypes.default_float if dtype is None else dtype
+        return cls.full(sizes("ones", shape), 1, dtype=kind, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def empty(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Memory whose contents are whatever was there.
+
+        >>> Tensor.empty(2, 3).shape
+        (2, 3)
+        """
+        wanted = sizes("empty", shape, bound=False)
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if 0 in wanted:
+            return cls.full(wanted, 0, dtype=kind, device=device, requires_grad=requires_grad)
+        name = device_name(device)
+        if files.on_disk(name):
+            node = files.part(name, product(wanted), kind).reshape(wanted)
+        else:
+            greatest = tuple(s.vmax if isinstance(s, UOp) else s for s in wanted)
+            buffer = Buffer(members(name)[0], product(greatest), kind)
+            node = UOp(Ops.BUFFER, kind, (), buffer).reshape(greatest).copy_to(name)
+            if wanted != greatest:
+                node = node.shrink(tuple((0, s) for s in wanted))
+        made = cls._wrap(node, name)
+        made.requires_grad = requires_grad
+        return made
+
+    @classmethod
+    def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
+               device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """Numbers from ``start`` (0 if only one is given) up to but without ``stop``, ``step`` apart.
+
+        Integers are of the default int, or of int64 where one of them needs it.
+
+        >>> Tensor.arange(1, 8, 3).tolist()
+        [1, 4, 7]
+        """
+        first, last = (0, start) if stop is None else (start, stop)
+        if any(isinstance(v, UOp) for v in (first, last, step)):
+            return cls._made(_symbolic_line(first, last, step, dtype), device, requires_grad)
+        first, last = number("arange", "start", first), number("arange", "stop", last)
+        step = number("arange", "step", step)
+        if step == 0:
+            raise ArgumentError("arange", "a step of 0 never arrives", "another step")
+        if not all(map(math.isfinite, (first, last, step))):
+            raise ArgumentError("arange", f"no line of numbers from {first} to {last} by {step}", "finite numbers")
+        kind = None if dtype is None else to_dtype(dtype)
+        if kind is not None and kind.is_int and not kind.is_bool:
+            first, last, step = _integer_line(first, last, step, kind)
+        whole = not any(isinstance(v, float) for v in (first, last, step))
+        count = max(int(-((first - last) // step)) if whole else math.ceil((last - first) / step), 0)
+        shown = (first, first + (count - 1) * step) if count else ()
+        if kind is None:
+            kind = promote(dtypes.default_int, *map(dtypes.of, shown)) if whole else dtypes.default_float
+        for end in shown:
+            check_range("arange", end, kind)
+        return cls._made(_line(count, first, step if count > 1 else 1, kind), device, requires_grad)
+
+    @classmethod
+    def linspace(cls: type[Tensor], start: float, stop: float, steps: int, dtype: DType_ = None,
+                 device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+        """``steps`` numbers from ``start`` to ``stop``, both included, equally far apart.
+
+        >>> Tensor.linspace(0, 1, 3).tolist()
+        [0.0, 0.5, 1.0]
+        """
+        steps = integer("linspace", "the number of steps", steps, least=0)
+        start, stop = (v.item() if isinstance(v, TensorBase) else v for v in (start, stop))
+        start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if kind.is_int:
+            start, stop = int(start), int(stop)
+        wide = kind if kind is dtypes.float64 else dtypes.float32
+        if steps < 2:
+            return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
+        if kind.is_int:  # cut off towards 0, after exact arithmetic
+            total = UOp.iota(steps, dtypes.int64) * int(stop - start) + int(start) * (steps - 1)
+            line = total.lt(0).where((total * -1) // (steps - 1) * -1, total // (steps - 1))
+        else:  # as PyTorch, each half from its own end
+            step, place = (stop - start) / (steps - 1), UOp.iota(steps).cast(wide)
+            line = UOp.iota(steps).lt(steps // 2).where(place * step + start, (place - (steps - 1)) * step + stop)
+        return cls._made(line.cast(kind), device, requires_grad)
+
+    @classmethod
+    def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
+            requires_grad: bool | None = None) -> Tensor:
+        """Ones on the diagonal, zeros elsewhere.
+
+        >>> Tensor.eye(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        rows, columns = sizes("eye", (n, n if m is None else m))
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if not rows or not columns:
+            return cls.full((rows, columns), 0, dtype=kind, device=device, requires_grad=requires_grad)
+        row = UOp.iota(rows).reshape((rows, 1)).expand((rows, columns))
+        column = UOp.iota(columns).reshape((1, columns)).expand((rows, columns))
+        return cls._made(row.eq(column).cast(kind), device, requires_grad)
+
+    def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Tensor:
+        """The same value everywhere, with this tensor's shape, dtype and device (and shards).
+
+        >>> Tensor([1, 2]).full_like(5).tolist()
+        [5, 5]
+        """
+        made = type(self).full(self.shape, fill_value, dtype=self.dtype if dtype is None else dtype,
+                               device=self.device if device is None else device, requires_grad=requires_grad)
+        return made if device else made.shard_like(self)
+
+    def const_like(self: Tensor, b: Any, dtype: DType_ = None) -> Tensor:
+        """The same value everywhere, with this tensor's shape, dtype and device, as a constant: no gradient, no memory.
+
+        >>> Tensor([1.0, 2.0]).const_like(3).tolist()
+        [3.0, 3.0]
+        """
+        return self.full_like(b, dtype, requires_grad=False)
+
+    def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Tensor:
+        """Zeros with this tensor's shape, dtype and device.
+
+        >>> Tensor([1, 2]).zeros_like().tolist()
+        [0, 0]
+        """
+        return self.full_like(0, dtype, device, requires_grad)
+
+    def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Tensor:
+        """Ones with this tensor's shape, dtype and device.
+
+        >>> Tensor([1, 2]).ones_like().tolist()
+        [1, 1]
+        """
+        return self.full_like(1, dtype, device, requires_grad)
+
+    def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Tensor:
+        """Memory with this tensor's shape, dtype and device; its contents are whatever was there.
+
+        >>> Tensor([1, 2]).empty_like().shape
+        (2,)
+        """
+        return type(self).empty(self.shape, dtype=self.dtype if dtype is None else dtype,
+                                device=self.device if device is None else device, requires_grad=requires_grad)
+
+    def _zeros(self: Tensor) -> Tensor:
+        """Zeros of this tensor's dtype, of no shape: a Python 0 would be an integer beside bools."""
+        return self._new(UOp.const(self.dtype, 0))
+
+    def triu(self: Tensor, diagonal: int = 0) -> Tensor:
+        """Zeros below a diagonal.
+
+        >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
+        [[1, 2], [0, 4]]
+        """
+        return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, self._zeros())
+
+    def tril(self: Tensor, diagonal: int = 0) -> Tensor:
+        """Zeros above a diagonal.
+
+        >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
+        [[1, 0], [3, 4]]
+        """
+        return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(self._zeros(), self)
+
+
+def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
+    """``first + i * step`` for i below ``count``, computed in ``dtype`` (32 bits at least) from an IOTA."""
+    if count == 0:
+        return UOp.const(dtype, 0).expand_to((0,))
+    work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
+    line = UOp.iota(count, work) if work.is_int else UOp.iota(count).cast(work)
+    if isinstance(step, float) and work.is_int:
+        line = UOp.iota(count).cast(dtypes.float64)
+    line = line if step == 1 else line * step
+    return (line if first == 0 else line + first).cast(dtype)
+
+
+def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
+    """Return the integers between bounds, and at a distance, that may be symbolic."""
+    first, last, step = (symbolic("arange", what, v) for what, v in (("start", first), ("stop", last), ("step", step)))
+    low, high = (step.vmin, step.vmax) if isinstance(step, UOp) else (step, step)
+    if low <= 0 <= high:
+        raise ArgumentError("arange", f"a step of {size_text(step)}, which may be 0", "a step of one sign")
+    way = UOp.index(last) - first if low > 0 else UOp.index(first) - last
+    stride = step if low > 0 else -step
+    count = symbolic_size("arange", (way + (stride - 1)) // stride)
+    ends = [from_size(v).dtype for v in (first, last) if isinstance(v, UOp)]
+    kind = promote(dtypes.default_int, *ends) if dtype is None else to_dtype(dtype)
+    line = UOp.iota(count).cast(kind)
+    begin: UOp = (line * step if isinstance(step, UOp) or step != 1 else line) + first
+    return begin
+
+
+def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
+    """Whether an element lies on or to the right of a diagonal of the last two axes."""
+    if x.ndim < 2:
+        raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
+    row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
+    return x._new((row + diagonal).lt(column + 1))
+
+
+def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
+    """A line of integers between floats, by PyTorch's rule: start and step are cut off; int64 cuts off the end, too,
+    and the others have as many elements as the line of floats."""
+    if not any(isinstance(v, float) for v in (first, last, step)):
+        return first, last, step
+    count = math.ceil((last - first) / step)
+    begin, by = int(first), int(step)
+    if kind is dtypes.int64:
+        last = int(last)
+    elif by:
+        last = begin + by * max(count, 0)
+    if not by:
+        raise ArgumentError("arange", f"a step of {step} is 0 in {kind!r}", "another step, or a float dtype")
+    return begin, last, by

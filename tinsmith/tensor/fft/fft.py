@@ -1,0 +1,572 @@
+# mypy: disable-error-code=misc
+"""Fourier transforms. There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size
+2, as ``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take
+them apart, ``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
+How they are computed stands in ``fft.py``. All of it is linear, so that its gradient is the same transform
+turned around.
+
+How Fourier transforms are computed, of complex numbers as pairs along the last axis.
+
+A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
+the twiddle factors between them. Real and imaginary parts stand apart there, and what is transformed already runs along
+memory (T. Stockham, 1966): every product is one of dense matrices. Where n has a prime factor beyond 64, it is a
+convolution over the next power of two beyond 2 n (L. Bluestein, 1970); on a CPU NumPy's pocketfft is faster there.
+An even number of real values is transformed as half as many complex ones. Matrices and factors are computed on the host
+in float64."""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.tensor.arguments import choice, flag, integer, integers
+from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.fft.window_functions import WindowFunctions, constant
+from tinsmith.tensor.helpers import axis_of, broadcast_shape, float_of, rounded_once
+from tinsmith.tensor.host_calls import host_value, on_host
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+_NORMS = (None, "backward", "ortho", "forward")
+
+Axes = int | Sequence[int] | None
+
+Sizes = int | Sequence[int] | None
+
+
+
+class Spectra(WindowFunctions):
+    """``fft`` and its family; ``norm`` is "backward" (1/n at the inverse), "ortho" or "forward", as in PyTorch."""
+
+    __slots__ = ()
+
+    def complex(self: Tensor, imag: Tensor | None = None) -> Tensor:
+        """Complex numbers of real and imaginary parts: pairs along a new last axis.
+
+        >>> Tensor([1.0, 2.0]).complex().tolist(), Tensor([1.0]).complex(Tensor([3.0])).tolist()
+        ([[1.0, 0.0], [2.0, 0.0]], [[1.0, 3.0]])
+
+        Args:
+            imag: zeros by default.
+        """
+        real = self._new(float_of(self))
+        if imag is None:
+            return real.unsqueeze(-1).pad((None,) * self.ndim + ((0, 1),))
+        check_tensors("complex", [imag])
+        shape = broadcast_shape("complex", self.shape, imag.shape)
+        return real.broadcast_to(shape).stack(imag.cast(real.dtype).broadcast_to(shape), dim=-1)
+
+    def polar(self: Tensor, angle: Tensor) -> Tensor:
+        """Complex numbers of these magnitudes and angles in radians, as pairs.
+
+        >>> Tensor([2.0]).polar(Tensor([0.0])).tolist()
+        [[2.0, 0.0]]
+        """
+        check_tensors("polar", [angle])
+        return self.mul(angle.cos()).complex(self.mul(angle.sin()))
+
+    def complex_mul(self: Tensor, other: Tensor) -> Tensor:
+        """The product of complex numbers, given as pairs along the last axes.
+
+        >>> Tensor([0.0, 1.0]).complex_mul(Tensor([0.0, 1.0])).tolist()
+        [-1.0, 0.0]
+        """
+        check_tensors("complex_mul", [other])
+        for t in (self, other):
+            _pairs("complex_mul", t)
+        (a, b), (c, d) = ((t[..., 0], t[..., 1]) for t in (self, other))
+        return a.mul(c).sub(b.mul(d)).complex(a.mul(d).add(b.mul(c)))
+
+    def fft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The discrete Fourier transform of complex numbers, given and returned as pairs along the last axis.
+
+        Of real values it is ``x.complex().fft()``, or ``x.rfft()`` for the half that is not redundant.
+
+        >>> Tensor([1.0, 2.0, 3.0, 4.0]).complex().fft().numpy().round(4).tolist()
+        [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0], [-2.0, -2.0]]
+
+        Args:
+            n: cut or fill up with zeros to so many values first.
+            dim: the axis to transform; the axis of pairs does not count.
+
+        Raises:
+            ShapeError: if the last axis has no pairs.
+        """
+        return _transformed(self, "fft", n, dim, norm, False)
+
+    def ifft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The inverse of ``fft``.
+
+        >>> Tensor([[4.0, 0.0], [0.0, 0.0]]).ifft().tolist()
+        [[2.0, 0.0], [2.0, 0.0]]
+        """
+        return _transformed(self, "ifft", n, dim, norm, True)
+
+    def rfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The first ``n // 2 + 1`` values of the transform of real numbers, as pairs along a new last axis.
+
+        >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().numpy().round(4).tolist()
+        [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
+        """
+        d = axis_of("rfft", self, dim)
+        count = self.shape[d] if n is None else integer("rfft", "n", n, least=1)
+        if isinstance(count, int) and count and count % 2 == 0:
+            return _real_transformed(_fitted(self, count, d), d, norm)
+        full = _transformed(self.complex(), "rfft", n, d, norm, False)
+        return full[(slice(None),) * d + (slice(0, full.shape[d] // 2 + 1),)]
+
+    def irfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The real values whose ``rfft`` this is, given as pairs along the last axis.
+
+        >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().irfft().numpy().round(4).tolist()
+        [1.0, 2.0, 3.0, 4.0]
+
+        Args:
+            n: how many; an even number by default.
+        """
+        d = _axis("irfft", self, dim)
+        count = 2 * (self.shape[d] - 1) if n is None else integer("irfft", "n", n, least=1)
+        half = _fitted(self, count // 2 + 1, d)
+        if count and count % 2 == 0:
+            return _real_inverse(half, d, norm)
+        rest = half[(slice(None),) * d + (slice(1, (count + 1) // 2),)].flip(d).mul(_conjugation(self))
+        return _transformed(half.cat(rest, dim=d), "irfft", None, d, norm, True)[..., 0]
+
+    def hfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The transform of a signal whose second half mirrors the first (``n // 2 + 1`` pairs): real values.
+
+        >>> Tensor([[1.0, 0.0], [0.0, 0.0]]).hfft().tolist()
+        [1.0, 1.0]
+        """
+        _pairs("hfft", self)
+        return self.mul(_conjugation(self)).irfft(n, dim, _turned(norm))
+
+    def ihfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """The inverse of ``hfft``, as pairs.
+
+        >>> Tensor([1.0, 1.0]).ihfft().abs().tolist()
+        [[1.0, 0.0], [0.0, 0.0]]
+        """
+        return self.rfft(n, dim, _turned(norm)).mul(_conjugation(self))
+
+    def fftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+        """``fft`` along several axes: all of them by default.
+
+        >>> Tensor([[1.0, 2.0]]).complex().fftn().tolist()
+        [[[3.0, 0.0], [-1.0, 0.0]]]
+        """
+        return _along("fftn", self, s, dim, norm, False)
+
+    def ifftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+        """``ifft`` along several axes.
+
+        >>> Tensor([[1.0, 2.0]]).complex().fftn().ifftn().tolist()
+        [[[1.0, 0.0], [2.0, 0.0]]]
+        """
+        return _along("ifftn", self, s, dim, norm, True)
+
+    def rfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+        """``rfft`` along the last of several axes, ``fft`` along the others.
+
+        >>> Tensor([[1.0, 2.0]]).rfftn().tolist()
+        [[[3.0, 0.0], [-1.0, 0.0]]]
+        """
+        axes, sizes = _axes("rfftn", self, s, dim, self.ndim)
+        out = self.rfft(sizes[-1], axes[-1], norm)
+        for d, n in zip(axes[:-1], sizes[:-1]):
+            out = out.fft(n, d, norm)
+        return out
+
+    def irfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+        """The inverse of ``rfftn``.
+
+        >>> Tensor([[1.0, 2.0]]).rfftn().irfftn().tolist()
+        [[1.0, 2.0]]
+        """
+        axes, sizes = _axes("irfftn", self, s, dim, self.ndim - 1)
+        out = self
+        for d, n in zip(axes[:-1], sizes[:-1]):
+            out = out.ifft(n, d, norm)
+        return out.irfft(sizes[-1], axes[-1], norm)
+
+    def fft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+        """``fft`` along two axes.
+
+        >>> Tensor([[1.0, 2.0]]).complex().fft2().tolist()
+        [[[3.0, 0.0], [-1.0, 0.0]]]
+        """
+        return self.fftn(s, dim, norm)
+
+    def ifft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+        """``ifft`` along two axes.
+
+        >>> Tensor([[1.0, 2.0]]).complex().fft2().ifft2().tolist()
+        [[[1.0, 0.0], [2.0, 0.0]]]
+        """
+        return self.ifftn(s, dim, norm)
+
+    def rfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+        """``rfftn`` of two axes.
+
+        >>> Tensor([[1.0, 2.0]]).rfft2().tolist()
+        [[[3.0, 0.0], [-1.0, 0.0]]]
+        """
+        return self.rfftn(s, dim, norm)
+
+    def irfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+        """``irfftn`` of two axes.
+
+        >>> Tensor([[1.0, 2.0]]).rfft2().irfft2().tolist()
+        [[1.0, 2.0]]
+        """
+        return self.irfftn(s, dim, norm)
+
+    def fftshift(self: Tensor, dim: Axes = None) -> Tensor:
+        """The zero frequency moved to the middle. (Of pairs, name the axes: the last one counts here.)
+
+        >>> Tensor([0, 1, 2, 3]).fftshift().tolist()
+        [2, 3, 0, 1]
+        """
+        axes = tuple(range(self.ndim)) if dim is None else integers("fftshift", "dim", dim)
+        return self.roll([self.shape[axis_of("fftshift", self, d)] // 2 for d in axes], axes) if axes else self
+
+    def ifftshift(self: Tensor, dim: Axes = None) -> Tensor:
+        """The inverse of ``fftshift``.
+
+        >>> Tensor([2, 3, 0, 1]).ifftshift().tolist()
+        [0, 1, 2, 3]
+        """
+        axes = tuple(range(self.ndim)) if dim is None else integers("ifftshift", "dim", dim)
+        return self.roll([-(self.shape[axis_of("ifftshift", self, d)] // 2) for d in axes], axes) if axes else self
+
+    def stft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+             window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
+             onesided: bool = True) -> Tensor:
+        """The spectra of overlapping parts of a real signal: (..., frequencies, parts, 2).
+
+        >>> Tensor.ones(8).stft(4, 2)[0, :, 0].tolist()
+        [4.0, 4.0, 4.0, 4.0, 4.0]
+
+        Args:
+            n_fft: values of a part.
+            hop_length: distance of parts; a quarter of ``n_fft`` by default.
+            window: weights of a part, ``win_length`` of them, in its middle; ones by default.
+            center: parts are centred at multiples of ``hop_length``, the signal continued by ``pad_mode``.
+            normalized: divide by the square root of ``n_fft``.
+            onesided: the ``n_fft // 2 + 1`` frequencies that are not redundant.
+        """
+        n = integer("stft", "n_fft", n_fft, least=1)
+        hop = n // 4 if hop_length is None else integer("stft", "hop_length", hop_length, least=1)
+        x = self if self.ndim > 1 else self.unsqueeze(0)
+        if flag("stft", "center", center):
+            x = x.pad((n // 2, n // 2), mode=pad_mode)
+        if self.ndim not in (1, 2) or x.shape[-1] < n:
+            raise ShapeError("stft", f"a signal of shape {self.shape} for parts of {n}", "one or two axes, no shorter")
+        parts = x.unfold(-1, n, hop).mul(_window("stft", self, n, win_length, window))
+        norm = "ortho" if flag("stft", "normalized", normalized) else None
+        out = parts.rfft(norm=norm) if flag("stft", "onesided", onesided) else parts.complex().fft(norm=norm)
+        out = out.transpose(1, 2)
+        return out if self.ndim > 1 else out.squeeze(0)
+
+    def istft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+              window: Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool = True,
+              length: int | None = None) -> Tensor:
+        """The signal whose ``stft`` this is: parts added up, over the sum of squares of their windows.
+
+        >>> x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+        >>> x.stft(4, 2).istft(4, 2).numpy().round(4).tolist()
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+        Args:
+            length: of the signal; by default what whole parts cover.
+        """
+        n = integer("istft", "n_fft", n_fft, least=1)
+        hop = n // 4 if hop_length is None else integer("istft", "hop_length", hop_length, least=1)
+        x = (self if self.ndim > 3 else self.unsqueeze(0)).transpose(1, 2)
+        norm = "ortho" if flag("istft", "normalized", normalized) else None
+        parts = x.irfft(n, norm=norm) if flag("istft", "onesided", onesided) else x.ifft(norm=norm)[..., 0]
+        weights = _window("istft", parts, n, win_length, window)
+        total = _overlapped(parts.mul(weights), hop)
+        sums = _overlapped(weights.square().expand(1, parts.shape[1], n), hop)
+        start = n // 2 if flag("istft", "center", center) else 0
+        end = total.shape[-1] - start if length is None else start + integer("istft", "length", length, least=0)
+        out = total[:, start:end].div(sums[:, start:end])
+        out = out.pad((0, end - start - out.shape[-1]))
+        return out if self.ndim > 3 else out.squeeze(0)
+
+
+
+def _conjugation(x: Tensor) -> Tensor:
+    return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
+
+
+
+def _pairs(op: str, x: Tensor) -> None:
+    if not x.ndim or x.shape[-1] != 2:
+        raise ShapeError(op, f"takes complex numbers as pairs along a last axis of size 2, got shape {x.shape}",
+                         f"x.complex().{op}() of real values, or x.rfft()")
+
+
+
+def _axis(op: str, x: Tensor, dim: int) -> int:
+    """An axis of pairs' values; the axis of the pairs itself does not count."""
+    _pairs(op, x)
+    count, d = x.ndim - 1, integer(op, "dim", dim)
+    if not -count <= d < count:
+        raise AxisError(op, f"axis {d} of complex numbers of shape {x.shape[:-1]}",
+                        f"an axis from {-count} to {count - 1}")
+    if isinstance(x.shape[d % count], UOp):
+        raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
+    return d % count
+
+
+
+def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """The axes to transform, and what to cut or fill them up to."""
+    given = None if s is None else integers(op, "s", s)
+    if dim is None:
+        axes = tuple(range(count)) if given is None else tuple(range(count - len(given), count))
+    else:
+        axes = tuple(d % count if -count <= d < count else d for d in integers(op, "dim", dim))
+    sizes = (None,) * len(axes) if given is None else tuple(None if n == -1 else n for n in given)
+    if not axes or len(axes) != len(sizes) or len(set(axes)) != len(axes):
+        raise ArgumentError(op, f"axes {axes} and sizes {sizes}", "different axes, and a size for each or none")
+    return axes, sizes
+
+
+
+def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
+    _pairs(op, x)
+    out = x
+    for d, n in zip(*_axes(op, x, s, dim, x.ndim - 1)):
+        out = _transformed(out, op, n, d, norm, inverse)
+    return out
+
+
+
+def _turned(norm: str | None) -> str | None:
+    return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
+
+
+
+def _fitted(x: Tensor, n: int, d: int) -> Tensor:
+    """Cut, or filled up with zeros, to ``n`` values along an axis."""
+    size = x.shape[d]
+    return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
+
+
+
+@rounded_once
+def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> Tensor:
+    d = _axis(op, x, dim)
+    choice(op, "norm", norm, _NORMS)
+    x = x._new(float_of(x))
+    count = x.shape[d] if n is None else integer(op, "n", n, least=1)
+    if not count:
+        raise ShapeError(op, f"nothing to transform along axis {dim} of shape {x.shape}", "at least one value")
+    y = spectrum(_fitted(x, count, d).transpose(d, -2), count, inverse).transpose(d, -2)
+    return _scaled(y, count, norm, inverse)
+
+
+
+@rounded_once
+def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
+    choice("rfft", "norm", norm, _NORMS)
+    y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
+    return _scaled(y, x.shape[d], norm, False)
+
+
+
+@rounded_once
+def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
+    choice("irfft", "norm", norm, _NORMS)
+    n = 2 * (x.shape[d] - 1)
+    return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
+
+
+
+def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
+    scaled = norm == "ortho" or (norm == "forward") != inverse
+    return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
+
+
+
+def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
+    """The weights of a part, in the middle of ``n`` values."""
+    count = n if win_length is None else integer(op, "win_length", win_length, 1, n)
+    weights = x._new(float_of(x)).const_like(1)[(0,) * x.ndim].expand(count) if window is None else window
+    if weights.shape != (count,):
+        raise ShapeError(op, f"a window of shape {weights.shape} for win_length {count}", "one weight for each value")
+    left = (n - count) // 2
+    return weights.pad(((left, n - count - left),))
+
+
+
+def _overlapped(parts: Tensor, hop: int) -> Tensor:
+    """Parts (batch, number, n) added up at distances of ``hop``."""
+    batch, number, n = parts.shape
+    steps = -(-n // hop)
+    cut = parts.pad((None, None, (0, steps * hop - n))).reshape(batch, number, steps, hop)
+    total = None
+    for k in range(steps):
+        moved = cut[:, :, k].pad((None, (k, steps - 1 - k), None))
+        total = moved if total is None else total.add(moved)
+    assert total is not None
+    return total.reshape(batch, (number + steps - 1) * hop)[:, : (number - 1) * hop + n]
+
+_LARGEST_FACTOR = 64
+
+_STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
+
+
+
+def real_spectrum(x: Tensor, n: int) -> Tensor:
+    """Of ``n`` real values (even) along the last axis the first ``n // 2 + 1`` pairs: those of even and odd places are
+    the parts of complex numbers, whose transform z has both: even + i odd at k, and conjugated at n/2 - k."""
+    lead, half = x.shape[:-1], n // 2
+    z = spectrum(x.reshape(*lead, half, 2), half, False)
+    re, im = z[..., 0], z[..., 1]
+    (a, b), (c, d) = ((v.cat(v[..., :1], dim=-1), v[..., :1].cat(v.flip(-1), dim=-1)) for v in (re, im))
+    turn = _roots(np.arange(half + 1), n, False) / 2
+    cos, sin = _beside(x, turn.real), _beside(x, turn.imag)
+    odd, even = c.add(d), a.sub(b)  # of the odd places: odd - i even
+    parts = (a.add(b).mul(0.5).add(odd.mul(cos)).add(even.mul(sin)),
+             c.sub(d).mul(0.5).add(odd.mul(sin)).sub(even.mul(cos)))
+    return parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
+
+
+
+def real_inverse(x: Tensor, n: int) -> Tensor:
+    """The ``n`` real values (even) of ``n // 2 + 1`` pairs along the last axis but one, not scaled: the way back."""
+    half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
+    re, im = x[..., 0], (ends.eq(0) | ends.eq(half)).where(0, x[..., 1])  # real there, as of all real signals
+    (a, b), (c, d) = ((v[..., :half], v.flip(-1)[..., :half]) for v in (re, im))
+    turn = _roots(np.arange(half), n, True)
+    cos, sin = _beside(x, turn.real), _beside(x, turn.imag)
+    odd, even = c.add(d), a.sub(b)
+    parts = (a.add(b).sub(even.mul(sin)).sub(odd.mul(cos)), c.sub(d).add(even.mul(cos)).sub(odd.mul(sin)))
+    pairs = parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
+    return spectrum(pairs, half, True).reshape(*x.shape[:-2], n)
+
+
+
+def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
+    """The transform of ``n`` pairs along the last axis but one, not scaled."""
+    if n == 1:
+        return x
+    if _largest_prime(n) > _LARGEST_FACTOR:
+        if on_host(x) and x.dtype.itemsize >= 4:
+            return with_slopes(host_value("ifft" if inverse else "fft", x.shape, x.detach()),
+                               _slope_of_inverse if inverse else _slope, x)
+        return _bluestein(x, n, inverse)
+    first, *others = _factors(n)[1]
+    lead, left, done = x.shape[:-2], n // first, first  # values not transformed yet, frequencies so far
+    matrix = _matrix(first, inverse)
+    rows = x.reshape(*lead, first, left, 2).transpose(-2, -3).reshape(*lead, left, 2 * first)
+    if not others:
+        pairs = matrix.reshape(2 * n, 2, n).swapaxes(1, 2).reshape(2 * n, 2 * n)
+        return rows.matmul(_beside(x, pairs)).reshape(*x.shape)
+    y = rows.matmul(_beside(x, matrix))
+    for a in others:
+        left //= a
+        y = y.reshape(*lead, a, left, 2, done)
+        turn = _turns(a, done, inverse)
+        cos, sin = _beside(x, turn.real), _beside(x, turn.imag)
+        re, im = y[..., 0, :], y[..., 1, :]
+        y = re.mul(cos).sub(im.mul(sin)).stack(re.mul(sin).add(im.mul(cos)), dim=-3)  # (a, 2, left, done)
+        columns = y.permute(*range(len(lead)), *(len(lead) + i for i in (2, 0, 1, 3))).reshape(*lead, left, 2 * a, done)
+        y = _beside(x, _matrix(a, inverse).T).matmul(columns)
+        done *= a
+    return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
+
+
+
+def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (spectrum(g, x.shape[-2], True),)
+
+
+
+def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (spectrum(g, x.shape[-2], False),)
+
+
+
+@functools.cache
+def _factors(n: int) -> tuple[int, tuple[int, ...]]:
+    """The fewest multiplications of a transform of ``n`` values, and its factors then, the largest first."""
+    ways: list[tuple[int, tuple[int, ...]]] = [(n, (n,))] if n <= _LARGEST_FACTOR else []
+    for a in range(2, min(_LARGEST_FACTOR, n - 1) + 1):
+        if n % a == 0:
+            cost, others = _factors(n // a)
+            ways.append((a + _STAGE + cost, tuple(sorted((a, *others), reverse=True))))
+    return min(ways, key=lambda way: (way[0], len(way[1])))
+
+
+
+def _largest_prime(n: int) -> int:
+    largest, p = 1, 2
+    while p * p <= n:
+        while n % p == 0:
+            largest, n = p, n // p
+        p += 1
+    return max(largest, n)
+
+
+
+def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
+    """``exp(-2 pi i turns / n)``, conjugated for the inverse; whole numbers where it is one."""
+    angle = 2 * np.pi * turns / n
+    roots = np.exp(1j * angle if inverse else -1j * angle)
+    return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
+
+
+
+@functools.lru_cache(64)
+def _turns(a: int, done: int, inverse: bool) -> np.ndarray[Any, Any]:
+    """The twiddle factors before a product with the matrix of ``a``, behind others for ``done`` values."""
+    return _roots(np.outer(np.arange(a), np.arange(done)), a * done, inverse).reshape(a, 1, done)
+
+
+
+@functools.lru_cache(64)
+def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
+    """The matrix of the transform of rows of ``n`` pairs, to all real parts and then all imaginary ones."""
+    w = _roots(np.outer(np.arange(n), np.arange(n)) % n, n, inverse)
+    matrix = np.empty((n, 2, 2, n))
+    matrix[:, 0, 0], matrix[:, 1, 1] = w.real, w.real
+    matrix[:, 0, 1], matrix[:, 1, 0] = w.imag, -w.imag
+    return matrix.reshape(2 * n, 2 * n)
+
+
+
+def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
+    """Pairs times complex numbers that the host knows."""
+    re, im = _beside(x, w.real), _beside(x, w.imag)
+    a, b = x[..., 0], x[..., 1]
+    return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
+
+
+
+def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
+    """``j k = (j² + k² - (j - k)²) / 2`` makes it a convolution, which transforms of another length compute."""
+    length = 1 << math.ceil(math.log2(2 * n - 1))
+    chirp = _roots(np.arange(n) ** 2 % (2 * n), 2 * n, inverse)
+    kernel = np.zeros(length, np.complex128)
+    kernel[:n] = chirp.conj()
+    kernel[length - n + 1 :] = chirp.conj()[:0:-1]
+    padded = _times(x, chirp).pad((None,) * (x.ndim - 2) + ((0, length - n), None))
+    product = _times(spectrum(padded, length, False), np.fft.fft(kernel) / length)
+    return _times(spectrum(product, length, True)[..., :n, :], chirp)
+
+
+
+def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+    """Numbers in the dtype and place of ``x``."""
+    return constant(type(x), values, x.dtype, x.device)

@@ -1,0 +1,47 @@
+"""Basic slices: what a box with steps and directions picks of a value."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tinsmith.ir import UOp
+from tinsmith.ir.algebra.sizes import normal_size
+
+
+class Slice(NamedTuple):
+    """One axis of a basic index: ``count`` elements from ``begin`` on, ``step`` apart, read backwards if ``flip``.
+
+    ``begin`` counts from the end of the axis if ``flip``.
+    """
+
+    begin: Any
+    count: Any
+    step: int = 1
+    flip: bool = False
+
+
+Slices = tuple[Slice, ...]
+
+
+def box(bounds: tuple[tuple[Any, Any], ...]) -> Slices:
+    """The slices between (begin, end) of each axis."""
+    return tuple(Slice(b, e - b if type(b) is type(e) is int else normal_size(e - b)) for b, e in bounds)
+
+
+def sliced(x: UOp, slices: Slices) -> UOp:
+    """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
+    x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
+    ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
+    x = x.pad(tuple((0, _missing(s.step, end, size)) for s, end, size in zip(slices, ends, x.shape)))
+    x = x.shrink(tuple((s.begin, end) for s, end in zip(slices, ends)))
+    if all(s.step == 1 for s in slices):
+        return x
+    apart = x.reshape(tuple(v for s in slices for v in (s.count, s.step)))
+    first = apart.shrink(tuple(r for s in slices for r in ((0, s.count), (0, 1))))
+    return first.reshape(tuple(s.count for s in slices))
+
+
+def _missing(step: int, end: Any, size: Any) -> int:
+    """How many elements the last step lacks; at most so many where they depend on variables."""
+    if step == 1:
+        return 0
+    return step - 1 if isinstance(end, UOp) or isinstance(size, UOp) else max(end - size, 0)

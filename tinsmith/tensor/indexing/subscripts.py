@@ -1,0 +1,200 @@
+"""What stands between the brackets of ``x[...]``, taken apart: slices, dropped and new axes, positions and masks."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.ir.algebra.sizes import normal_size, value_of_size
+from tinsmith.tensor.arguments import integer, shown
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import check_box, operand
+from tinsmith.tensor.host_data import check_indices
+from tinsmith.tensor.indexing.slices import Slice
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+_AXES = 32  # a list of so many items or more is an array of positions, whatever is in it, as in PyTorch
+
+
+@dataclass
+class ParsedIndex:
+    """An index taken apart: a slice per axis, then new and dropped axes, then positions along some of the axes left.
+
+    Attributes:
+        slices: one per axis of the tensor.
+        shape: after the slices, dropped and new axes.
+        picks: axis of ``shape`` -> index tensor.
+    """
+
+    slices: list[Slice]
+    shape: tuple[Any, ...]
+    picks: dict[int, Tensor]
+
+
+def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
+    """Integers and slices choose first; positions are along the axes that are left, as in PyTorch."""
+    slices: list[Slice] = []
+    shape: list[Any] = []
+    picks: dict[int, Tensor] = {}
+    for item in _filled_up(op, x, _items(x, index)):
+        axis = len(slices)
+        size = x.shape[axis] if axis < x.ndim else 1
+        if item is None:
+            shape.append(1)
+        elif isinstance(item, slice):
+            slices.append(slice_of(op, item, size, axis))
+            shape.append(slices[-1].count)
+        elif isinstance(item, TensorBase) and item.dtype.is_bool:
+            for place, size in zip(_positions(op, x, item, axis), item.shape or (1,)):
+                picks[len(shape)] = place
+                shape.append(size)
+            slices += [Slice(0, size) for size in item.shape]
+        elif isinstance(item, UOp) and item.dtype is dtypes.index:
+            item = from_front(item, size)
+            check_box(op, axis, item, item + 1, size)
+            slices.append(Slice(item, 1))
+        elif isinstance(item, (TensorBase, UOp)):
+            picks[len(shape)] = _pick(op, x, item, size)
+            slices.append(Slice(0, size))
+            shape.append(size)
+        else:
+            slices.append(Slice(position(op, item, axis, size, x.shape), 1))
+    return ParsedIndex(slices, tuple(shape), picks)
+
+
+def _items(x: Tensor, index: Any) -> list[Any]:
+    """What stands between the commas: None, Ellipsis, slices, integers, and tensors of all that holds several values.
+
+    A list with more in it than numbers counts as a tuple.
+    """
+    if isinstance(index, list) and len(index) < _AXES and any(
+            i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):
+        index = tuple(index)
+    return [_as_tensor(x, i) for i in (index if isinstance(index, tuple) else (index,))]
+
+
+def _is_array(item: Any) -> bool:
+    """Whether an item is more than a number: NumPy's arrays of no axes are numbers, tensors of no axes are none."""
+    if isinstance(item, np.ndarray):
+        return item.ndim > 0
+    return isinstance(item, TensorBase) or (isinstance(item, Sequence) and not isinstance(item, str))
+
+
+def _as_tensor(x: Tensor, item: Any) -> Any:
+    """A sequence or an array of numbers as a tensor of them, a bool as one of no axes."""
+    if isinstance(item, np.ndarray) and not item.ndim:
+        item = item[()]
+    if isinstance(item, (bool, np.bool_)):
+        return type(x)(bool(item), device=x.device, requires_grad=False)
+    if isinstance(item, TensorBase) or not _is_array(item):
+        return item
+    if not isinstance(item, np.ndarray):
+        parts = list(item)
+        if any(_is_array(i) for i in parts) and _holds_tensor(parts):
+            return type(x).stack(*[operand("getitem", _as_tensor(x, i), x) for i in parts])
+        item = parts or np.zeros(0, np.int32)
+    return type(x)(item, device=x.device, requires_grad=False)
+
+
+def _holds_tensor(item: Any) -> bool:
+    return isinstance(item, TensorBase) or (isinstance(item, (list, tuple)) and any(map(_holds_tensor, item)))
+
+
+def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
+    """The items, with whole slices in the place of the Ellipsis, or behind them."""
+    dots = [n for n, i in enumerate(items) if i is Ellipsis]
+    if len(dots) > 1:
+        raise AxisError(op, "an index with more than one ellipsis", "one ...")
+    used = sum(i.ndim if isinstance(i, TensorBase) and i.dtype.is_bool else i is not None and i is not Ellipsis
+               for i in items)
+    if used > x.ndim:
+        raise AxisError(op, f"{used} indices for the {x.ndim} axes of shape {x.shape}", f"at most {x.ndim}")
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *[slice(None)] * (x.ndim - used), *items[at + 1 :]]
+
+
+def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
+    """The coordinates where a mask holds, one index tensor per axis of the mask; a mask of no axes has a new one."""
+    if mask.shape != x.shape[axis : axis + mask.ndim]:
+        raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
+                         "a mask of the axes' own sizes")
+    found = np.nonzero(np.atleast_1d(mask.numpy()))
+    return [type(x)(f.astype(np.int32), device=x.device, requires_grad=False) for f in found]
+
+
+def whole_mask(x: Tensor, index: Any) -> Tensor | None:
+    """The mask, if the index is one mask over the whole tensor."""
+    if isinstance(index, (list, np.ndarray)):
+        items = _items(x, index)
+        index = items[0] if len(items) == 1 else None
+    ok = isinstance(index, TensorBase) and index.dtype.is_bool and index.shape == x.shape and index.ndim > 0
+    return index if ok else None
+
+
+def position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
+    try:
+        number = int(item.__index__())
+    except (AttributeError, TypeError):
+        raise DTypeError(op, f"cannot index with {shown(item)}",
+                         "ints, slices, None, ..., or tensors of ints or bools") from None
+    if not -size <= number < size:
+        raise AxisError(op, f"index {number} is out of range for axis {axis} of shape {shape}",
+                        f"{-value_of_size(size)} to {value_of_size(size) - 1}")
+    return normal_size(number + size) if number < 0 else number
+
+
+def from_front(bound: Any, size: Any) -> Any:
+    """A bound of a symbolic slice; a negative number counts from the end."""
+    return normal_size(size + bound if (bound.vmax if isinstance(bound, UOp) else bound) < 0 else bound)
+
+
+def slice_of(op: str, s: slice, size: Any, axis: int) -> Slice:
+    if s.step is not None and s.step == 0:
+        raise ArgumentError(op, "a slice with step 0", "another step")
+    if isinstance(size, UOp) or any(isinstance(v, UOp) for v in (s.start, s.stop)):
+        return _symbolic_slice(op, s, size, axis)
+    try:
+        begin, end, step = s.indices(size)
+    except TypeError:
+        raise DTypeError(op, f"a slice takes ints, got {s}", "int(...)") from None
+    count = len(range(begin, end, step))
+    if step > 0 or count == 0:
+        return Slice(begin if count else 0, count, max(step, 1))
+    return Slice(size - 1 - begin, count, -step, True)
+
+
+def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
+    """A slice whose bounds are not cut off at the axis's ends: it must not leave the axis. Backwards, it is the slice
+    between the same places of the axis read from its end."""
+    step = 1 if s.step is None else integer(op, "a slice's step", s.step)
+    begin = None if s.start is None else from_front(s.start, size)
+    end = None if s.stop is None else from_front(s.stop, size)
+    if step < 0:
+        begin, end = (None if v is None else normal_size(size - 1 - v) for v in (begin, end))
+    begin, end = 0 if begin is None else begin, size if end is None else end
+    check_box(op, axis, begin, end, size)
+    count = end - begin if abs(step) == 1 else (end - begin + (abs(step) - 1)) // abs(step)
+    return Slice(begin, normal_size(count), abs(step), step < 0)
+
+
+def _pick(op: str, x: Tensor, item: Any, size: Any) -> Tensor:
+    """Positions along one axis: negative ones count from the end."""
+    index = operand(op, item, x)
+    if not index.dtype.is_int:
+        raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")
+    check_indices(op, index, -size, size)
+    index = index.cast(index_dtype(index, size))
+    return index.lt(0).where(index.add(size), index)
+
+
+def index_dtype(index: Tensor, size: Any) -> Any:
+    large = index.dtype.itemsize == 8 or index.dtype is dtypes.uint32 or (not isinstance(size, UOp) and size > 1 << 31)
+    return dtypes.int64 if large else dtypes.int32

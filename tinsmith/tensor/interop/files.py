@@ -1,0 +1,175 @@
+"""Tensors of files: mapped memory, of which parts are copied to where they are computed with.
+
+A file's bytes are written at once. What was read from it before, and not computed yet, sees what is there then.
+"""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
+from tinsmith.backend.npy.device import check_file, file_of
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import DeviceError, ShapeError
+from tinsmith.core.object_lifetime import WeakTable
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.ir.rewrite import readers_of
+from tinsmith.ir.uop import toposort
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.base import TensorBase
+
+Array = np.ndarray[Any, Any]
+
+# Boxes of files' copies: SHRINK -> the same of a copy of the part that they are in, for as long as they live.
+_parts: WeakTable[UOp, UOp] = WeakTable()
+
+
+def on_disk(device: str) -> bool:
+    """Whether a device's memory is a file."""
+    return "," not in device and Device[device].persistent
+
+
+def part(device: str, size: int, dtype: DType) -> UOp:
+    """So many elements from the beginning of a device's file, which is made, or made longer, for them."""
+    return _of_array(device, Device[device].allocator.alloc(size * dtype.itemsize), dtype)
+
+
+def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
+    """All of a file, as bytes or as elements of ``dtype``.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ShapeError: if its length is no multiple of the element's.
+    """
+    name, kind = os.fspath(path), dtype or dtypes.uint8
+    nbytes = os.stat(name).st_size
+    if "," in name:
+        raise DeviceError("Tensor", f"the path {name!r} has a comma, which separates the devices of a group",
+                          "Tensor(path.read_bytes())")
+    if nbytes % kind.itemsize:
+        raise ShapeError("Tensor", f"{name!r} has {nbytes} bytes, {kind!r} has {kind.itemsize}", "another dtype")
+    return part(of_file(name), nbytes // kind.itemsize, kind)
+
+
+def of_file(path: str) -> str:
+    """The device whose memory is the file."""
+    return Device.canonicalize(f"DISK:{path}")
+
+
+def _of_array(device: str, block: Array, dtype: DType) -> UOp:
+    if not block.size:
+        return UOp.const(dtype, 0).expand_to((0,))
+    buffer = Buffer(device, block.size // dtype.itemsize, dtype, opaque=block)
+    return UOp(Ops.BUFFER, dtype, (), buffer)
+
+
+def values(uop: UOp) -> Array:
+    """What a view of a file shows: an array over the mapped bytes themselves where strides can say it.
+
+    Raises:
+        DeviceError: for what was computed from it.
+    """
+    base = uop
+    while base.op not in (Ops.BUFFER, Ops.CONST):
+        if not base.op.kind == "movement" and base.op is not Ops.DETACH:
+            raise DeviceError(base.op.name, "files are memory without programs", ".to('CPU') before computing")
+        base = base.src[0]
+    known = {} if base.op is Ops.CONST else {base: check_file(base.arg.opaque).view(base.dtype.numpy)}
+    found: Array = evaluate([uop], known)[0]
+    return found
+
+
+def moved(tensor: TensorBase, target: str) -> UOp:
+    """A tensor's values on another device, where one of the two is a file."""
+    if on_disk(target):
+        out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)  # type: ignore[attr-defined]
+        if 0 not in tensor.shape:
+            values(out)[...] = tensor._array()
+        return out
+    if 0 in tensor.shape:
+        return UOp.const(tensor.dtype, 0).expand_to(tensor.shape)
+    return on_host(tensor).base.copy_to(target).reshape(tensor.shape)
+
+
+def on_host(tensor: TensorBase) -> UOp:
+    """What a view of a file shows, as memory of the host: the mapped bytes themselves where they lie in order."""
+    dense = np.ascontiguousarray(values(tensor.uop))
+    buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
+    return UOp(Ops.BUFFER, tensor.dtype, (), buffer).reshape(tensor.shape)
+
+
+def write(uop: UOp, value: Array) -> None:
+    """Write to the file that ``uop`` is a view of.
+
+    Raises:
+        ShapeError: if it shows a copy.
+        DeviceError: if the file may not be written.
+    """
+    here = values(uop)
+    block = uop.base.arg.opaque if uop.base.op is Ops.BUFFER else None
+    if block is None or not np.may_share_memory(here, block):
+        raise ShapeError("assign", f"the view of shape {uop.shape} is a copy of the file's bytes", "a slice of it")
+    if not here.flags.writeable:
+        raise DeviceError("assign", f"the file of {uop.device} may only be read", "a file with write permission")
+    here[...] = value
+
+
+def bits(tensor: TensorBase, dtype: DType) -> UOp:
+    """The mapped bytes of a view of a file, read as another dtype along the last axis."""
+    seen = values(tensor.uop).view(dtype.numpy)
+    device = tensor._device
+    dense = np.ascontiguousarray(seen) if not seen.flags.c_contiguous else seen
+    return _of_array(device, dense.reshape(-1).view(np.uint8), dtype).reshape(dense.shape)
+
+
+def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Where a program reads no more than boxes of a mapped file: what to compute these from, copies of the parts of the
+    file that they lie in.
+
+    Args:
+        copies: COPY nodes of the program that nobody has copied yet.
+    """
+    copies = [n for n in copies if file_of(n.src[0].arg.opaque) is not None and n not in roots]
+    if not copies:
+        return {}
+    readers = readers_of(toposort(roots))
+    found: dict[UOp, UOp] = {}
+    for copy in copies:
+        boxes: list[UOp] = []
+        views = [copy]
+        for view in views:
+            views += (n for n in readers.get(view, ()) if n.op is Ops.RESHAPE)
+            boxes += (n for n in readers.get(view, ()) if n.op is not Ops.RESHAPE)
+        if all(map(_is_box, boxes)):
+            parts = {n: _parts[n] if n in _parts else _part(n, copy) for n in boxes}
+            if sum(p.base.size for p in parts.values()) < copy.size:
+                found |= parts
+    for n, p in found.items():
+        _parts[n] = p
+    return found
+
+
+def _is_box(n: UOp) -> bool:
+    return n.op is Ops.SHRINK and all(isinstance(v, int) for bounds in n.arg for v in bounds) and 0 not in n.shape
+
+
+def _part(box: UOp, copy: UOp) -> UOp:
+    """A box of a file's copy, of a copy of the file from the box's first row to its last."""
+    shape, bounds = box.src[0].shape, box.arg
+    axis = next((a for a, (begin, end) in enumerate(bounds) if end - begin > 1), len(shape) - 1)
+    begin, rows = 0, bounds[axis][1] - bounds[axis][0]
+    for size, (b, _) in zip(shape[: axis + 1], bounds):
+        begin = begin * size + b
+    inner = shape[axis + 1 :]
+    width = math.prod(inner) * copy.dtype.itemsize
+    block = copy.src[0].arg.opaque[begin * width : (begin + rows) * width]
+    buffer = Buffer("NPY", rows * math.prod(inner), copy.dtype, opaque=block)
+    part = UOp(Ops.BUFFER, copy.dtype, (), buffer).copy_to(copy.arg).reshape((*(1,) * axis, rows, *inner))
+    return part.shrink((*((0, 1),) * axis, (0, rows), *bounds[axis + 1 :]))

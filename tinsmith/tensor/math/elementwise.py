@@ -1,0 +1,758 @@
+# mypy: disable-error-code=misc
+"""Elementwise methods: arithmetic, choices between values, bits, signs and rounding.
+
+Both operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype, but
+for a float beside integers (default float) and an integer beside bools (default int).
+
+More arithmetic of elements: products and quotients added, angles, integers' divisors, powers of two."""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType, dtypes, promote
+from tinsmith.core.errors import ArgumentError, DTypeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import Op
+from tinsmith.tensor.arguments import Scalar, integer, shown
+from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import (
+    axis_and_size,
+    float_of,
+    in_one_dtype,
+    in_one_shape,
+    matched,
+    matched_nodes,
+    operand,
+    operand_node,
+    plain,
+    rounded_once,
+    weak_dtype,
+)
+from tinsmith.tensor.math.casting import Conversions
+from tinsmith.tensor.math.elementary import Powers, Trigonometry
+from tinsmith.tensor.python_data import check_range
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+
+class ElementwiseMethods(Conversions, Powers, Trigonometry):
+    """Methods that work on one element at a time."""
+
+    __slots__ = ()
+    __array_priority__ = 1000.0  # NumPy arrays leave `array + tensor` to the tensor
+
+    def _unary_float(self: Tensor, op: Op) -> Tensor:
+        return self._new(float_of(self).alu(op))
+
+    def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
+        other = plain(other)
+        if type(other) in (int, float):
+            a = self.uop.cast(weak_dtype(other, self.dtype))
+            check_range(name, other, a.dtype)
+            if op in _IN_FLOAT32 and a.dtype.itemsize <= 2 and a.dtype.is_float and a.dtype.as_const(other) != other:
+                wide = self._new(a.cast(dtypes.float32))  # the scalar has all of its digits, the result is rounded once
+                return wide._binary(name, op, other, reverse).cast(a.dtype)
+            b = a.const_like(other)
+            a, b = (b, a) if reverse else (a, b)
+        else:
+            y = operand_node(name, other, self)
+            a, b = matched_nodes(name, [y, self.uop] if reverse else [self.uop, y])
+        return self._new(UOp(op, None, (a, b)))
+
+    def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
+        y = operand(name, other, self)
+        for t in (self, y):
+            if t.dtype.is_float or (t.dtype.is_bool and not allow_bool):
+                raise DTypeError(name, f"works on integers, not on {t.dtype!r}", ".cast(dtypes.int32)")
+        return matched(name, *((y, self) if reverse else (self, y)))
+
+    # *** arithmetic ***
+
+    def add(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+        """The sum, of ``alpha`` times the other.
+
+        >>> Tensor([1, 2]).add(3).tolist()
+        [4, 5]
+        """
+        if alpha != 1:
+            y = operand("add", x, self)
+            return _sum_scaled(y, self, alpha) if reverse else _sum_scaled(self, y, alpha)
+        return self._binary("add", Ops.ADD, x, reverse)
+
+    def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+        """The difference, of ``alpha`` times the other; of bools, that of 0 and 1.
+
+        >>> Tensor([1, 2]).sub(3).tolist()
+        [-2, -1]
+        """
+        if alpha != 1:
+            y = operand("sub", x, self)
+            return _difference_scaled(y, self, alpha) if reverse else _difference_scaled(self, y, alpha)
+        if self.dtype.is_bool:
+            x = operand("sub", x, self)
+            x = x.cast(dtypes.default_int) if x.dtype.is_bool else x
+        return self._binary("sub", Ops.SUB, x, reverse)
+
+    def mul(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """The product.
+
+        >>> Tensor([1, 2]).mul(3).tolist()
+        [3, 6]
+        """
+        return self._binary("mul", Ops.MUL, x, reverse)
+
+    def div(self: Tensor, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
+        """The quotient as a float; ``rounding_mode`` may be "floor" or "trunc".
+
+        >>> Tensor([1, 2]).div(2).tolist()
+        [0.5, 1.0]
+        """
+        if rounding_mode == "floor":
+            return self.idiv(x, reverse)
+        x = plain(x)
+        y = x if type(x) in (int, float) and self.dtype.is_float else operand("div", x, self)
+        if rounding_mode == "trunc" and not (self.dtype.is_float or y.dtype.is_float):
+            a, b = (y, self) if reverse else (self, y)
+            quotient = a.idiv(b)
+            inexact = quotient.mul(b).ne(a) & quotient.lt(0)
+            return inexact.where(quotient.add(1), quotient)
+        if rounding_mode not in (None, "trunc"):
+            raise ArgumentError("div", f"unknown rounding_mode {rounding_mode!r}", "None, 'floor' or 'trunc'")
+        if not (self.dtype.is_float or y.dtype.is_float):
+            y = y.cast(dtypes.default_float)
+        if rounding_mode == "trunc":
+            if isinstance(y, (int, float)):
+                return _trunc_quotient(self, y, reverse)
+            a, b = in_one_dtype(self, y)
+            return _trunc_quotient(a, b, reverse)
+        return self._binary("div", Ops.FDIV, y, reverse)
+
+    def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """The quotient rounded down; an integer divided by 0 gives 0.
+
+        >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
+        [3, -4, 0]
+        """
+        x = plain(x)
+        y = operand("idiv", x, self)
+        if self.dtype.is_float or y.dtype.is_float:
+            dtype = promote(self.dtype, y.dtype)
+            a, b = self.cast(dtype), y.cast(dtype)
+            if type(x) in (int, float):  # with all of its digits beside a 16-bit float, as in a quotient
+                b = self._new(UOp.const(promote(dtype, dtypes.float32), x))
+            return (_floor_quotient(b, a) if reverse else _floor_quotient(a, b)).cast(dtype)
+        if self.dtype.is_bool and y.dtype.is_bool:
+            y = y.cast(dtypes.default_int)
+        return self._binary("idiv", Ops.IDIV, y, reverse)
+
+    def mod(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """The remainder with the sign of the divisor; of an integer divided by 0 it is 0.
+
+        >>> Tensor([7, -7, 7]).mod(Tensor([2, 2, 0])).tolist()
+        [1, 1, 0]
+        """
+        y = operand("mod", x, self)
+        if not (self.dtype.is_float or y.dtype.is_float):
+            if self.dtype.is_bool and y.dtype.is_bool:
+                y = y.cast(dtypes.default_int)
+            return self._binary("mod", Ops.MOD, y, reverse)
+        a, b = (y, self) if reverse else (self, y)
+        rest = a._binary("mod", Ops.FMOD, b)
+        return _other_side(rest, b).where(rest + b, rest)
+
+    def fmod(self: Tensor, x: Any) -> Tensor:
+        """The remainder with the sign of the dividend, as in C.
+
+        >>> Tensor([7, -7]).fmod(4).tolist()
+        [3, -3]
+        """
+        y = operand("fmod", x, self)
+        if not (self.dtype.is_float or y.dtype.is_float):
+            return self.sub(y.mul(self.div(y, rounding_mode="trunc")))
+        return self._binary("fmod", Ops.FMOD, y)
+
+    def neg(self: Tensor) -> Tensor:
+        """Minus the value; NOT of bools.
+
+        >>> Tensor([1, -2]).neg().tolist()
+        [-1, 2]
+        """
+        return self.logical_not() if self.dtype.is_bool else self._new(self.uop.alu(Ops.NEG))
+
+    def reciprocal(self: Tensor) -> Tensor:
+        """One divided by the value.
+
+        >>> Tensor([2., 4.]).reciprocal().tolist()
+        [0.5, 0.25]
+        """
+        return self._unary_float(Ops.RECIP)
+
+    def maximum(self: Tensor, x: Any) -> Tensor:
+        """The greater of two values; NaN if either is NaN.
+
+        >>> Tensor([1, 5]).maximum(3).tolist()
+        [3, 5]
+        """
+        return self._binary("maximum", Ops.MAX, x)
+
+    def minimum(self: Tensor, x: Any) -> Tensor:
+        """The smaller of two values; NaN if either is NaN.
+
+        >>> Tensor([1, 5]).minimum(3).tolist()
+        [1, 3]
+        """
+        return self._binary("minimum", Ops.MIN, x)
+
+    def clamp(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+        """Values below ``min_`` become it, values above ``max_`` become that; a value at a bound keeps the gradient.
+
+        PyTorch's ``min=`` and ``max=`` are the same arguments.
+
+        >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist()
+        [0, 1, 5]
+        """
+        min_, max_ = min_ if min is None else min, max_ if max is None else max
+        if min_ is None and max_ is None:
+            raise ArgumentError("clamp", "neither a lower nor an upper bound is given", "clamp(0) or clamp(max_=1)")
+        low = self if min_ is None else self.maximum(min_)
+        out = low if max_ is None else low.minimum(max_)
+        if not out.dtype.is_float:
+            return out
+        bounds = (-math.inf if min_ is None else min_, math.inf if max_ is None else max_)
+        return with_slopes(out, _clamp_slopes, *map(out._new, matched_nodes(
+            "clamp", [out.uop, self.uop, *(operand_node("clamp", b, out) for b in bounds)])[1:]))
+
+    def clip(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+        """The same as ``clamp``.
+
+        >>> Tensor([-3, 1, 9]).clip(0, 5).tolist()
+        [0, 1, 5]
+        """
+        return self.clamp(min_, max_, min=min, max=max)
+
+    def lerp(self: Tensor, end: Any, weight: Any) -> Tensor:
+        """The value a fraction ``weight`` of the way to ``end``.
+
+        >>> Tensor([0., 10.]).lerp(Tensor([10., 20.]), 0.5).tolist()
+        [5.0, 15.0]
+        """
+        weight = weight if type(weight) in (int, float) else operand("lerp", weight, self)
+        return _lerp(self, operand("lerp", end, self), weight)
+
+    # *** choosing ***
+
+    def where(self: Tensor, x: Any, y: Any) -> Tensor:
+        """``x`` where this condition holds, else ``y``; of a tensor that is no bool and a bool ``x``, as PyTorch
+        has it, this tensor where ``x`` holds, else ``y``.
+
+        >>> Tensor([True, False]).where(Tensor([1, 2]), 9).tolist()
+        [1, 9]
+        >>> x = Tensor([1, -2]); x.where(x > 0, 9).tolist()
+        [1, 9]
+        """
+        if isinstance(x, TensorBase) and x.dtype.is_bool and not self.dtype.is_bool:
+            chosen: Tensor = x.where(self, y)  # type: ignore[attr-defined]
+            return chosen
+        condition = self if self.dtype.is_bool else self.ne(0)
+        like = next((t for t in (x, y) if hasattr(t, "uop")), None)
+        if like is None:
+            kind = promote(dtypes.of(x), dtypes.of(y))
+            like = self._new(UOp.const(kind, 0))
+        a, b = operand_node("where", x, like), operand_node("where", y, like)
+        dtype = promote(a.dtype, b.dtype)
+        return self._new(UOp(Ops.WHERE, None, in_one_shape("where", condition.uop, a.cast(dtype), b.cast(dtype))))
+
+    def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
+        """``value`` where the mask holds; the dtype stays.
+
+        >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
+        [0, 2]
+
+        Raises:
+            DTypeError: if the dtype cannot hold the value.
+        """
+        new = operand("masked_fill", value, self)
+        held = isinstance(value, Scalar) and math.isfinite(value) and self.dtype.as_const(value) == value
+        if not held and promote(new.dtype, self.dtype) is not self.dtype:
+            raise DTypeError("masked_fill", f"a tensor of {self.dtype!r} cannot hold {shown(value)}",
+                             f".cast({new.dtype!r}) first")
+        return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
+
+    def copysign(self: Tensor, other: Any) -> Tensor:
+        """The magnitude of this value with the sign of ``other``, zeros and NaN included.
+
+        >>> Tensor([1., 2.]).copysign(Tensor([-0., 3.])).tolist()
+        [-1.0, 2.0]
+        """
+        y = operand("copysign", other, self)
+        a, b = matched("copysign", self._new(float_of(self)), y)
+        size = self._new(a).abs()
+        return self._new(_sign_bit(b)).where(size.neg(), size)
+
+
+    # *** bits ***
+
+    def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """Bits set in both; AND of bools.
+
+        >>> Tensor([6, 5]).bitwise_and(3).tolist()
+        [2, 1]
+        """
+        return self._new(UOp(Ops.AND, None, tuple(self._integers("bitwise_and", x, reverse))))
+
+    def bitwise_or(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """Bits set in either; OR of bools.
+
+        >>> Tensor([6, 5]).bitwise_or(3).tolist()
+        [7, 7]
+        """
+        return self._new(UOp(Ops.OR, None, tuple(self._integers("bitwise_or", x, reverse))))
+
+    def bitwise_xor(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """Bits set in one only.
+
+        >>> Tensor([6, 5]).bitwise_xor(3).tolist()
+        [5, 6]
+        """
+        return self._new(UOp(Ops.XOR, None, tuple(self._integers("bitwise_xor", x, reverse))))
+
+    def bitwise_not(self: Tensor) -> Tensor:
+        """All bits inverted; NOT of bools.
+
+        >>> Tensor([0, 5]).bitwise_not().tolist()
+        [-1, -6]
+        """
+        ones = int(self.dtype.max) if self.dtype.is_unsigned else -1
+        return self.logical_not() if self.dtype.is_bool else self.bitwise_xor(ones)
+
+    def lshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """Bits moved up by ``x`` places; 0 if ``x`` is negative or at least the width.
+
+        >>> Tensor([1, 3]).lshift(2).tolist()
+        [4, 12]
+        """
+        return self._new(UOp(Ops.SHL, None, tuple(self._integers("lshift", x, reverse, allow_bool=False))))
+
+    def rshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+        """Bits moved down by ``x`` places, copying the sign.
+
+        >>> Tensor([4, -8]).rshift(2).tolist()
+        [1, -2]
+        """
+        return self._new(UOp(Ops.SHR, None, tuple(self._integers("rshift", x, reverse, allow_bool=False))))
+
+    # *** sign and rounding ***
+
+    def abs(self: Tensor) -> Tensor:
+        """The magnitude; its gradient at 0 is 0.
+
+        >>> Tensor([-1., 2.]).abs().tolist()
+        [1.0, 2.0]
+        """
+        if self.dtype.is_unsigned:
+            return self._copy()
+        magnitude = self.maximum(self.neg())  # of two zeros a maximum may be either: + 0.0 makes it the positive one
+        return magnitude + 0.0 if self.dtype.is_float else magnitude
+
+    def sign(self: Tensor) -> Tensor:
+        """-1, 0 or 1; NaN stays NaN.
+
+        >>> Tensor([-3., 0., 2.]).sign().tolist()
+        [-1.0, 0.0, 1.0]
+        """
+        if self.dtype.is_bool:
+            return self._copy()
+        zero = self.eq(0).where(0, self.detach()) if self.dtype.is_float else self._new(self.uop.const_like(0))
+        out = self.gt(0).where(1, zero)
+        return out if self.dtype.is_unsigned else self.lt(0).where(-1, out)
+
+    def trunc(self: Tensor) -> Tensor:
+        """Rounded towards zero.
+
+        >>> Tensor([1.7, -1.7]).trunc().tolist()
+        [1.0, -1.0]
+        """
+        return self._new(self.uop.alu(Ops.TRUNC)) if self.dtype.is_float else self._copy()
+
+    def floor(self: Tensor) -> Tensor:
+        """Rounded down.
+
+        >>> Tensor([1.7, -1.2]).floor().tolist()
+        [1.0, -2.0]
+        """
+        if not self.dtype.is_float:
+            return self._copy()
+        whole = self.trunc()
+        return self.lt(whole).where(whole.sub(1), whole)
+
+    def ceil(self: Tensor) -> Tensor:
+        """Rounded up.
+
+        >>> Tensor([1.2, -1.7]).ceil().tolist()
+        [2.0, -1.0]
+        """
+        if not self.dtype.is_float:
+            return self._copy()
+        whole = self.trunc()
+        return whole.lt(self).where(whole.add(1), whole)
+
+    def round(self: Tensor, decimals: int = 0) -> Tensor:
+        """Rounded to the nearest whole number, or to so many ``decimals``, halves to the even one.
+
+        >>> Tensor([0.5, 1.5, -1.2]).round().tolist(), Tensor([12., 15.]).round(-1).tolist()
+        ([0.0, 2.0, -1.0], [10.0, 20.0])
+        """
+        decimals = integer("round", "decimals", decimals)
+        if not self.dtype.is_float:
+            if decimals < 0:
+                raise DTypeError("round", f"decimals={decimals} of a tensor of {self.dtype!r}", ".float()")
+            return self._copy()
+        if decimals:
+            return _round_to(self, decimals)
+        whole = self.trunc()  # which keeps the sign of what rounds to 0
+        beyond = self.sub(whole).abs()
+        odd = whole.mul(0.5).trunc().mul(2).ne(whole)
+        away = beyond.gt(0.5) | (beyond.eq(0.5) & odd)
+        return away.where(whole.add(self.lt(0).where(-1, 1)), whole)
+
+_IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
+
+"""What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
+round that of sums and differences); all else rounds the scalar."""
+
+
+
+@rounded_once
+def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    x, y = in_one_dtype(x, y)
+    return x.add(y.mul(factor))
+
+
+
+@rounded_once
+def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    x, y = in_one_dtype(x, y)
+    return x.sub(y.mul(factor))
+
+
+
+@rounded_once
+def _round_to(x: Tensor, decimals: int) -> Tensor:
+    scale = 10.0 ** abs(decimals)
+    return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
+
+
+
+@rounded_once
+def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start.add(end.sub(start).mul(weight))
+
+
+
+def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A value at a bound counts as inside."""
+    ordered = low.lt(high) | high.eq(math.inf)
+    return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
+            (x.gt(high) | high.lt(low)).where(g, 0))
+
+_BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16,
+                                dtypes.float32: dtypes.int32,
+                                dtypes.float64: dtypes.int64}
+
+
+
+def _sign_bit(x: UOp) -> UOp:
+    bits = x.bitcast(_BITS_OF[x.dtype])
+    return bits.lt(0)
+
+
+
+def _other_side(rest: Tensor, b: Tensor) -> Tensor:
+    """Where a remainder with the sign of the dividend is that of the divisor less the divisor."""
+    return rest.ne(0) & rest.lt(0).ne(b.lt(0))
+
+
+
+@rounded_once
+def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
+    return a.div(b, reverse).trunc()
+
+
+
+@rounded_once
+def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """The quotient of floats rounded down, by way of the exact remainder, as in Python and PyTorch."""
+    a, b = (a._new(u) for u in matched("idiv", a, b))
+    rest = a._binary("idiv", Ops.FMOD, b)
+    whole = a.sub(rest).div(b)
+    whole = _other_side(rest, b).where(whole.sub(1), whole)
+    near = whole.floor()
+    near = whole.sub(near).gt(0.5).where(near.add(1), near)
+    negative = a.signbit().ne(b.signbit())
+    near = whole.eq(0).where(negative.where(-0.0, near._zeros()), near)
+    return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)
+
+
+
+class ArithmeticMethods:
+    """``addcmul atan2 hypot gcd xlogy logit frac`` and their like."""
+
+    __slots__ = ()
+
+    def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+        """``self + value * tensor1 * tensor2``.
+
+        >>> Tensor([1.0]).addcmul(Tensor([2.0]), Tensor([3.0]), value=10).tolist()
+        [61.0]
+        """
+        return _addcmul(self, operand("addcmul", tensor1, self), operand("addcmul", tensor2, self), value)
+
+    def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+        """``self + value * tensor1 / tensor2``.
+
+        >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0]), value=10).tolist()
+        [21.0]
+        """
+        return _addcdiv(self, operand("addcdiv", tensor1, self), operand("addcdiv", tensor2, self), value)
+
+    def rsub(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+        """``other - alpha * self``.
+
+        >>> Tensor([1, 2]).rsub(5).tolist()
+        [4, 3]
+        """
+        return self.sub(other, True, alpha=alpha)
+
+    def float_power(self: Tensor, exponent: Any) -> Tensor:
+        """``pow`` in float64.
+
+        >>> Tensor([2, 3]).float_power(2).tolist()
+        [4.0, 9.0]
+        """
+        y = operand("float_power", exponent, self.double())
+        return self.double().pow(y.double() if hasattr(exponent, "uop") else exponent)
+
+    def ldexp(self: Tensor, other: Any) -> Tensor:
+        """``self * 2 ** other``.
+
+        >>> Tensor([1.5]).ldexp(Tensor([2])).tolist()
+        [6.0]
+        """
+        x = self._new(float_of(self))
+        return x.mul(operand("ldexp", other, x).cast(x.dtype).exp2())
+
+    def frac(self: Tensor) -> Tensor:
+        """What ``trunc`` takes away.
+
+        >>> Tensor([1.5, -1.5]).frac().tolist()
+        [0.5, -0.5]
+        """
+        return self.sub(self.trunc())
+
+    def heaviside(self: Tensor, values: Any) -> Tensor:
+        """0 below zero, 1 above it, ``values`` at zero.
+
+        >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
+        [0.0, 0.5, 1.0]
+        """
+        at_zero = operand("heaviside", values, self)
+        out = self.eq(0).where(at_zero, self.gt(0).where(1, self._zeros()))
+        if self.dtype.is_bool:
+            return out.cast(at_zero.dtype)
+        return self.isnan().where(self, out) if self.dtype.is_float else out
+
+    def deg2rad(self: Tensor) -> Tensor:
+        """Degrees in radians.
+
+        >>> Tensor([180.0]).deg2rad().numpy().round(4).tolist()
+        [3.1415998935699463]
+        """
+        return self.mul(math.pi / 180)
+
+    def rad2deg(self: Tensor) -> Tensor:
+        """Radians in degrees.
+
+        >>> Tensor([math.pi]).rad2deg().numpy().round(3).tolist()
+        [180.0]
+        """
+        return self.mul(180 / math.pi)
+
+    def atan2(self: Tensor, other: Any) -> Tensor:
+        """The angle in [-pi, pi] of the point (other, self): signs of zeros and infinities as in C.
+
+        >>> Tensor([1.0, 0.0]).atan2(Tensor([1.0, -1.0])).numpy().round(4).tolist()
+        [0.7853999733924866, 3.1415998935699463]
+        """
+        y = operand("atan2", other, self._new(float_of(self)))
+        return _atan2(self._new(float_of(self) if self.dtype.is_float or not y.dtype.is_float else
+                                self.uop.cast(y.dtype)), y)
+
+    def hypot(self: Tensor, other: Any) -> Tensor:
+        """``sqrt(self² + other²)``, which overflows only where the result does.
+
+        >>> Tensor([3e30]).hypot(Tensor([4e30])).tolist() == Tensor([5e30]).tolist()
+        True
+        """
+        return _hypot(self, operand("hypot", other, self))
+
+    def xlogy(self: Tensor, other: Any) -> Tensor:
+        """``self * log(other)``, and 0 where this is 0 and the other no NaN.
+
+        >>> Tensor([0.0, 2.0]).xlogy(Tensor([0.0, 1.0])).tolist()
+        [0.0, 0.0]
+        """
+        return _xlogy(self, operand("xlogy", other, self))
+
+    @rounded_once
+    def logit(self: Tensor, eps: float | None = None) -> Tensor:
+        """``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` holds x in [eps, 1 - eps].
+
+        >>> Tensor([0.5]).logit().tolist()
+        [0.0]
+        """
+        x = self._new(float_of(self))
+        x = x if eps is None else x.clamp(eps, 1 - eps)
+        return x.div(x.neg().add(1)).log()
+
+    def logaddexp2(self: Tensor, other: Any) -> Tensor:
+        """The logarithm to base 2 of the sum of two powers of 2.
+
+        >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
+        [4.0]
+        """
+        return _logaddexp2(self, operand("logaddexp2", other, self))
+
+    def gcd(self: Tensor, other: Any) -> Tensor:
+        """The greatest common divisor of integers: Euclid's steps, as many as the dtype may take.
+
+        >>> Tensor([12, 7]).gcd(Tensor([18, 0])).tolist()
+        [6, 7]
+        """
+        a, b = (self._new(u).abs() for u in self._integers("gcd", other, allow_bool=False))
+        for _ in range(math.ceil(a.dtype.bits * 1.4403) + 2):  # Lamé: Fibonacci numbers take the most
+            a, b = b.eq(0).where(a, b), a.mod(b)  # of 0 the remainder is 0
+        return a
+
+    def lcm(self: Tensor, other: Any) -> Tensor:
+        """The least common multiple of integers.
+
+        >>> Tensor([4, 0]).lcm(Tensor([6, 5])).tolist()
+        [12, 0]
+        """
+        y = operand("lcm", other, self)
+        divisor = self.gcd(y)
+        return self.idiv(divisor.eq(0).where(1, divisor)).mul(y).abs()
+
+    def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
+             append: Tensor | None = None) -> Tensor:
+        """Differences of neighbours along an axis, ``n`` times.
+
+        >>> Tensor([1, 4, 9]).diff().tolist()
+        [3, 5]
+
+        Args:
+            prepend: tensors to put in front of the values, and behind them, first.
+        """
+        d, _ = axis_and_size("diff", self, dim)
+        if integer("diff", "n", n, least=0) == 0:
+            return self._copy()
+        parts = [t for t in (prepend, self, append) if t is not None]
+        x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
+        for _ in range(n):
+            count = x.shape[d]
+            below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
+            x = above.ne(below) if x.dtype.is_bool else above.sub(below)
+        return x
+
+    def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+        """The integral of values by trapezoids, at ``x`` or ``dx`` apart.
+
+        >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
+        4.0
+        """
+        d, count = axis_and_size("trapezoid", self, dim)
+        pairs = self.narrow(d, 0, max(count - 1, 0)).add(self.narrow(d, min(1, count), max(count - 1, 0))).mul(0.5)
+        if x is None:
+            return pairs.sum(d).mul(dx)
+        steps = x.diff(dim=-1 if x.ndim == 1 else d)
+        return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
+
+
+
+@rounded_once
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+    x, a, b = in_one_dtype(x, a, b)
+    return x.add((a if value == 1 else a.mul(value)).mul(b))
+
+
+
+@rounded_once
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+    x, a, b = in_one_dtype(x, a, b)
+    return x.add((a if value == 1 else a.mul(value)).div(b))
+
+
+
+@rounded_once
+def _atan2(y: Tensor, x: Tensor) -> Tensor:
+    y, x = (y._new(u) for u in matched("atan2", y, x))
+    far, up = x.abs(), y.abs()
+    steep = up.gt(far)
+    low, high = steep.where(far, up), steep.where(up, far)
+    same = high.eq(math.inf) & low.eq(math.inf)
+    ratio = same.where(1.0, low.div(high.eq(0).where(1.0, high)))
+    angle = ratio.atan()
+    angle = steep.where(angle.neg().add(math.pi / 2), angle)
+    angle = x.signbit().where(angle.neg().add(math.pi), angle)
+    out = (x.isnan() | y.isnan()).where(math.nan, angle.copysign(y))
+    return with_slopes(out, _atan2_slopes, y, x)
+
+
+
+def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    size = x.square().add(y.square())
+    none = size.eq(0)
+    scaled = g.div(none.where(1.0, size))
+    return none.where(0, scaled.mul(x)), none.where(0, scaled.mul(y).neg())
+
+
+
+@rounded_once
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    a, b = (x._new(u) for u in matched("hypot", x._new(float_of(x)), y))
+    far, near = a.abs().maximum(b.abs()), a.abs().minimum(b.abs())
+    none = far.eq(0) | far.eq(math.inf)
+    ratio = none.where(0.0, near.div(none.where(1.0, far)))
+    out = far.mul(ratio.square().add(1).sqrt())
+    out = (a.isinf() | b.isinf()).where(math.inf, out)
+    return with_slopes(out, _hypot_slopes, a, b)
+
+
+
+def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return g.mul(a.div(out)), g.mul(b.div(out))
+
+
+
+@rounded_once
+def _xlogy(x: Tensor, y: Tensor) -> Tensor:
+    a, b = (x._new(u) for u in matched("xlogy", x._new(float_of(x)), y))
+    none = a.eq(0) & b.isnan().logical_not()
+    return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
+
+
+
+def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    none = a.eq(0) & b.le(0)
+    return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
+
+
+
+@rounded_once
+def _logaddexp2(x: Tensor, y: Tensor) -> Tensor:
+    factor = math.log(2)
+    return x.mul(factor).logaddexp(y.mul(factor)).mul(1 / factor)

@@ -1,0 +1,375 @@
+"""Reductions: sums, extremes, statistics, and the row functions made of them.
+
+The axes are ``axis``, or ``dim`` for those who come from PyTorch (not of ``max`` and ``min``: there they return pairs).
+"""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import Op
+from tinsmith.tensor.arguments import choice, number, shown
+from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+Axis = int | Sequence[int] | None
+
+
+class Reduce:
+    """Methods that combine the elements along axes."""
+
+    __slots__ = ()
+
+    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
+        x = self.uop if x is None else x
+        out = x.reduce(op, axes)
+        return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
+
+    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+            dim: Axis = None) -> Tensor:
+        """The sum along axes. Small integers are counted in 32 bits, 16-bit floats in float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+        [4, 6]
+        """
+        axes = axes_of("sum", self, axis_or_dim("sum", axis, dim))
+        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+
+    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+             dim: Axis = None) -> Tensor:
+        """The product along axes.
+
+        >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
+        [2, 12]
+        """
+        axes = axes_of("prod", self, axis_or_dim("prod", axis, dim))
+        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+
+    def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+        """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
+
+        >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
+        [5, 4]
+
+        Args:
+            axis: or a tensor, for ``maximum``.
+        """
+        _no_pair("max", dim)
+        if isinstance(axis, TensorBase):
+            return self.maximum(axis)
+        return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
+
+    def min(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+        """The smallest value along axes; NaN if there is one.
+
+        >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
+        [1, 3]
+
+        Args:
+            axis: or a tensor, for ``minimum``.
+        """
+        _no_pair("min", dim)
+        if isinstance(axis, TensorBase):
+            return self.minimum(axis)
+        return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
+
+    def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+        """Whether any value along axes is not zero.
+
+        >>> Tensor([[0, 2], [0, 0]]).any(axis=1).tolist()
+        [True, False]
+        """
+        return self._reduce(Ops.OR, axes_of("any", self, axis_or_dim("any", axis, dim)), keepdim, self.bool().uop)
+
+    def all(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+        """Whether all values along axes are not zero.
+
+        >>> Tensor([[1, 2], [0, 3]]).all(axis=1).tolist()
+        [True, False]
+        """
+        return self._reduce(Ops.AND, axes_of("all", self, axis_or_dim("all", axis, dim)), keepdim, self.bool().uop)
+
+    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+             dim: Axis = None) -> Tensor:
+        """The mean along axes: a float.
+
+        >>> Tensor([1, 2, 3, 4]).mean().item()
+        2.5
+        """
+        axes = axes_of("mean", self, axis_or_dim("mean", axis, dim))
+        x = float_of(self if dtype is None else self.cast(dtype))
+        count = product([self.shape[a] for a in axes])
+        total = self._reduce(Ops.ADD, axes, keepdim, x.cast(accumulator(x.dtype)))
+        return _over(total, count).cast(x.dtype)
+
+    @rounded_once
+    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+        """The variance along axes: squares of deviations over ``count - correction`` (0 if not ``unbiased``).
+
+        The mean of floats is rounded, and what that leaves is taken away; that of integers is taken as it is computed.
+
+        >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
+        2.1875
+        """
+        if isinstance(axis, bool):  # PyTorch's var(unbiased)
+            axis, unbiased = None, axis
+        axes = axes_of("var", self, axis_or_dim("var", axis, dim))
+        x = self._new(float_of(self))
+        if unbiased is not None or correction is None:
+            correction = int(unbiased is not False)
+        correction = number("var", "correction", correction)
+        count = product([self.shape[a] for a in axes])
+        if not self.dtype.is_float:
+            squares = x.sub(x.mean(axes, keepdim=True)).square()
+            return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction)
+        away, off = x._away(axes)
+        squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count))
+        squares = (squares < 0).where(0, squares)  # unlike a maximum, no tie at zero that takes half of the gradient
+        out = _over(squares, count - correction)
+        return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
+
+    def _away(self: Tensor, axes: Axis) -> tuple[Tensor, Tensor]:
+        """The values minus their mean as it is computed, and the mean of that: what the first one's rounding left.
+
+        The computed mean is a constant to the derivative, so that derivatives of every order are right, and the first
+        needs no reduction of its own.
+        """
+        away = self.sub(self.detach().mean(axes, keepdim=True))
+        return away, away.mean(axes, keepdim=True)
+
+    @rounded_once
+    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+        """The standard deviation along axes; ``unbiased=False`` is correction 0.
+
+        >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
+        1.0
+        """
+        axis = axis_or_dim("std", axis, dim)
+        return _root(self.var(axis, keepdim, correction, unbiased=unbiased))
+
+    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
+        """Variance and mean.
+
+        >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
+        [2.0, 2.0]
+        """
+        axis = axis_or_dim("var_mean", axis, dim)
+        return (self.var(axis, keepdim, correction, unbiased=unbiased),
+                self.mean(None if isinstance(axis, bool) else axis, keepdim))
+
+    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
+        """Standard deviation and mean.
+
+        >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
+        [1.0, 2.0]
+        """
+        axis = axis_or_dim("std_mean", axis, dim)
+        return (self.std(axis, keepdim, correction, unbiased=unbiased),
+                self.mean(None if isinstance(axis, bool) else axis, keepdim))
+
+    def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
+        """The first position of the greatest value; NaN counts as greatest. Over all elements, the flat position.
+
+        >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
+        [1, 0]
+        """
+        axis = axis_or_dim("argmax", axis, dim)
+        return _position("argmax", Ops.MAX, self, axis, keepdim)
+
+    def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
+        """The first position of the smallest value; NaN counts as smallest.
+
+        >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
+        [0, 1]
+        """
+        axis = axis_or_dim("argmin", axis, dim)
+        return _position("argmin", Ops.MIN, self, axis, keepdim)
+
+    # *** functions of rows ***
+
+    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DTypeLike | None,
+                 masked: bool = False) -> tuple[Tensor, tuple[int, ...]]:
+        """The values minus the greatest, in their working precision, and the axes.
+
+        Args:
+            masked: whether all values of a row may be -inf, and are to stay.
+        """
+        axes = axes_of(op, self, axis)
+        x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
+        wide = x.cast(accumulator(x.dtype))
+        if 0 in self.shape:
+            return wide, axes
+        # the result does not depend on the shift, so that it needs no gradient
+        top = wide.detach().max(axes, keepdim=True)
+        return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
+
+    def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
+                dim: int | None = None) -> Tensor:
+        """Exponentials that sum to 1 along an axis.
+
+        >>> Tensor([0., 0.]).softmax().tolist()
+        [0.5, 0.5]
+        """
+        axis = axis_or_dim("softmax", axis, dim, -1)
+        shifted, axes = self._shifted("softmax", axis, dtype)
+        e = shifted.exp()
+        return e.mul(e._reduce(Ops.ADD, axes, True).reciprocal()).cast(float_of(self).dtype if dtype is None else dtype)
+
+    def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
+                    dim: int | None = None) -> Tensor:
+        """The logarithm of ``softmax``.
+
+        >>> Tensor([5.]).log_softmax().tolist()
+        [0.0]
+        """
+        axis = axis_or_dim("log_softmax", axis, dim, -1)
+        shifted, axes = self._shifted("log_softmax", axis, dtype)
+        total = shifted.exp()._reduce(Ops.ADD, axes, True)
+        return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
+
+    def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
+                dim: int | None = None) -> Tensor:
+        """The softmax of minus the values.
+
+        >>> Tensor([0., 0.]).softmin().tolist()
+        [0.5, 0.5]
+        """
+        axis = axis_or_dim("softmin", axis, dim, -1)
+        return self.neg().softmax(axis, dtype)
+
+    def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+        """The logarithm of the sum of exponentials along axes.
+
+        >>> Tensor([3.]).logsumexp().item()
+        3.0
+        """
+        axes = axes_of("logsumexp", self, axis_or_dim("logsumexp", axis, dim))
+        dtype = float_of(self).dtype
+        x = self.cast(accumulator(dtype))
+        if 0 in self.shape:
+            total = x._reduce(Ops.ADD, axes, True).log().cast(dtype)
+        else:
+            top = x.detach().max(axes, keepdim=True)
+            shift = top.isfinite().where(top, 0)
+            total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
+        return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
+
+    @rounded_once
+    def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+        """Scaled so that the p-norm along an axis is 1.
+
+        >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+        """
+        return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
+
+    @rounded_once
+    def norm(self: Tensor, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
+             dim: Axis = None) -> Tensor:
+        """The p-norm along axes: the greatest magnitude for infinite p, the number of values that are not 0 for p = 0.
+        "fro" is the norm of Frobenius, p = 2; "nuc" the sum of the singular values along two axes.
+
+        >>> Tensor([3., 4.]).norm().item()
+        5.0
+        """
+        axis = axis_or_dim("norm", axis, dim)
+        if isinstance(p, str) and choice("norm", "p", p, ("fro", "nuc")) == "nuc":
+            return _nuclear(self, axis, keepdim)
+        p = number("norm", "p", 2.0 if p is None or p == "fro" else p)
+        if p == 0:
+            return self.ne(0).sum(axis, keepdim).cast(self.dtype)
+        if p == 2:
+            return _root(self.square().sum(axis, keepdim))
+        if abs(p) == float("inf"):
+            return self.abs().max(axis, keepdim) if p > 0 else self.abs().min(axis, keepdim)
+        zero = self.eq(0)  # its power has no slope where p < 1, and gets none
+        powers = zero.where(0.0 if p > 0 else float("inf"), zero.where(1.0, self.abs()).pow(p))
+        return powers.sum(axis, keepdim).pow(1 / p)
+
+
+def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
+    """Return the nuclear norm of the matrices along two axes."""
+    axes = axes_of("norm", x, axis)
+    if len(axes) != 2:
+        raise ShapeError("norm", f"p='nuc' along {len(axes)} axes of shape {x.shape}", "two axes: dim=(-2, -1)")
+    values = x.permute(*(a for a in range(x.ndim) if a not in axes), *axes).svdvals().sum(-1)
+    return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
+
+
+def _root(total: Tensor) -> Tensor:
+    """The root of a sum of squares, with slope 0 where all of them are 0."""
+    return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
+
+
+def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    zero = out.eq(0)
+    return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
+
+
+def accumulator(dtype: DType) -> DType:
+    """What values of ``dtype`` are summed in."""
+    return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
+
+def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
+    if keep:
+        return tuple(1 if i in axes else s for i, s in enumerate(shape))
+    return tuple(s for i, s in enumerate(shape) if i not in axes)
+
+
+def _over(total: Tensor, count: Any) -> Tensor:
+    """``total / count`` as a multiplication by a constant; of no more values than are taken off, ``total / 0``."""
+    if isinstance(count, UOp):
+        return total.div(count)
+    return total.mul(1 / count if count > 0 else float("inf"))
+
+
+def _no_pair(op: str, dim: Any) -> None:
+    """``max(dim=1)`` is a pair in PyTorch: a program that expects it would go wrong later."""
+    if dim is not None:
+        raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
+                            f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
+
+
+def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+    axes = axes_of(op, x, axis)
+    if any(x.shape[a] <= 0 for a in axes):
+        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
+                         "at least one element")
+    return axes
+
+
+def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
+    if axis is None:
+        flat = _position(op, extreme, x.flatten(), 0, False)
+        return flat.reshape((1,) * x.ndim) if keepdim else flat
+    if not isinstance(axis, int):
+        raise DTypeError(op, f"axis must be one integer, got {shown(axis)}", "axis=0")
+    number = axis_of(op, x, axis)
+    if not x.ndim:
+        return x._new(UOp.const(dtypes.default_int, 0))
+    axes = _nonempty(op, x, number)
+    best = x.detach()._reduce(extreme, axes, True)
+    hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
+    size = x.shape[number]
+    if isinstance(size, int) and size > dtypes.int32.max:  # int32 does not hold the places, and not the size
+        line = type(x).arange(size, dtype=dtypes.int64, device=x.device)
+        places = line.reshape((size, *(1 for _ in x.shape[number + 1 :]))).expand(x.shape)
+    else:
+        places = x._new(x.uop.iota_like(number))
+    return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)

@@ -1,0 +1,360 @@
+"""Statistics along axes by PyTorch's names: sums without NaN, quantiles, histograms, covariances, distances."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinsmith.core.dtypes import DType, dtypes, promote
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.tensor.arguments import choice, flag, integer, number
+from tinsmith.tensor.base import check_tensors
+from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, float_of, operand, product, rounded_once
+from tinsmith.tensor.reduce.reduce import Axis
+from tinsmith.tensor.reduce.scans import ValuesAndIndices
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+_COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
+class LeastAndGreatest(NamedTuple):
+    """What ``aminmax`` returns."""
+
+    min: Tensor
+    max: Tensor
+
+
+class Histogram(NamedTuple):
+    """What ``histogram`` returns: counts, and the places between which they were counted."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+
+class Statistics:
+    """``amax nansum quantile mode histc cov cdist`` and their like."""
+
+    __slots__ = ()
+
+    def amax(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+        """The greatest value along axes: ``max``.
+
+        >>> Tensor([[1, 5], [3, 4]]).amax(dim=1).tolist()
+        [5, 4]
+        """
+        return self.max(None if dim == () else dim, keepdim)
+
+    def amin(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+        """The smallest value along axes: ``min``.
+
+        >>> Tensor([[1, 5], [3, 4]]).amin(dim=1).tolist()
+        [1, 3]
+        """
+        return self.min(None if dim == () else dim, keepdim)
+
+    def aminmax(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> LeastAndGreatest:
+        """The smallest and the greatest value, along an axis or of all.
+
+        >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
+        [1, 3]
+        """
+        return LeastAndGreatest(self.min(dim, keepdim), self.max(dim, keepdim))
+
+    def count_nonzero(self: Tensor, dim: Axis = None) -> Tensor:
+        """How many values along axes are not zero.
+
+        >>> Tensor([[0, 2], [3, 4]]).count_nonzero(1).tolist()
+        [1, 2]
+        """
+        return self.ne(0).sum(dim, dtype=dtypes.default_int)
+
+    def nansum(self: Tensor, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
+        """The sum along axes, without NaN.
+
+        >>> Tensor([1.0, math.nan]).nansum().item()
+        1.0
+        """
+        return self.isnan().where(0, self).sum(dim, keepdim, dtype)
+
+    @rounded_once
+    def nanmean(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+        """The mean along axes, without NaN.
+
+        >>> Tensor([1.0, math.nan, 3.0]).nanmean().item()
+        2.0
+        """
+        x = self._new(float_of(self))
+        return x.nansum(dim, keepdim).div(x.isnan().logical_not().sum(dim, keepdim).cast(x.dtype))
+
+    def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The lower of the middle values, without NaN; along an axis, with its place.
+
+        >>> Tensor([3.0, math.nan, 1.0]).nanmedian().item()
+        1.0
+        """
+        if dim is None:
+            return self.reshape(-1).nanmedian(0).values
+        if not self.ndim:
+            axis_of("nanmedian", self.reshape(1), dim)
+            return ValuesAndIndices(self._copy(), self._new(self.uop.const_like(0).cast(dtypes.default_int)))
+        d, _ = axis_and_size("nanmedian", self, dim)
+        values, indices = self.sort(d)
+        middle = self.isnan().logical_not().sum(d, keepdim=True).sub(1).clamp(0).idiv(2)
+        found = values.gather(d, middle), indices.gather(d, middle)
+        return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
+
+    def quantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
+                 interpolation: str = "linear") -> Tensor:
+        """The value below which a fraction ``q`` of the values along an axis (or of all) lies; NaN if there is one.
+
+        >>> Tensor([1.0, 2.0, 4.0]).quantile(0.5).item(), Tensor([1.0, 2.0, 4.0]).quantile(Tensor([0.0, 0.75])).tolist()
+        (2.0, [1.0, 3.0])
+
+        Args:
+            q: a number, or a vector of them, which becomes the first axis.
+            interpolation: between the two nearest: "linear", "lower", "higher", "midpoint", "nearest".
+        """
+        return _quantile("quantile", self, q, dim, keepdim, interpolation, False)
+
+    def nanquantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
+                    interpolation: str = "linear") -> Tensor:
+        """``quantile`` of the values that are not NaN.
+
+        >>> Tensor([1.0, math.nan, 3.0]).nanquantile(0.5).item()
+        2.0
+        """
+        return _quantile("nanquantile", self, q, dim, keepdim, interpolation, True)
+
+    def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+        """The most frequent value along an axis, the smallest of several, and the last place of it.
+
+        Each value is compared with its whole row.
+
+        >>> [t.item() for t in Tensor([1, 3, 3, 2]).mode()]
+        [3, 2]
+        """
+        if not self.ndim:
+            return ValuesAndIndices(*(t.reshape(()) for t in self.reshape(1).mode(dim, True)))
+        d, size = axis_and_size("mode", self, dim)
+        row = self.transpose(d, -1)
+        same = row.unsqueeze(-1).eq(row.unsqueeze(-2))
+        counts = same.sum(-1)
+        often = counts.eq(counts.max(-1, keepdim=True))
+        order = row.detach().argsort(-1)
+        line = type(self).arange(size, dtype=order.dtype, device=self.device)
+        rank = order.scatter(-1, order, line.expand(order.shape))
+        first = often.where(rank, size).argmin(-1, keepdim=True)
+        value = row.gather(-1, first)
+        places = row.eq(value).where(line, -1).max(-1, keepdim=True)
+        found = value.transpose(d, -1), places.transpose(d, -1)
+        return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
+
+    def msort(self: Tensor) -> Tensor:
+        """The values in order along the first axis.
+
+        >>> Tensor([3, 1, 2]).msort().tolist()
+        [1, 2, 3]
+        """
+        return self.sort(0).values
+
+    def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
+                           dim: int | None = None) -> Any:
+        """The values of the flat tensor, or the slices along an axis, without repetitions of a neighbour; computed now.
+
+        >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
+        [1, 2, 1]
+        """
+        return_inverse = flag("unique_consecutive", "return_inverse", return_inverse)
+        return_counts = flag("unique_consecutive", "return_counts", return_counts)
+        x, d = (self.reshape(-1), 0) if dim is None else (self, axis_and_size("unique_consecutive", self, dim)[0])
+        rows = x.transpose(0, d)
+        rows = rows.reshape(rows.shape[0], product(rows.shape[1:]))
+        new = rows[1:].ne(rows[:-1]).any(1).pad(((1, 0),), value=1) if rows.shape[0] else rows.ne(rows).any(1)
+        found = new.nonzero().reshape(-1)
+        out = [x.index_select(d, found)]
+        place = new.cast(dtypes.default_int).cumsum(0).sub(1)
+        if return_inverse:
+            out.append(place.reshape(self.shape) if dim is None else place)
+        if return_counts:
+            out.append(found.zeros_like(dtype=dtypes.default_int).scatter_add(0, place, place.ones_like()))
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+        """How many values lie in each of ``bins`` equal parts of [min, max]; of their own range if both are equal.
+
+        >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
+        [0.0, 2.0, 1.0, 0.0]
+        """
+        return _counted("histc", self, bins, min, max, None).hist
+
+    def histogram(self: Tensor, bins: int | Tensor = 100, *, range: tuple[float, float] | None = None,
+                  weight: Tensor | None = None, density: bool = False) -> Histogram:
+        """How many values lie in each of ``bins`` equal parts of a range, and the ends of the parts.
+
+        >>> [t.tolist() for t in Tensor([1.0, 2.0, 1.0]).histogram(3, range=(0, 3))]
+        [[0.0, 2.0, 1.0], [0.0, 1.0, 2.0, 3.0]]
+
+        Args:
+            bins: their number, or a vector of their ends.
+            weight: what each value counts.
+            density: divide by the sum and the width of each part, so that the integral is 1.
+        """
+        if flag("histogram", "density", density):
+            counts, ends = self.histogram(bins, range=range, weight=weight)
+            return Histogram(counts.div(counts.sum()).div(ends[1:].sub(ends[:-1])), ends)
+        if not isinstance(bins, int):
+            check_tensors("histogram", [bins])
+            x = self.reshape(-1)
+            inside = x.ge(bins[0]) & x.le(bins[-1])
+            place = inside.where(bins.searchsorted(x, right=True).sub(1).clamp(0, bins.shape[0] - 2), -1)
+            return Histogram(_histogram(self, place, inside, bins.shape[0] - 1, weight), bins)
+        low, high = (0.0, 0.0) if range is None else range
+        return _counted("histogram", self, bins, low, high, weight)
+
+    @rounded_once
+    def cov(self: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
+            aweights: Tensor | None = None) -> Tensor:
+        """Covariances of variables, one row each, over their observations.
+
+        >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).cov().tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
+
+        Args:
+            fweights: how often each observation counts.
+            aweights: how much each observation weighs.
+        """
+        if self.ndim > 2:
+            raise ShapeError("cov", f"takes a vector or a matrix, got shape {self.shape}", "a row for each variable")
+        x = self._new(float_of(self)).atleast_2d() if self.ndim < 2 else self._new(float_of(self))
+        correction = integer("cov", "correction", correction)
+        given = [w.reshape(-1) for w in (fweights, aweights) if w is not None]
+        if not given:
+            away = x.sub(x.mean(1, keepdim=True))
+            out = away.matmul(away.transpose(-1, -2)).div(x.shape[1] - correction)
+            return out.squeeze() if x.shape[0] == 1 else out
+        kind = promote(x.dtype, *(w.dtype for w in given))
+        x, w = x.cast(kind), (given[0] if len(given) == 1 else given[0].mul(given[1])).cast(kind)
+        total = w.sum()
+        away = x.sub(x.mul(w).sum(1, keepdim=True).div(total))
+        lost = correction if aweights is None else w.mul(aweights.reshape(-1)).sum().div(total).mul(correction)
+        out = away.mul(w).matmul(away.transpose(-1, -2)).div(total.sub(lost).clamp(0))
+        return out.squeeze() if x.shape[0] == 1 else out
+
+    def corrcoef(self: Tensor) -> Tensor:
+        """Correlations of variables, one row each.
+
+        >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).corrcoef().numpy().round(4).tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
+        """
+        c = self.cov()
+        if not c.ndim:
+            return c.div(c)
+        size = c.diagonal().sqrt()
+        return c.div(size.unsqueeze(1)).div(size.unsqueeze(0)).clamp(-1, 1)
+
+    def dist(self: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
+        """The p-norm of the difference.
+
+        >>> Tensor([3.0, 0.0]).dist(Tensor([0.0, 4.0])).item()
+        5.0
+        """
+        return self.sub(other).reshape(-1).norm(p)
+
+    def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+        """The p-norms of the differences of every two rows.
+
+        >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+        [[5.0, 1.0]]
+
+        Args:
+            compute_mode: of PyTorch's, which says how to compute; there is one way here.
+        """
+        choice("cdist", "compute_mode", compute_mode, _COMPUTE_MODES)
+        y = operand("cdist", x2, self)
+        return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
+
+    def cosine_similarity(self: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+        """The cosine of the angle between vectors along an axis.
+
+        >>> Tensor([[1.0, 0.0]]).cosine_similarity(Tensor([[1.0, 0.0]])).tolist()
+        [1.0]
+        """
+        y = operand("cosine_similarity", x2, self)
+        shape = broadcast_shape("cosine_similarity", self.shape, y.shape)
+        both = self.broadcast_to(shape), y.broadcast_to(shape)
+        sizes = (t.norm(2, dim, keepdim=True).clamp(number("cosine_similarity", "eps", eps)) for t in both)
+        a, b = (t.div(s) for t, s in zip(both, sizes))
+        return a.mul(b).sum(dim)
+
+    def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
+                          keepdim: bool = False) -> Tensor:
+        """The p-norm of the difference (plus ``eps``) along the last axis.
+
+        >>> Tensor([[3.0, 0.0]]).pairwise_distance(Tensor([[0.0, 4.0]])).numpy().round(3).tolist()
+        [5.0]
+        """
+        return self.sub(x2).add(eps).norm(p, axis=-1, keepdim=keepdim)
+
+
+def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool) -> Tensor:
+    choice(op, "interpolation", interpolation, ("linear", "lower", "higher", "midpoint", "nearest"))
+    if not x.dtype.is_float or x.dtype.itemsize < 4:
+        raise DTypeError(op, f"takes float32 or float64, got {x.dtype!r}", ".float()")
+    if not hasattr(q, "uop"):
+        number(op, "q", q, 0, 1)
+    fractions = operand(op, q, x).cast(x.dtype)
+    d = 0 if dim is None else axis_of(op, x, dim)
+    flat = x.reshape(-1) if dim is None or not x.ndim else x
+    if not flat.shape[d]:
+        raise ShapeError(op, f"nothing to take the {op} of in shape {x.shape}", "at least one element")
+    rows = flat.sort(d).values.transpose(d, -1)  # NaN stands last
+    nan = flat.isnan().sum(d, keepdim=True).transpose(d, -1)
+    count = nan.neg().add(flat.shape[d]) if skip else nan.zeros_like(requires_grad=False).add(flat.shape[d])
+    places = fractions.reshape(-1).mul(count.sub(1).clamp(0).cast(x.dtype))
+    if interpolation == "nearest":
+        places = places.round()
+    low, high = places.floor(), places.ceil()
+    below, above = (rows.gather(-1, t.cast(dtypes.int32)) for t in (low, high))
+    weight = {"linear": places.sub(low), "midpoint": places.sub(low).ne(0).where(0.5, 0.0),
+              "lower": 0.0, "higher": 1.0, "nearest": 0.0}[interpolation]
+    out = below if interpolation in ("lower", "nearest") else above if interpolation == "higher" else \
+        below.add(above.sub(below).mul(weight))
+    out = (count.eq(0) if skip else nan.gt(0)).where(math.nan, out)
+    out = out.unsqueeze(0).transpose(0, -1).squeeze(-1)  # the fractions in front
+    out = out.unsqueeze(-1).transpose(d + 1, -1) if out.ndim > d + 1 else out.unsqueeze(d + 1)
+    if not keepdim:
+        out = out.squeeze(d + 1)
+    elif dim is None or not x.ndim:
+        out = out.reshape(-1, *(1,) * x.ndim)
+    return out if fractions.ndim else out.squeeze(0)
+
+
+def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Tensor | None) -> Histogram:
+    bins, kind = integer(op, "bins", bins, least=1), float_of(x).dtype
+    low, high = number(op, "min", low), number(op, "max", high)
+    if low > high:
+        raise ArgumentError(op, f"no values between {low} and {high}", "min <= max")
+    flat = x.reshape(-1).cast(kind)
+    if op == "histogram" and low == high and not flat.shape[0]:  # PyTorch's range of nothing
+        high = low + 1
+    own = low == high and flat.shape[0]
+    least, most = (flat.min(), flat.max()) if own else (flat._zeros().add(v) for v in (low, high))
+    none, more = least.eq(most), 1 if op == "histc" else 0.5
+    least, most = none.where(least.sub(more), least), none.where(most.add(more), most)
+    inside = flat.ge(least) & flat.le(most)
+    place = flat.sub(least).div(most.sub(least)).mul(bins).floor().clamp(0, bins - 1)
+    count = type(x).arange(bins + 1, device=x.device)
+    step, ahead = most.sub(least).div(bins), count.cast(kind)
+    edges = count.lt((bins + 1) // 2).where(ahead.mul(step).add(least), ahead.sub(bins).mul(step).add(most))
+    return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
+
+
+def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
+    kind = float_of(x).dtype
+    each = inside.cast(kind) if weight is None else inside.where(weight.reshape(-1).cast(kind), 0)
+    counts = type(x).zeros(bins, dtype=kind, device=x.device, requires_grad=False)
+    return counts.scatter_add(0, place.clamp(0), each)

@@ -1,0 +1,467 @@
+"""Axes moved, cut, named and put together by PyTorch's names; what is a view there is a view here."""
+# mypy: disable-error-code=misc
+# ``self`` is the Tensor that this class is mixed into.
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinsmith.backend.device import DeviceName
+from tinsmith.core.dtypes import DTypeLike, dtypes
+from tinsmith.core.errors import AxisError, ShapeError
+from tinsmith.ir import UOp
+from tinsmith.ir.algebra.sizes import value_of_size
+from tinsmith.tensor.arguments import integer, integers, listed, symbolic
+from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, one, operand
+from tinsmith.tensor.indexing.subscripts import from_front
+from tinsmith.tensor.shape.joining import _listed
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.tensor import Tensor
+
+
+class LayoutMethods:
+    """``movedim t mT select narrow unbind tile rot90 hstack tensor_split diag_embed`` and their like."""
+
+    __slots__ = ()
+
+    def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """Axes moved to other places; the others keep their order.
+
+        >>> Tensor.ones(2, 3, 4).movedim(0, -1).shape
+        (3, 4, 2)
+        """
+        froms = [axis_of("movedim", self, a) for a in integers("movedim", "source", source)]
+        places = [axis_of("movedim", self, a) for a in integers("movedim", "destination", destination)]
+        if len(froms) != len(places) or len(set(froms)) != len(froms) or len(set(places)) != len(places):
+            raise AxisError("movedim", f"from {source} to {destination} of shape {self.shape}", "each axis once")
+        rest = iter(a for a in range(self.ndim) if a not in froms)
+        there = dict(zip(places, froms))
+        return self.permute(*[there[i] if i in there else next(rest) for i in range(self.ndim)])
+
+    def swapaxes(self: Tensor, axis0: int, axis1: int) -> Tensor:
+        """Two axes exchanged: ``transpose``.
+
+        >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
+        [[1], [2]]
+        """
+        return self.transpose(axis0, axis1)
+
+    def t(self: Tensor) -> Tensor:
+        """A matrix with rows and columns exchanged; a vector as it is.
+
+        >>> Tensor([[1, 2]]).t().tolist()
+        [[1], [2]]
+        """
+        if self.ndim > 2:
+            raise ShapeError("t", f"takes at most two axes, got shape {self.shape}", ".transpose(-1, -2) or .mT")
+        return self.transpose() if self.ndim == 2 else self[...]
+
+    @property
+    def mT(self: Tensor) -> Tensor:
+        """The last two axes exchanged.
+
+        >>> Tensor([[[1, 2]]]).mT.shape
+        (1, 2, 1)
+        """
+        return self.transpose(-1, -2)
+
+    def adjoint(self: Tensor) -> Tensor:
+        """The last two axes exchanged (there are no complex numbers to conjugate).
+
+        >>> Tensor([[1, 2]]).adjoint().tolist()
+        [[1], [2]]
+        """
+        return self.transpose(-1, -2)
+
+    @property
+    def mH(self: Tensor) -> Tensor:
+        """The last two axes exchanged (there are no complex numbers to conjugate).
+
+        >>> Tensor([[1, 2]]).mH.shape
+        (2, 1)
+        """
+        return self.transpose(-1, -2)
+
+    @property
+    def H(self: Tensor) -> Tensor:
+        """A matrix with rows and columns exchanged.
+
+        >>> Tensor([[1, 2]]).H.shape
+        (2, 1)
+        """
+        return self.t()
+
+    def select(self: Tensor, dim: int, index: int) -> Tensor:
+        """The slice at ``index`` of an axis, which goes away.
+
+        >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
+        [1, 3]
+        """
+        return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (symbolic("select", "index", index),)]
+
+    def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
+        """``length`` elements of an axis from ``start`` on.
+
+        >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
+        [2, 3]
+        """
+        d, size = axis_and_size("narrow", self, dim)
+        if not isinstance(start, UOp):
+            start = integer("narrow", "start", start, -value_of_size(size), value_of_size(size))
+        start = from_front(start, size)
+        length = length if isinstance(length, UOp) else integer("narrow", "length", length, least=0)
+        return self.shrink([None] * d + [(start, start + length)] + [None] * (self.ndim - d - 1))
+
+    def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """The slices of an axis.
+
+        >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind(1)]
+        [[1, 3], [2, 4]]
+        """
+        d, size = axis_and_size("unbind", self, dim)
+        return tuple(self.select(d, i) for i in range(value_of_size(size)))
+
+    def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int] | Tensor,
+                     dim: int = 0) -> tuple[Tensor, ...]:
+        """So many parts as equal as can be, the longer ones first; or parts that begin at the given places.
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)], len(Tensor([1, 2, 3]).tensor_split((1, 2)))
+        ([[1, 2], [3]], 3)
+        """
+        if isinstance(indices_or_sections, TensorBase):
+            indices_or_sections = indices_or_sections.tolist()
+        d, whole = axis_and_size("tensor_split", self, dim)
+        total = value_of_size(whole)
+        if isinstance(indices_or_sections, (tuple, list)):
+            places = [min(max(i + total if i < 0 else i, 0), total)
+                      for i in integers("tensor_split", "indices", indices_or_sections)]
+        else:
+            count = integer("tensor_split", "sections", indices_or_sections, least=1)
+            ends = itertools.accumulate(total // count + (i < total % count) for i in range(count))
+            places = list(ends)[:-1]
+        return tuple(self.narrow(d, a, max(b - a, 0)) for a, b in zip([0, *places], [*places, total]))
+
+    def hsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """``tensor_split`` along the second axis; of a vector, along its own.
+
+        >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self._split_evenly("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
+
+    def vsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """``tensor_split`` along the first axis of at least two.
+
+        >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self._split_evenly("vsplit", indices_or_sections, 0, 2)
+
+    def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """``tensor_split`` along the third axis.
+
+        >>> [t.tolist() for t in Tensor([[[1, 2]]]).dsplit(2)]
+        [[[[1]]], [[[2]]]]
+        """
+        return self._split_evenly("dsplit", indices_or_sections, 2, 3)
+
+    def _split_evenly(self: Tensor, op: str, parts: int | Sequence[int], axis: int,
+                      least: int = 1) -> tuple[Tensor, ...]:
+        if self.ndim < max(least, axis + 1):
+            raise ShapeError(op, f"shape {self.shape} has too few axes", f"at least {max(least, axis + 1)}")
+        if isinstance(parts, int) and (parts < 1 or value_of_size(self.shape[axis]) % parts):
+            raise ShapeError(op, f"axis {axis} of shape {self.shape} into {parts} equal parts", "tensor_split")
+        return self.tensor_split(parts, axis)
+
+    def split_with_sizes(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Parts of the given sizes: ``split``.
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3]).split_with_sizes([1, 2])]
+        [[1], [2, 3]]
+        """
+        return self.split(split_sizes, dim)
+
+    def tile(self: Tensor, *dims: Any) -> Tensor:
+        """``repeat``, which fewer numbers than axes suffice for.
+
+        >>> Tensor([[1], [2]]).tile(2).tolist()
+        [[1, 1], [2, 2]]
+        """
+        times = listed(dims)
+        return self.repeat(*(1,) * (self.ndim - len(times)), *times)
+
+    def fliplr(self: Tensor) -> Tensor:
+        """The second axis read backwards.
+
+        >>> Tensor([[1, 2]]).fliplr().tolist()
+        [[2, 1]]
+        """
+        return self.flip(1)
+
+    def flipud(self: Tensor) -> Tensor:
+        """The first axis read backwards.
+
+        >>> Tensor([1, 2]).flipud().tolist()
+        [2, 1]
+        """
+        return self.flip(0)
+
+    def rot90(self: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+        """Turned by quarters, from the first of two axes towards the second.
+
+        >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
+        [[2, 4], [1, 3]]
+        """
+        a, b = (axis_of("rot90", self, d) for d in integers("rot90", "dims", tuple(dims), 2))
+        if a == b or self.ndim < 2:
+            raise AxisError("rot90", f"axes {tuple(dims)} of shape {self.shape} span no plane", "two different axes")
+        k = integer("rot90", "k", k) % 4
+        if k % 2 == 0:
+            return self.flip((a, b)) if k else self._copy()
+        return self.flip(b).transpose(a, b) if k == 1 else self.transpose(a, b).flip(b)
+
+    def ravel(self: Tensor) -> Tensor:
+        """All axes as one: ``flatten``.
+
+        >>> Tensor([[1, 2], [3, 4]]).ravel().tolist()
+        [1, 2, 3, 4]
+        """
+        return self.reshape(-1)
+
+    def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+        """Under the shape of ``other``.
+
+        >>> Tensor([1, 2]).reshape_as(Tensor([[0], [0]])).shape
+        (2, 1)
+        """
+        check_tensors("reshape_as", [other])
+        return self.reshape(other.shape)
+
+    def sum_to_size(self: Tensor, *size: Any) -> Tensor:
+        """Summed to a shape that broadcasts to this one.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
+        [[4, 6]]
+        """
+        wanted = listed(size)
+        extra = self.ndim - len(wanted)
+        axes = [i for i, s in enumerate(self.shape) if i < extra or (one(wanted[i - extra]) and not one(s))]
+        if extra < 0 or broadcast_shape("sum_to_size", self.shape, tuple(wanted)) != self.shape:
+            raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}",
+                             "a shape that does")
+        if not wanted:
+            return self.sum()  # of a number, too, so that a bool is counted as PyTorch counts it
+        return self.sum(axes, keepdim=True).reshape(wanted) if axes else self._copy()
+
+    def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+        """Matrices with the rows of the last axis on a diagonal.
+
+        >>> Tensor([1, 2]).diag_embed().tolist()
+        [[1, 0], [0, 2]]
+        """
+        offset = integer("diag_embed", "offset", offset)
+        if not self.ndim:
+            raise ShapeError("diag_embed", "a 0-d tensor has no diagonal", ".reshape(1)")
+        a, b = (axis_of("diag_embed", self.unsqueeze(0), d) for d in (dim1, dim2))
+        if a == b:
+            raise AxisError("diag_embed", f"axes {dim1} and {dim2} are one", "two different axes")
+        if a > b:  # an upper diagonal of (a, b) is a lower one of (b, a)
+            offset = -offset
+        n = self.shape[-1]
+        below, right = max(-offset, 0), max(offset, 0)
+        places = self._new(UOp.iota(n))
+        inside = places.unsqueeze(-1).eq(places)
+        rows = inside.where(self.unsqueeze(-1), self._zeros())
+        rows = rows.pad((None,) * (self.ndim - 1) + ((below, right), (right, below)))
+        return rows.movedim((-2, -1), (min(a, b), max(a, b)))
+
+    def diagflat(self: Tensor, offset: int = 0) -> Tensor:
+        """A matrix with all elements on a diagonal.
+
+        >>> Tensor([[1], [2]]).diagflat().tolist()
+        [[1, 0], [0, 2]]
+        """
+        return self.reshape(-1).diag_embed(offset)
+
+    def atleast_1d(self: Tensor) -> Tensor:
+        """With at least one axis.
+
+        >>> Tensor(1).atleast_1d().shape
+        (1,)
+        """
+        return self.reshape(1) if not self.ndim else self
+
+    def atleast_2d(self: Tensor) -> Tensor:
+        """With at least two axes: a vector is a row.
+
+        >>> Tensor([1, 2]).atleast_2d().shape
+        (1, 2)
+        """
+        return self.atleast_1d().unsqueeze(0) if self.ndim < 2 else self
+
+    def atleast_3d(self: Tensor) -> Tensor:
+        """With at least three axes: a new one at the end.
+
+        >>> Tensor([1, 2]).atleast_3d().shape
+        (1, 2, 1)
+        """
+        return self.atleast_2d().unsqueeze(-1) if self.ndim < 3 else self
+
+    def hstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Tensors side by side: along the second axis, vectors along their own.
+
+        >>> Tensor.hstack(Tensor([1, 2]), Tensor([3])).tolist()
+        [1, 2, 3]
+        """
+        parts = [t.atleast_1d() for t in _listed("hstack", self, others)]
+        return parts[0].cat(*parts[1:], dim=0 if parts[0].ndim == 1 else 1)
+
+    def vstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Tensors below each other: along the first axis, vectors as rows.
+
+        >>> Tensor.vstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        """
+        parts = [t.atleast_2d() for t in _listed("vstack", self, others)]
+        return parts[0].cat(*parts[1:], dim=0)
+
+    def dstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Tensors along the third axis.
+
+        >>> Tensor.dstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
+        [[[1, 3], [2, 4]]]
+        """
+        parts = [t.atleast_3d() for t in _listed("dstack", self, others)]
+        return parts[0].cat(*parts[1:], dim=2)
+
+    def column_stack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Tensors along the second axis, vectors as columns.
+
+        >>> Tensor.column_stack(Tensor([1, 2]), Tensor([3, 4])).tolist()
+        [[1, 3], [2, 4]]
+        """
+        parts = [t.reshape(-1, 1) if t.ndim < 2 else t for t in _listed("column_stack", self, others)]
+        return parts[0].cat(*parts[1:], dim=1)
+
+    def block_diag(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Matrices along the diagonal of one.
+
+        >>> Tensor.block_diag(Tensor([[1]]), Tensor([[2, 3]])).tolist()
+        [[1, 0, 0], [0, 2, 3]]
+        """
+        parts = [t.atleast_2d() for t in _listed("block_diag", self, others)]
+        width, before, rows = sum(t.shape[1] for t in parts), 0, []
+        for t in parts:
+            rows.append(t.pad((None, (before, width - before - t.shape[1]))))
+            before += t.shape[1]
+        return rows[0].cat(*rows[1:], dim=0)
+
+    def broadcast_tensors(self: Tensor | Sequence[Tensor], *others: Tensor) -> tuple[Tensor, ...]:
+        """Tensors expanded to their common shape.
+
+        >>> [t.shape for t in Tensor.broadcast_tensors(Tensor([1, 2]), Tensor([[3]]))]
+        [(1, 2), (1, 2)]
+        """
+        parts = _listed("broadcast_tensors", self, others)
+        shape = broadcast_shape("broadcast_tensors", *(t.shape for t in parts))
+        return tuple(t.broadcast_to(shape) for t in parts)
+
+    def cartesian_prod(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+        """Every choice of one element from each vector, one row each.
+
+        >>> Tensor.cartesian_prod(Tensor([1, 2]), Tensor([3, 4])).tolist()
+        [[1, 3], [1, 4], [2, 3], [2, 4]]
+        """
+        parts = _listed("cartesian_prod", self, others)
+        if len(parts) == 1:
+            return parts[0]
+        grids = [g.reshape(-1) for g in parts[0].meshgrid(*parts[1:])]
+        return grids[0].stack(*grids[1:], dim=1)
+
+    def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+        """Every choice of ``r`` elements of a vector, in order, one row each.
+
+        >>> Tensor([1, 2, 3]).combinations().tolist()
+        [[1, 2], [1, 3], [2, 3]]
+        """
+        if self.ndim != 1:
+            raise ShapeError("combinations", f"takes a vector, got shape {self.shape}", ".flatten()")
+        choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        rows = list(choose(range(self.shape[0]), integer("combinations", "r", r, least=0)))
+        if not rows or not rows[0]:
+            return self[:0] if not r else self[:0].reshape(0, r)
+        return self[type(self)(rows, device=self.device, requires_grad=False)]
+
+    # *** copies with a part replaced ***
+
+    def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+        """A copy with ``src`` at ``index`` of an axis.
+
+        >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([8, 9]), 0, 1).tolist()
+        [[1, 2], [8, 9]]
+        """
+        d, size = axis_and_size("select_scatter", self, dim)
+        index = integer("select_scatter", "index", index, -size, size - 1) % size
+        return self._with_part("select_scatter", src, (slice(None),) * d + (index,))
+
+    def slice_scatter(self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
+                      step: int = 1) -> Tensor:
+        """A copy with ``src`` at a slice of an axis.
+
+        >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9]), 0, 1, 2).tolist()
+        [1, 9, 3]
+        """
+        d = axis_and_size("slice_scatter", self, dim)[0]
+        return self._with_part("slice_scatter", src, (slice(None),) * d + (slice(start, end, step),))
+
+    def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """A copy with ``src`` on a diagonal.
+
+        >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
+        [[8, 2], [3, 9]]
+        """
+        check_tensors("diagonal_scatter", [src])
+        out = self.clone()
+        out.diagonal(offset, dim1, dim2).assign(src.cast(self.dtype))
+        return out
+
+    def _with_part(self: Tensor, op: str, src: Tensor, index: tuple[Any, ...]) -> Tensor:
+        out = self.clone()
+        part = out[index]
+        value = operand(op, src, self)
+        if value.shape != part.shape:
+            raise ShapeError(op, f"a part of shape {part.shape} from shape {value.shape}", "equal shapes")
+        part.assign(value.cast(self.dtype))
+        return out
+
+    @classmethod
+    def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Tensor:
+        """Rows and columns of the elements of a lower triangle.
+
+        >>> Tensor.tril_indices(2, 2).tolist()
+        [[0, 1, 1], [0, 0, 1]]
+        """
+        return cls._triangle("tril_indices", row, col, lambda i, j: j <= i + offset, dtype, device)
+
+    @classmethod
+    def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Tensor:
+        """Rows and columns of the elements of an upper triangle.
+
+        >>> Tensor.triu_indices(2, 2).tolist()
+        [[0, 0, 1], [0, 1, 1]]
+        """
+        return cls._triangle("triu_indices", row, col, lambda i, j: j >= i + offset, dtype, device)
+
+    @classmethod
+    def _triangle(cls: type[Tensor], op: str, row: int, col: int, inside: Any,
+                  dtype: DTypeLike | None, device: DeviceName | None) -> Tensor:
+        row, col = integer(op, "row", row, least=0), integer(op, "col", col, least=0)
+        found = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
+        if not found:
+            return cls.zeros(2, 0, dtype=dtype or dtypes.default_int, device=device)
+        return cls([list(axis) for axis in zip(*found)], dtype=dtype or dtypes.default_int, device=device)
