@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernels import Case, kernels
-from tinsmith.codegen.compile_kernel import begin
+from tinsmith.codegen.compile_kernel import begin, choose
 from tinsmith.codegen.decompose.decompose import decompose, expand
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.gpu.bandwidth import transpose_opts
-from tinsmith.codegen.planner.planner import plan
 from tinsmith.codegen.planner.roofline import Machine, cycles, default_machine, estimate, unit_peak
 from tinsmith.codegen.planner.work import transcendentals, work_of
 from tinsmith.codegen.render.cuda import cuda_target
@@ -91,7 +90,7 @@ def test_an_operand_that_outgrows_the_cache_is_read_again() -> None:
 @pytest.mark.parametrize("size", [128, 512])
 def test_the_chosen_opts_are_expected_to_be_faster_than_none(size: int) -> None:
     plain, chosen = kernel(matmul(size, size, size)), kernel(matmul(size, size, size))
-    plan(chosen, TARGET)
+    choose(chosen, TARGET)
     assert estimate(chosen, MACHINE).seconds < estimate(plain, MACHINE).seconds / 4
 
 
@@ -101,7 +100,7 @@ def test_no_estimate_beats_the_roofline(case: Case, opts: bool) -> None:
     k = Kernel(decompose(normalize(lower(case.sink))))
     work = work_of(k)
     if opts:
-        plan(k, TARGET)
+        choose(k, TARGET)
     e = estimate(k, MACHINE, work)
     assert 0 <= e.roofline <= e.seconds * (1 + 1e-9)
     assert min(e.memory, e.arithmetic, e.launch) >= 0 and e.bound in ("memory", "arithmetic", "launch")

@@ -11,12 +11,11 @@ from tests.codegen.running import run_on
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith.backend.device import Device
-from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.compile_kernel import choose, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import stride_of
 from tinsmith.codegen.planner.cost import busiest
-from tinsmith.codegen.planner.planner import plan
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -27,7 +26,7 @@ from tinsmith.ir.uop import toposort
 
 def chosen(*values: UOp) -> Kernel:
     k = kernel(*values)
-    plan(k, TARGET)
+    choose(k, TARGET)
     return k
 
 
@@ -82,7 +81,7 @@ def test_workers_add_rows_in_order_to_columns_of_their_own(columns: int) -> None
 
 def test_rows_of_a_scatter_are_walked_whole() -> None:
     k = kernel(scattered(600, 256, 5))
-    plan(k, replace(TARGET, threads=2))
+    choose(k, replace(TARGET, threads=2))
     (store,) = (s for s in k.stores if s.op is Ops.SCATTER_STORE)
     loops = [r for r in k.ranges if not r.arg[1].expanded]
     assert loops[0].arg[1] is Role.THREAD

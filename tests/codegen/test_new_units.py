@@ -148,12 +148,14 @@ def test_units_are_named_by_their_table_and_by_what_writes_their_text() -> None:
     found = {path.relative_to(ROOT / "tinsmith").as_posix(): sorted(set(pattern.findall(path.read_text("utf-8"))))
              for path in sorted(Path(ROOT / "tinsmith").rglob("*.py"))}
     seen = {path for path, names_there in found.items() if names_there}
-    assert seen <= {"ir/matrix_unit.py", "codegen/render/llvm_units.py", "backend/cpu/llvm.py"}, (
+    assert seen <= {"target/units/x86.py", "target/units/nvidia.py", "target/units/amd.py", "target/units/apple.py",
+                    "codegen/render/llvm_units.py", "backend/cpu/llvm.py"}, (
         "the last: what LLVM must not see")
 
 
 def test_the_tables_are_listed_by_targets_alone() -> None:
-    tables = re.compile(r"\bunits\.(AMX|DOT|CUDA|HOPPER|RDNA3|APPLE)\b|from tinsmith\.ir\.units import .*\b[A-Z]{3,}\b")
+    tables = re.compile(r"\b(?:x86|nvidia|amd|apple)\.(AMX|DOT|CUDA|HOPPER|RDNA3|APPLE)\b|"
+                        r"from tinsmith\.target\.units\.\w+ import .*\b[A-Z]{3,}\b")
     using = {path.relative_to(ROOT / "tinsmith").as_posix() for path in (ROOT / "tinsmith").rglob("*.py")
              if tables.search(path.read_text("utf-8"))}
     assert using == {"backend/cpu/device.py", "backend/python/device.py", "codegen/render/cuda.py",

@@ -10,14 +10,14 @@ import pytest
 
 from tests.codegen.test_estimate import TARGET, kernel, matmul, param
 from tinsmith import Tensor, dtypes, explain
-from tinsmith.codegen.compile_kernel import compile_kernel
+from tinsmith.codegen.compile_kernel import choose, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner import planner
 from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to
 from tinsmith.codegen.planner.cost import access_cycles
 from tinsmith.codegen.planner.gpu.blocks import Generator
-from tinsmith.codegen.planner.planner import candidates, plan
+from tinsmith.codegen.planner.planner import candidates
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
@@ -51,7 +51,7 @@ def test_the_cheapest_candidate_is_applied(name: str) -> None:
     assert not k.opts, "prices touch no kernel"
     best, again = min(ways, key=lambda w: w.cycles), kernel(value)
     best.apply(again)
-    made = plan(k, TARGET)
+    made = choose(k, TARGET)
     assert (made.structure, made.chosen, made.cycles) == (kind.__name__.lower(), best.what, best.cycles)
     assert k.opts == again.opts != []
 
@@ -62,7 +62,7 @@ def test_a_scan_is_one_whatever_else_is_computed() -> None:
 
 
 def test_the_runner_up_is_named_with_what_it_spends_more_on() -> None:
-    made = plan(kernel(matmul(256, 256, 256)), TARGET)
+    made = choose(kernel(matmul(256, 256, 256)), TARGET)
     assert made.other != made.chosen and "register tile" in made.other
     assert "more cycles, for" in made.why or "times as many cycles, for" in made.why or made.why == "as many cycles"
     text = str(explain(Tensor.empty(256, 256) @ Tensor.empty(256, 256), run=False))
@@ -86,7 +86,7 @@ def two_ways(apply: Callable[[Kernel], None]) -> Generator:
 
 def test_what_does_not_suit_is_dropped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(planner.CORES, Map, (two_ways(lambda k: apply_if_it_fits(k, ILLEGAL)),))
-    made = plan(k := kernel(param(1, (64,)) + 1), TARGET)
+    made = choose(k := kernel(param(1, (64,)) + 1), TARGET)
     assert k.opts == [Opt(OptOps.UPCAST, 0, 4)] and not made.mistakes
     assert (made.chosen, made.other) == ("dear", "cheap") and "does not suit it: Opt(" in made.why
     assert "names no axis" in made.why and "the axes are" not in made.why
@@ -105,9 +105,9 @@ def test_an_opt_that_is_refused_is_a_mistake_of_ours(
     """Tests fail by it; a user's program gets the next candidate, and explain() says what happened."""
     monkeypatch.setitem(planner.CORES, Map, offered)
     with pytest.raises(ArgumentError, match="names no axis"):
-        plan(kernel(param(1, (64,)) + 1), TARGET)
+        choose(kernel(param(1, (64,)) + 1), TARGET)
     with Context(CHECK_IR=0):
-        made = plan(k := kernel(param(1, (64,)) + 1), TARGET)
+        made = choose(k := kernel(param(1, (64,)) + 1), TARGET)
     assert k.opts == [Opt(OptOps.UPCAST, 0, 4)] and made.chosen == "dear" and len(made.mistakes) == len(offered)
     assert "; by mistake not cheap: " in str(made) and "names no axis" in str(made)
 
@@ -116,7 +116,7 @@ def test_prices_are_data_of_the_target() -> None:
     """What decides between two tiles is what the target says of its caches."""
     core = TARGET.core
     dear = replace(TARGET, core=core._replace(tile=core.tile._replace(along=1e3, across=(1e3, 1e3), scattered=1e3)))
-    packed, not_packed = (plan(kernel(matmul(256, 256, 1000)), t) for t in (TARGET, dear))
+    packed, not_packed = (choose(kernel(matmul(256, 256, 1000)), t) for t in (TARGET, dear))
     assert "its panel packed" in packed.chosen and packed.cycles < not_packed.cycles
     assert "its panel unpacked" in not_packed.chosen, "whether a panel is packed is a price, too"
 
@@ -125,7 +125,7 @@ def test_a_contraction_that_no_tile_suits_is_taken_for_rows() -> None:
     x, y = (UOp(Ops.PARAM, TARGET_INT, (), (n, (64, 64))) for n in (1, 2))
     shape = (64, 64, 64)
     product = (x.reshape((64, 1, 64)).expand(shape) * y.reshape((1, 64, 64)).expand(shape)).reduce("ADD", (2,))
-    made = plan(kernel(product), TARGET)
+    made = choose(kernel(product), TARGET)
     assert made.structure == "contraction" and made.chosen.startswith("lanes along")
 
 
@@ -135,10 +135,10 @@ def test_several_short_rows_are_gone_through_side_by_side(columns: int, together
     there is one pass, the next row hides most of that: only the shortest ones gain."""
     x = param(1, (512, columns))
     spread = x - x.reduce("MAX", (1,)).expand(x.shape)
-    made = plan(k := kernel((spread * spread).reduce("ADD", (1,))), TARGET)
+    made = choose(k := kernel((spread * spread).reduce("ADD", (1,))), TARGET)
     rows = [o for o in k.opts if o.op is OptOps.UPCAST]
     assert bool(rows) == ("side by side" in made.chosen) == together
-    once = plan(kernel(x.reduce("ADD", (1,))), TARGET)
+    once = choose(kernel(x.reduce("ADD", (1,))), TARGET)
     assert ("side by side" in once.chosen) == (columns == 64)
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("pooch", reason="the test extra (pooch) is not installed")
 from tinsmith import Tensor
 from tinsmith.core.disk_cache import cache_prune
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.core.settings import settings
+from tinsmith.core.settings import Context
 from tinsmith.nn import datasets
 from tinsmith.nn import datasets as cifar_module
 from tinsmith.nn.data import downloads
@@ -77,9 +77,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
-    monkeypatch.setattr(settings, "CACHE_DIR", str(tmp_path / "cache"))
-    with Server() as found:
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Context(CACHE_DIR=str(tmp_path / "cache")), Server() as found:
         threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
         found.files["file.bin"] = BYTES
         yield found

@@ -1,6 +1,4 @@
-"""``python -m tinsmith.compat script.py [args]``: run a program that imports tinygrad, as ``python`` would run it.
-
-Tracebacks of scripts that ``python -m tinsmith.compat`` runs: they begin at the script."""
+"""``python -m tinsmith.compat script.py [args]``: run a program that imports tinygrad, as ``python`` would run it."""
 from __future__ import annotations
 
 import os
@@ -11,7 +9,20 @@ from types import ModuleType, TracebackType
 from tinsmith.compat.finder import install
 
 USAGE = "usage: python -m tinsmith.compat [-c code | -m module | script.py | -] [args]"
+_RUNNERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")
 
+
+def begin_at_the_script() -> None:
+    """Omit the frames that run the script from tracebacks that end the program."""
+    before = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        inner = trace
+        while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_RUNNERS):
+            inner = inner.tb_next
+        before(kind, error.with_traceback(inner), inner)
+
+    sys.excepthook = shown
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +64,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-
 def run(source: str | bytes, name: str, file: str | None = None) -> None:
     """Run a program as the module ``__main__``."""
     module = ModuleType("__main__")
@@ -62,21 +72,6 @@ def run(source: str | bytes, name: str, file: str | None = None) -> None:
     sys.modules["__main__"] = module
     exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-
-_RUNNERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")
-
-
-
-def begin_at_the_script() -> None:
-    """Omit the frames that run the script from tracebacks that end the program."""
-    before = sys.excepthook
-
-    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        inner = trace
-        while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_RUNNERS):
-            inner = inner.tb_next
-        before(kind, error.with_traceback(inner), inner)
-
-    sys.excepthook = shown

@@ -218,6 +218,7 @@ class MatrixUnit:
     def multiply(self, acc: Array, a: Array, b: Array) -> Array:
         """Compute one step on fragments, arrays of shape (threads, elements): the meaning of an MMA line.
 
+        >>> from tinsmith.target.units.x86 import fma
         >>> unit = fma(dtypes.float32, 8)
         >>> unit.multiply(np.ones((1, 2), np.float32), np.full((1, 1), 2, np.float32), np.ones((1, 2), np.float32))
         array([[3., 3.]], dtype=float32)

@@ -128,11 +128,10 @@ class UOp(Operators):
     (True, 3)
     """
 
-    __slots__ = ("__weakref__", "_below", "_bottom", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
+    __slots__ = ("__weakref__", "_below", "_bounds", "_linear", "_normal", "_order", "_ranges", "_shape",
                  "_simple", "arg", "device", "dtype", "op", "origin", "src")
     # Caches, None until computed:
     _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
-    _bottom: UOp | None  # for a movement op: the first node below that is none
     _bounds: tuple[int, int] | None  # (least, greatest) value
     _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.algebra.linear)
     _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.algebra.sizes); True: the node itself
@@ -167,7 +166,6 @@ class UOp(Operators):
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
-        self._bottom = None
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -226,16 +224,10 @@ class UOp(Operators):
     @property
     def base(self) -> UOp:
         """The node below this node's movement ops (the tutorials' LazyBuffer.base)."""
-        if self.op.kind != "movement":
-            return self
-        node, above = self, []
-        while node.op.kind == "movement" and node._bottom is None:
-            above.append(node)
+        node = self
+        while node.op.kind == "movement":
             node = node.src[0]
-        found = node._bottom or node
-        for n in above:
-            n._bottom = found
-        return found
+        return node
 
     @property
     def st(self) -> ShapeTracker:

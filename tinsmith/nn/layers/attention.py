@@ -8,7 +8,7 @@ from typing import Final
 
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.nn.describe import Layer
-from tinsmith.nn.layers.layers import Dropout, Linear
+from tinsmith.nn.layers.basic import Dropout, Linear
 from tinsmith.nn.layers.norms import LayerNorm
 from tinsmith.tensor.arguments import choice, flag, number, size
 from tinsmith.tensor.base import check_tensors

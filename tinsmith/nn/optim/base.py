@@ -75,6 +75,7 @@ class Optimizer:
         if not self.params:
             raise ArgumentError(type(self).__name__, "no tensor to optimize", "float tensors with gradients")
         self.device = self.params[0].device
+        _separate([*self.params, *self.buffers])
         for p in [*self.params, *self.buffers]:
             _fill(p)
         vars(self)["lr"] = Tensor(np.array([rate], np.float32), device=self.device, requires_grad=False)
@@ -281,6 +282,15 @@ Optimizer.__new__.__wrapped__ = Optimizer.__init__  # type: ignore[attr-defined]
 
 def _is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.itemsize <= 2
+
+
+def _separate(params: Sequence[Tensor]) -> None:
+    """Give each parameter a node of its own: equal constants, and copies of a layer, are one node until computed."""
+    seen: set[Any] = set()
+    for p in params:
+        if p.uop in seen:
+            p.replace(p.detach().clone())
+        seen.add(p.uop)
 
 
 def _fill(t: Tensor) -> None:
