@@ -54,7 +54,8 @@ def test_gradient_of_a_sum_of_sums():
 
 def test_chunks_of_a_contraction_are_long_enough_to_pay_for_their_sums():
     a, b = (Tensor(rng.standard_normal(s).astype(np.float32)).realize() for s in ((33, 4096), (4096, 40)))
-    assert [k.sink.src[0].shape for k in kernels(a @ b)] == [(2, 33, 40, 1), (33, 40)]
+    partial, total = (tuple(n for n in k.sink.src[0].shape if n != 1) for k in kernels(a @ b))
+    assert (partial, total) == ((2, 33, 40), (33, 40))
     np.testing.assert_allclose((a @ b).numpy(), a.numpy() @ b.numpy(), rtol=1e-3, atol=1e-3)
     assert count(a[:, :2048].contiguous() @ b[:2048].contiguous()) == 3, "two copies and one product"
 

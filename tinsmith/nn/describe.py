@@ -99,7 +99,7 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
     return [*listed, *(vars(value).items() if hasattr(value, "__dict__") else ())]
 
 
-class Row(NamedTuple):
+class SummaryRow(NamedTuple):
     """One layer of a summary.
 
     Attributes:
@@ -115,7 +115,7 @@ class Row(NamedTuple):
     parameters: int
 
 
-def _indented(row: Row, paths: set[str]) -> str:
+def _indented(row: SummaryRow, paths: set[str]) -> str:
     """Return the name of a row below the row of the layer that holds it."""
     words = row.path.split(".") if row.path else []
     holders = [n for n in range(len(words)) if ".".join(words[:n]) in paths]
@@ -133,7 +133,7 @@ class Summary(NamedTuple):
         nbytes: memory of both.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
     parameters: int
     buffers: int
     nbytes: int
@@ -180,7 +180,7 @@ def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
         own = {id(t): t for t in _tensors(layer)} if _is_layer(layer) else {}
         new = [t for key, t in own.items() if key not in counted]
         counted.update(own)
-        rows.append(Row(path, name, shapes.get(id(layer)), sum(_size(t) for t in new if t.requires_grad is not False)))
+        rows.append(SummaryRow(path, name, shapes.get(id(layer)), sum(_size(t) for t in new if t.requires_grad is not False)))
     trained = [t for t in counted.values() if t.requires_grad is not False]
     others = [t for t in counted.values() if t.requires_grad is False]
     return Summary(tuple(rows), sum(map(_size, trained)), sum(map(_size, others)),

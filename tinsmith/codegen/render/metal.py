@@ -7,6 +7,7 @@ from tinsmith.codegen.render.gpu import GPURenderer, bfloat16, exact_fmod
 from tinsmith.codegen.render.language import addend, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
+from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.ranges import Role
@@ -52,6 +53,12 @@ class MetalRenderer(GPURenderer):
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(target or metal_target())
+
+    @property
+    def wraps(self) -> bool:  # type: ignore[override]
+        """Return True under ``NOOPT=1``: kernels have the text of the tutorials' logs, with plain arithmetic, whose
+        signed overflow Metal leaves undefined."""
+        return bool(settings.NOOPT)
 
     def type_name(self, dtype: DType) -> str:
         if dtype.scalar is dtypes.float64:

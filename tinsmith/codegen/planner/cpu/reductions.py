@@ -3,7 +3,7 @@
 Lanes and several accumulators run along the reduced range if memory does, else lanes along a parallel range. Expensive
 values that several passes over a row need are computed once and kept in local memory. Windows of a few elements, and
 their gradients, are unrolled together with the positions in the window that the output has; the rest is elementwise,
-with lanes in full vectors at a fixed stride (see ``emit_strided``).
+with lanes in full vectors at a fixed stride (see ``emit/strided.py``).
 """
 from __future__ import annotations
 

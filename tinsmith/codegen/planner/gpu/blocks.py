@@ -1,7 +1,7 @@
 """The candidates of targets with a grid of thread blocks (``BLOCKS``, by structure), and those of general reductions.
 
-* contractions: ``heuristics_chains``, ``heuristics_rings`` and ``heuristics_products``;
-* memory-bound kernels: ``heuristics_bandwidth``;
+* contractions: ``back_to_back_gemm.py``, ``rings.py`` and ``products.py``;
+* memory-bound kernels: ``bandwidth.py``;
 * any other reduction: if there are too few results for a thread each, the threads of a block share it.
 """
 from __future__ import annotations
