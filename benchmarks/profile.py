@@ -24,7 +24,7 @@ from benchmarks.cases import BY_NAME
 PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["gpt step"])}
 
 WATCHED = {  # functions, and the phases that they are
-    "tensor.backward:gradients": "gradients",
+    "tensor.autograd.backward:gradients": "gradients",
     "schedule.canonical:structure": "structure of the graph",
     "runtime.realize:canonical": "structure of the graph",
     "runtime.disk_programs:entry_key": "disk cache key",

@@ -69,8 +69,8 @@ def digits_of(upper: View, found: list[StridedRun]) -> list[Digit]:
     """Return the only candidate affine digits of ``upper`` over ``found``: those of its first element and of a unit
     step per axis.
 
-    >>> [(d.start, d.steps) for d in digits_of(View.create((4,), (5,)), [StridedRun(4, 4, 0, 4), StridedRun(4, 1, 0,
-                                                                                                            4)])]
+    >>> runs = [StridedRun(4, 4, 0, 4), StridedRun(4, 1, 0, 4)]
+    >>> [(d.start, d.steps) for d in digits_of(View.create((4,), (5,)), runs)]
     [(0, (1,)), (0, (1,))]
     """
     sizes = tuple(_plain(run.size) for run in found)

@@ -46,7 +46,7 @@ def is_arithmetic(n: UOp) -> bool:
 def work_of(kernel: Kernel) -> Work:
     """Return the work of ``kernel``: arithmetic once per computed element, each memory location read or written once.
 
-    >>> from tinsmith.codegen.lower.lower.lower import lower
+    >>> from tinsmith.codegen.lower.lower import lower
     >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
     >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
     Work(operations=32, bytes_read=128, bytes_written=16)

@@ -122,7 +122,7 @@ def copies(kernel: Kernel) -> int:
 def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
     """Generate opts worth trying next; some may be illegal.
 
-    >>> from tinsmith.codegen.lower.lower.lower import lower
+    >>> from tinsmith.codegen.lower.lower import lower
     >>> from tinsmith.ir import Ops
     >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (8, 64)))
     >>> k = Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),))))
