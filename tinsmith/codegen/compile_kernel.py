@@ -72,7 +72,7 @@ def _linear(kernel: Kernel) -> list[UOp]:
     if (near := local_bytes(program)) > most:
         raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
-    if (threads := math.prod(launch_size(program, "lidx"))) > target.block_threads > 0:
+    if (threads := math.prod(launch_size(program, "lidx"))) > max(target.block_threads, 1):
         raise ArgumentError("Opt", f"a block has at most {target.block_threads} threads, the opts ask for {threads}",
                             "smaller amounts of LOCAL and GROUP")
     return program
