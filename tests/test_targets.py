@@ -1,5 +1,5 @@
-"""Choices depend on data of the target: the scheduler and the code generator name no device and do not ask whether there
-is a grid."""
+"""Choices depend on data of the target: the scheduler and the code generator name no device and do not ask whether
+there is a grid."""
 from __future__ import annotations
 
 import ast
@@ -74,11 +74,7 @@ def test_no_device_is_named() -> None:
 
 
 def test_what_counts_as_a_device() -> None:
-    tree = ast.parse('H = "8"
-def f():
-    """CUDA"""
-    return x == "CUDA:1"
-')
+    tree = ast.parse('H = "8"\ndef f():\n    """CUDA"""\n    return x == "CUDA:1"\n')
     assert list(device_names(tree)) == ["CUDA"]
 
 

@@ -31,7 +31,8 @@ class Form:
     doc: str = ""
 
 
-_ALU2 = ("add", "sub", "mul", "div", "idiv", "mod", "max", "min", "and", "or", "xor", "shl", "shr")
+_ALU2 = ("add", "sub", "mul", "div", "idiv", "mod", "fmod", "max", "min", "and", "or", "xor", "shl",
+         "shr")
 _ALU1 = ("neg", "recip", "sqrt", "trunc")
 
 FORMS: Final[dict[str, Form]] = {

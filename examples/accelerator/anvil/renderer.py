@@ -22,7 +22,8 @@ _TYPES: Final[dict[DType, str]] = {
     dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float16: "f16",
     dtypes.bfloat16: "bf16", dtypes.float32: "f32", dtypes.float64: "f64", dtypes.index: "i64"}
 _ALU: Final[dict[Op, str]] = {
-    Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.FDIV: "div", Ops.IDIV: "idiv", Ops.MOD: "mod", Ops.MAX: "max",
+    Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.FDIV: "div", Ops.IDIV: "idiv", Ops.MOD: "mod", Ops.FMOD: "fmod",
+    Ops.MAX: "max",
     Ops.MIN: "min", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor", Ops.SHL: "shl", Ops.SHR: "shr", Ops.CMPLT: "lt",
     Ops.CMPEQ: "eq", Ops.CMPNE: "ne", Ops.NEG: "neg", Ops.RECIP: "recip", Ops.SQRT: "sqrt", Ops.TRUNC: "trunc",
     Ops.WHERE: "where", Ops.MULADD: "muladd"}
