@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,14 @@ def test_ruff() -> None:
 
 def test_mypy_strict() -> None:
     check("mypy", "--strict", "tinsmith")
+
+
+def test_the_list_of_slow_tests_names_tests() -> None:
+    """``tests/slow.txt`` has no entry of a test that is gone or renamed."""
+    gone = []
+    for line in (ROOT / "tests" / "slow.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            path, *names = line.split("::")
+            text = (ROOT / path).read_text("utf-8") if (ROOT / path).exists() else ""
+            gone += [line] * any(not re.search(rf"\b{re.escape(n)}\b", text) for n in names if n != "runTest")
+    assert not gone
