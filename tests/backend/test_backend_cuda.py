@@ -201,3 +201,73 @@ def test_the_assembler_keeps_the_sign_below_extremes(tmp_path: Path) -> None:
         for line in re.findall(r"VIMNMX3[.\w]* (.*?);", text):
             operands = [o.strip().removesuffix(".reuse") for o in line.split(",")[1:4]]
             assert len(set(operands)) == 3, line
+
+
+# *** signs of the compiler's own making: some assemblers read them wrong ***
+
+_OPERATION = re.compile(r"\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.\w+)*)\s+([\[%][^,]*), (.*);")
+_OF_ITS_OWN = re.compile(r"(?:neg|abs)\.s16|abs\.s(?:32|64)")
+_KEEPS_SIGN = re.compile(r"(?:mov|selp|and|or|xor|not)\.|cvt\.u16\.[us]32|cvt\.u32\.u64")
+_WIDENS = re.compile(r"cvt\.s32\.s16|cvt\.s64\.s(?:16|32)")
+_READS = re.compile(r"(?:setp|set|shr|div|rem|min|max|mul\.wide|cvt(?:\.r.)?\.f\d\d)\.")
+
+
+def signed_outputs(dtype: DType) -> list[Tensor]:
+    """Values that a compiler may compute as a magnitude or a negation, each with what reads its sign or extends it."""
+    x, y = (Tensor.empty(96, dtype=dtype) for _ in range(2))
+    low, all_ones = -(1 << (dtype.bits - 1)), x >> (dtype.bits - 1)
+    signed = [x.abs(), (x < 0).where(-x, x), x * (x < 0).where(Tensor.full((96,), -1, dtype=dtype), 1), x.maximum(-x),
+              (x ^ all_ones) - all_ones, (x + all_ones) ^ all_ones, (x < 0).where(~x + 1, x), x * -2, x * -4,
+              -(x << 1), x * -2 + y * -2, x.maximum(y.maximum(-y)) * -2, (x < y).where(x * -2, y),
+              Tensor.stack(x, y).mul(-2).sum(0, dtype=dtype), (x * -2) & y]
+    unsigned = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
+    return [output for v in signed for output in (
+        v < 0, v > y, v == low, v != y, v.sign(), v // 3, v % 7, v.maximum(y), v.minimum(1), v >> 1,
+        v.cast(unsigned) >> (dtype.bits - 1), v & low, v.cast(dtypes.int32), v.cast(dtypes.int64),
+        v.cast(dtypes.float32), v.cast(dtypes.uint64))]
+
+
+def signed_kernels(dtype: DType) -> list[str]:
+    def build() -> Callable[[], None]:
+        outputs = signed_outputs(dtype)
+        return lambda: Tensor.realize(*outputs)
+
+    return [k.source for k in kernels(CorpusProgram(f"signs of {dtype.name}", build), "sm_90a")]
+
+
+def misread(text: str) -> list[str]:
+    """Return the PTX instructions that read the sign of ``neg.s16`` or ``abs``, or use it extended, with nothing opaque
+    between (``prmt``): ptxas 13.0 assumes that neither wraps around."""
+    owned, widened, found = set[str](), set[str](), list[str]()
+    for line in text.splitlines():
+        if (match := _OPERATION.match(line)) is None or match[1] == "prmt.b32":
+            continue
+        op, into, operands = match.groups()
+        used = set(re.findall(r"%\w+", operands))
+        if used & widened or (used & owned and _READS.match(op)):
+            found.append(line.strip())
+        if _OF_ITS_OWN.match(op) or (used & owned and _KEEPS_SIGN.match(op)):
+            owned.add(into)
+        elif used & owned and _WIDENS.match(op):
+            widened.add(into)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64], ids=str)
+def test_no_sign_of_the_compilers_own_is_read(dtype: DType) -> None:
+    needs_nvrtc()
+    compiler = nvrtc.NVRTCCompiler("sm_90a", binary=False)
+    texts = [compiler.compile(source).decode() for source in signed_kernels(dtype)]
+    for text in texts:
+        assert not misread(text), text
+    assert any("setp.lt" in text and "prmt.b32" in text for text in texts)
+
+
+def test_a_misread_sign_is_found() -> None:
+    needs_nvrtc()
+    source = """extern "C" __global__ void f(long long* out, const long long* in, short* less, const short* of) {
+      long long x = in[threadIdx.x], y = x < 0 ? (long long)(0 - (unsigned long long)x) : x;
+      short z = (short)(of[threadIdx.x] * -2);
+      out[threadIdx.x] = y < 0 ? y : 7; less[threadIdx.x] = z < 0 ? z : 7; }"""
+    found = misread(nvrtc.NVRTCCompiler("sm_90a", binary=False).compile(source).decode())
+    assert len(found) == 2 and all(line.startswith("setp.") for line in found)

@@ -46,6 +46,13 @@ _HELPERS = {
              '0x3210; }" : "=r"(y) : "r"(x)); return y; }',
     "kept": '__device__ inline int kept(int x) { int y; asm("prmt.b32 %0, %1, %1, 0x3210;" : "=r"(y) : "r"(x)); '
             'return y; }',
+    # ptxas 13.0 takes abs.s64 for a number that is never negative; the upper half has the sign.
+    "minus64": '__device__ inline long long minus64(long long x) { long long y; asm("{ .reg .u64 t; .reg .b32 low, '
+               'high; sub.u64 t, 0, %1; mov.b64 {low, high}, t; prmt.b32 high, high, high, 0x3210; '
+               'mov.b64 %0, {low, high}; }" : "=l"(y) : "l"(x)); return y; }',
+    "kept64": '__device__ inline long long kept64(long long x) { long long y; asm("{ .reg .b32 low, high; '
+              'mov.b64 {low, high}, %1; prmt.b32 high, high, high, 0x3210; mov.b64 %0, {low, high}; }" : "=l"(y) : '
+              '"l"(x)); return y; }',
     "add_by_product": "__device__ inline unsigned int add_by_product(unsigned int x, unsigned int y, unsigned int one) "
                       '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); '
                       "return z; }",
@@ -98,6 +105,13 @@ _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
 
 _DIFFERENCES = (Ops.SUB, Ops.MUL, Ops.MULADD)  # the compiler rewrites these to negations if it finds a 0 or -1
 
+_CHANGE_SIGNS = (*_DIFFERENCES, Ops.XOR)
+
+_PASS_SIGNS = (*_CHANGE_SIGNS, Ops.ADD, Ops.SHL, Ops.OR, Ops.AND, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.PHI,
+               Ops.DEFINE_ACC, Ops.VECTORIZE, Ops.GEP)
+
+_READ_SIGNS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR, Ops.AND)
+
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
 
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
@@ -141,14 +155,64 @@ def _negated(u: UOp, src: list[str]) -> str:
     """Return the operand that an operation negates; "" for other operations."""
     if u.op is Ops.NEG:
         return src[0]
-    factors = {Ops.SUB: (0, None), Ops.MUL: (-1, -1)}.get(u.op, ())
+    minus_one = -1 if u.dtype.kind == "int" else (1 << u.dtype.scalar.bits) - 1
+    factors = {Ops.SUB: (0, None), Ops.MUL: (minus_one, minus_one)}.get(u.op, ())
     return next((src[1 - n] for n, c in enumerate(factors) if u.src[n].is_const and u.src[n].arg == c), "")
+
+
+
+def _is_negation(u: UOp) -> bool:
+    return bool(_negated(u, ["x"] * len(u.src)))
 
 
 
 def _in_register(dtype: DType) -> bool:
     """Return True for the integers whose extremes VIMNMX3 computes: those of at most 32 bits."""
-    return dtype.is_int and dtype.itemsize <= 4 and dtype is not dtypes.index
+    return _wraps(dtype) and dtype.itemsize <= 4
+
+
+
+def _wraps(dtype: DType) -> bool:
+    """Return True for the integers of tensors: unlike indices they wrap around."""
+    return dtype.is_int and dtype is not dtypes.index
+
+
+
+def _reads_sign(u: UOp) -> bool:
+    """Return True for the integer operations that read the sign of an operand, or extend it."""
+    if u.op is Ops.CAST:
+        source = u.src[0].dtype
+        return source.is_int and (not _wraps(u.dtype.scalar) or u.dtype.itemsize > source.itemsize)
+    return u.op in _READ_SIGNS and _wraps(u.src[-1].dtype.scalar)
+
+
+
+def _changes_sign(u: UOp) -> bool:
+    """Return True for an operation that the compiler may rewrite to a magnitude, as x*(x<0?-1:1), (x^s)-s and ~x+1, or
+    in 16 bits to a negation, as x*-2."""
+    dtype = u.dtype.scalar
+    if u.op not in _CHANGE_SIGNS or not (dtype.kind == "int" or dtype is dtypes.uint16):
+        return False
+    factors = [s.arg for s in u.src if s.is_const] if u.op is Ops.MUL else []
+    return not factors or (dtype.itemsize < 4 and not 0 <= factors[0] < 1 << (dtype.bits - 1))
+
+
+
+def _sign_changes(program: Sequence[UOp], opaque: frozenset[UOp]) -> frozenset[UOp]:
+    """Return the integers of which the compiler may have changed the sign by an instruction of its own choice.
+
+    ptxas 13.0 extends neither ``neg.s16`` nor ``abs.s16`` of -32768, which it takes for 32768, and it takes ``abs.s32``
+    and ``abs.s64`` for numbers that are never negative. Negations (``minus``) and ``opaque`` values hide from it."""
+    found, known = set[UOp](), -1
+    while known < len(found):  # again for values that are carried around a loop
+        known = len(found)
+        for u in program:
+            dtype = u.dtype.scalar
+            if not _wraps(dtype) or u.op not in _PASS_SIGNS or u in opaque or _is_negation(u):
+                continue
+            if _changes_sign(u) or any(s in found for s in u.src):
+                found |= {u, *u.src[:1]} if u.op is Ops.PHI else {u}
+    return frozenset(found)
 
 
 
@@ -247,12 +311,26 @@ class CUDARenderer(GPURenderer):
         self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
         self.pipelined = False  # loops load ahead (software pipeline): inner loops are unrolled
         self.compared = frozenset[UOp]()  # differences and products that are operands of MAX or MIN
+        self.changed = frozenset[UOp]()  # integers of which the compiler may have changed the sign
 
     def thread(self, name: str, program: Sequence[UOp]) -> str:
         # equal in a warp, which the compiler cannot prove
         if self.near and name.startswith("lidx") and name != "lidx0":
             return f"__shfl_sync(0xffffffff, threadIdx.{AXES[int(name[4:])]}, 0)"
         return super().thread(name, program)
+
+    def operation(self, u: UOp, src: list[str]) -> str:
+        if self.changed and _reads_sign(u):
+            first = int(u.op is Ops.SHL)  # which drops the sign of its first operand
+            src = [self.opaque(s.dtype.scalar, x) if n >= first and s in self.changed else x
+                   for n, (s, x) in enumerate(zip(u.src, src))]
+        return super().operation(u, src)
+
+    def opaque(self, dtype: DType, text: str) -> str:
+        """Copy an integer so that the compiler knows nothing of its value, and extend it from its own width."""
+        if dtype.itemsize < 4:
+            return f"(({self.type_name(dtype)})kept({strip(text)}))"
+        return self.of_bits(dtype, f"kept{'64' * (dtype.itemsize == 8)}({strip(text)})")
 
     def plain(self, u: UOp, src: list[str]) -> str:
         extreme = u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and not beside_zero(u)
@@ -263,8 +341,8 @@ class CUDARenderer(GPURenderer):
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
                 s.op is Ops.CONST for s in u.src):
             return f"add_by_product({strip(src[0])}, {strip(src[1])}, {_ONE})"
-        if _in_register(u.dtype.scalar) and (a := _negated(u, src)):
-            return self.of_bits(u.dtype.scalar, f"minus({strip(a)})")
+        if _wraps(u.dtype.scalar) and (a := _negated(u, src)):
+            return self.of_bits(u.dtype.scalar, f"minus{'64' * (u.dtype.itemsize == 8)}({strip(a)})")
         if u in self.compared:
             return self.of_bits(u.dtype.scalar, f"kept({strip(super().plain(u, src))})")
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
@@ -274,8 +352,8 @@ class CUDARenderer(GPURenderer):
         return super().plain(u, src)
 
     def of_bits(self, dtype: DType, text: str) -> str:
-        """An int as the 32-bit type that it has the bits of; narrower results are cut to their type anyway."""
-        return f"(({self.type_name(dtype)}){text})" if dtype is dtypes.uint32 else text
+        """A signed integer as the unsigned type that has its bits; narrow results are cut to their type anyway."""
+        return f"(({self.type_name(dtype)}){text})" if dtype in (dtypes.uint32, dtypes.uint64) else text
 
     def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype is dtypes.tf32 and source is dtypes.float32:
@@ -299,6 +377,7 @@ class CUDARenderer(GPURenderer):
         own.by_products, own.pipelined = _shifts(program), any(u.op is Ops.BARRIER and u.src for u in program)
         own.compared = frozenset(s for u in program if u.op in (Ops.MAX, Ops.MIN) and _in_register(u.dtype.scalar)
                                  for s in u.src if s.op in _DIFFERENCES)
+        own.changed = _sign_changes(program, own.compared)
         if any(u.op is Ops.DEFINE_RING for u in program):
             own.near, own.maps = offsets(program), maps(program)
         text = super(CUDARenderer, own).render(name, program)
