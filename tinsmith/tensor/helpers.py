@@ -216,8 +216,8 @@ def expand_uop(uop: UOp, shape: Shape) -> UOp:
 
 @functools.lru_cache(4096)
 def _steps(own: Shape, shape: Shape) -> tuple[Shape, Shape]:
-    """Return ``own`` padded with leading 1s to the length of ``shape``, and the same with the size nodes of ``shape`` on
-    the axes that are not broadcast."""
+    """Return ``own`` padded with leading 1s to the length of ``shape``, and the same with the size nodes of ``shape``
+    on the axes that are not broadcast."""
     own = (1,) * (len(shape) - len(own)) + own
     return own, tuple(a if one(a) else b for a, b in zip(own, shape))
 
