@@ -1,7 +1,5 @@
 # mypy: disable-error-code=misc
-"""Where values live: on another device, on several, or in memory of their own.
-
-Values over several devices: whole on each of them, or in parts along an axis."""
+"""Device placement of tensors: copies between devices, clones, and replication or sharding over several devices."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Extents:
-    """What a tensor's shape and dtype say, without its values."""
+    """The methods of ``Tensor`` that depend on its shape and dtype only."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class Extents:
         return self.dtype.itemsize
 
     def is_floating_point(self: Tensor) -> bool:
-        """Whether the elements are floats.
+        """Return True if the dtype is floating point.
 
         >>> Tensor([1.0]).is_floating_point()
         True

@@ -67,7 +67,7 @@ def _strided_bits(v: View, arg: Bits) -> View | None:
 
 
 class Bits(NamedTuple):
-    """What a look at bits takes: the two dtypes, and the class and place of the tensor that reads them."""
+    """The argument of the look ``BITS``: the old and new dtype, and the class and device of the viewing tensor."""
 
     own: DType
     to: DType
@@ -95,7 +95,7 @@ class Share(NamedTuple):
     looks: Looks
 
     def seen(self) -> UOp:
-        """What the looks show of the storage's value now."""
+        """Return the present value of the view: the looks applied to the storage's value."""
         node = self.storage.value
         for look, arg in self.looks:
             node = look.node(node, arg)
@@ -154,19 +154,19 @@ def _strides(looks: Looks, shape: tuple[int, ...]) -> View | None:
 
 
 def _known(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether all sizes are numbers: strides of others are not looked at."""
+    """Return True if all sizes are positive constants, so that strides can be computed."""
     return not any(isinstance(s, UOp) for s in shape) and 0 not in shape and not any(
         isinstance(s, UOp) for look, arg in looks if look in (RESHAPE, EXPAND) for s in arg)
 
 
 def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether strides can say what the looks show of dense memory (sizes known at run time are taken to be)."""
+    """Return True if the looks are a strided view of dense memory; assumed for symbolic sizes."""
     found = {look for look, _ in looks}
     return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or _strides(looks, shape) is not None
 
 
 def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether the looks show an element at several places."""
+    """Return True if the looks repeat elements (an expanded axis of stride 0)."""
     if not any(look is EXPAND for look, _ in looks):
         return False
     view = _strides(looks, shape) if _known(looks, shape) else None
@@ -174,7 +174,7 @@ def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
 
 
 def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
-    """What a view of a tensor shows, and its part in the storage that the two share from now on."""
+    """Return the node of a view of a tensor, and the view's ``Share`` of the storage that both use from now on."""
     shared = t._shared
     if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
         shared = t._shared = None  # a view of a copy shares the copy's memory
@@ -195,7 +195,7 @@ def sharing(t: TensorBase) -> list[TensorBase]:
 
 
 def alone(t: TensorBase) -> bool:
-    """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
+    """Return True if no other tensor shares the memory of ``t``; its storage is dropped in that case."""
     shared = t._shared
     if shared is not None and all(m is t for m in shared.storage.members()):
         t._shared = None

@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
 """Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
 
-Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and their relatives."""
+Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and others."""
 from __future__ import annotations
 
 import functools

@@ -142,7 +142,7 @@ class Picking:
 
     def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
                      sorter: Tensor | None = None, out_int32: bool = False) -> Tensor:
-        """Return the insertion positions of ``values`` in the sorted rows: before equal elements, or after if ``right``.
+        """Return the insertion positions of ``values`` in sorted rows: before equal elements, or after if ``right``.
 
         Each value is compared with all elements of a short row; long rows use a binary search.
 

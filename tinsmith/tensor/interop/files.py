@@ -130,8 +130,8 @@ def bits(tensor: TensorBase, dtype: DType) -> UOp:
 
 
 def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Return replacements for the boxes (SHRINK nodes) that a program reads of mapped files: boxes of copies of only the
-    enclosing parts. Empty for a file of which the program reads more than boxes.
+    """Return replacements for the boxes (SHRINK nodes) that a program reads of mapped files: boxes of copies of only
+    the enclosing parts. Empty for a file of which the program reads more than boxes.
 
     Args:
         copies: COPY nodes of the program that have not been executed yet.
