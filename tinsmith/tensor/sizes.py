@@ -1,7 +1,5 @@
 # mypy: disable-error-code=misc
-"""Extents: sizes of axes and elements, counted or in bytes.
-
-Sizes that are known when a program runs, not when it is compiled."""
+"""Tensor methods that report sizes and dtypes, and ``Variable``: sizes known at run time, not at compile time."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""Memory that tensors share: a tensor and its views show one value, and a write through any of them is a write to it.
+"""Shared memory of tensors: a tensor and its views alias one storage, and a write through any of them changes it.
 
-A view is the list of looks (``Look``) that lead from the storage's value to what the tensor shows. A write puts the new
-values in their places with the transposes of the looks, gives the storage a new value and lets every member look again.
-Whether a ``reshape`` is a view or a copy depends on strides, as in PyTorch. As long as nobody writes, nobody can tell:
-that is decided at the first write.
+A view is a list of view operations (``Look``) applied to the storage's value. A write scatters the new values into the
+storage's value by the transposes of these operations; every tensor of the storage then recomputes its view. As in
+PyTorch, strides decide if a ``reshape`` is a view or a copy; this is observable only after a write, so it is decided
+at the first write.
 """
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ Looks = tuple[tuple[Look, Any], ...]
 
 
 class Share(NamedTuple):
-    """A tensor's part in a storage: which one, and how it looks at it."""
+    """The reference of a tensor to its storage, with the view operations that lead to the tensor's value."""
 
     storage: Storage
     looks: Looks
@@ -128,13 +128,13 @@ class Storage:
         return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
     def let_copies_go(self) -> None:
-        """Members that could not be views of memory were copies from the beginning: they keep the value they have."""
+        """Detach the members that no strides can express: they count as copies and keep their present value."""
         for t in self.members():
             if t._shared is not None and not _is_view(t._shared.looks, self.value.shape):
                 t._shared = None
 
     def become(self, value: UOp) -> None:
-        """Have another value, which every member shows."""
+        """Replace the storage's value and update the view of every member."""
         self.value = value
         for t in self.members():
             if t._shared is not None:
@@ -185,7 +185,7 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
 
 
 def whole(t: TensorBase) -> UOp:
-    """The value of all the memory that a tensor shows."""
+    """Return the value of the storage that a tensor is a view of."""
     return t.uop if t._shared is None else t._shared.storage.value
 
 
@@ -203,7 +203,7 @@ def alone(t: TensorBase) -> bool:
 
 
 def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None:
-    """Let a tensor and all that share its memory show ``value`` there.
+    """Write ``value`` to the memory of a tensor, visible to all tensors that share it.
 
     Args:
         version: makes the node of a new version from that of the old one and its value.
@@ -226,7 +226,7 @@ def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None
 
 
 def _placed(shared: Share, value: UOp) -> UOp:
-    """The whole storage's value with ``value`` where the looks show it."""
+    """Return the storage's value with ``value`` written at the elements that the looks select."""
     levels = [shared.storage.value]
     for look, arg in shared.looks:
         levels.append(look.node(levels[-1], arg))
@@ -249,7 +249,7 @@ def _placed(shared: Share, value: UOp) -> UOp:
 
 
 def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
-    """After ``tensors`` were computed: what shares their memory looks at the computed values.
+    """After ``tensors`` were computed, make the tensors that share their memory refer to the computed values.
 
     Args:
         seen_again: a node in terms of computed ones; None if it was not computed.
