@@ -1,4 +1,4 @@
-"""Realizing tensors: which nodes become programs, and what the tensors hold afterwards."""
+"""Realization of tensors: selects the nodes to compute in one program, runs it, and updates the tensors."""
 from __future__ import annotations
 
 import contextlib
@@ -453,7 +453,7 @@ def _as_view(buffer: Buffer, target: UOp) -> UOp:
 
 
 def is_realized(uop: UOp) -> bool:
-    """A view of a buffer, or empty."""
+    """Return True if ``uop`` is a view of a buffer in device memory, or has no elements."""
     base = uop
     while base.op.kind == "movement":
         base = base.src[0]
@@ -461,7 +461,7 @@ def is_realized(uop: UOp) -> bool:
 
 
 def is_leaf(uop: UOp) -> bool:
-    """Made from data, not by an operation."""
+    """Return True if ``uop`` is made from data, not by an operation."""
     base = uop.base
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS):
         base = base.src[0].base
