@@ -1,6 +1,6 @@
-"""Checks of arguments that are no tensors: an integer, a number, one of a few words. Each error names the argument.
+"""Validation of non-tensor arguments: integers, numbers, flags and string options. Each error names the argument.
 
-They stand at the entry of a method, so that what is below may rely on Python's own int and float.
+Public methods validate on entry, so that internal code may assume plain Python ints and floats.
 """
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tinsmith.core.errors import shown as shown
 from tinsmith.ir import UOp
 from tinsmith.tensor.python_data import check_range
 
-_LARGEST: Final = (1 << 63) - 1  # of what a size can be
+_LARGEST: Final = (1 << 63) - 1  # the largest size of an axis
 Scalar = (bool, int, float, np.generic)
 
 
 def listed(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments given one by one, or as one tuple, list or array of one axis.
+    """Return the arguments as a tuple, whether given one by one or as one tuple, list or 1-d array.
 
     >>> listed(((2, 3),)), listed((2, 3))
     ((2, 3), (2, 3))
@@ -33,7 +33,7 @@ def listed(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def given(op: str, what: str, values: Sequence[Any], named: Any) -> Sequence[Any]:
-    """Arguments given by position, or as one sequence under their name.
+    """Return the arguments that were given by position, or as one sequence by keyword.
 
     >>> given("reshape", "shape", (), (2, 3)), given("reshape", "shape", (2, 3), None)
     (((2, 3),), (2, 3))
@@ -50,12 +50,12 @@ def given(op: str, what: str, values: Sequence[Any], named: Any) -> Sequence[Any
 
 
 def integer(op: str, what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """``value`` as an int.
+    """Return ``value`` as an int.
 
     Args:
-        what: the argument, as a message names it.
-        least: the smallest that makes sense.
-        most: the greatest that makes sense.
+        what: the name of the argument in error messages.
+        least: the smallest valid value.
+        most: the greatest valid value.
 
     >>> integer("chunk", "chunks", np.int8(3))
     3
@@ -75,7 +75,7 @@ def integer(op: str, what: str, value: Any, least: int | None = None, most: int 
 
 
 def symbolic(op: str, what: str, value: Any) -> Any:
-    """``value`` as an int, or as it is where it holds variables.
+    """Return ``value`` as an int, or unchanged if it is a symbolic integer.
 
     Raises:
         DTypeError: if it is neither.
@@ -84,7 +84,7 @@ def symbolic(op: str, what: str, value: Any) -> Any:
 
 
 def size(op: str, what: str, value: Any, least: int = 0) -> int:
-    """``value`` as the size of an axis.
+    """Return ``value`` as the size of an axis.
 
     >>> size("Linear", "in_features", 3)
     3
@@ -97,10 +97,10 @@ def size(op: str, what: str, value: Any, least: int = 0) -> int:
 
 
 def integers(op: str, what: str, value: Any, count: int | None = None, least: int | None = None) -> tuple[int, ...]:
-    """``value``, an integer or a sequence of them, as a tuple.
+    """Return ``value``, an integer or a sequence of integers, as a tuple.
 
     Args:
-        count: how many there must be; one integer then stands for all of them.
+        count: the required length; a single integer is repeated to it.
 
     >>> integers("conv2d", "stride", 2, 3)
     (2, 2, 2)
@@ -119,10 +119,10 @@ def integers(op: str, what: str, value: Any, count: int | None = None, least: in
 
 def number(op: str, what: str, value: Any, least: float | None = None, most: float | None = None,
            zero: bool = True) -> int | float:
-    """``value`` as a Python number.
+    """Return ``value`` as a Python number.
 
     Args:
-        zero: whether 0 makes sense.
+        zero: True if 0 is valid.
 
     >>> number("dropout", "p", np.float32(0.5), 0, 1)
     0.5
@@ -144,7 +144,7 @@ def number(op: str, what: str, value: Any, least: float | None = None, most: flo
 
 
 def choice(op: str, what: str, value: Any, options: Collection[str | None]) -> Any:
-    """``value``, which must be one of ``options``.
+    """Return ``value`` after checking that it is one of ``options``.
 
     >>> choice("loss", "reduction", "sum", ("mean", "sum"))
     'sum'
@@ -159,7 +159,7 @@ def choice(op: str, what: str, value: Any, options: Collection[str | None]) -> A
 
 
 def flag(op: str, what: str, value: Any) -> bool:
-    """``value`` as a bool; None is False.
+    """Return ``value`` as a bool; None is False.
 
     >>> flag("unique", "return_counts", 1)
     True
@@ -173,11 +173,11 @@ def flag(op: str, what: str, value: Any) -> bool:
 
 
 def pairs(op: str, what: str, values: Any, shape: tuple[Any, ...]) -> list[tuple[Any, Any] | None]:
-    """One pair of (possibly symbolic) integers per axis, or None where an axis stays as it is.
+    """Return one pair of (possibly symbolic) integers per axis, or None for an axis that does not change.
 
     Raises:
-        DTypeError: if these are no pairs of integers.
-        ShapeError: if there are not as many as axes.
+        DTypeError: if ``values`` is not a sequence of pairs of integers.
+        ShapeError: if its length differs from the number of axes.
     """
     if not isinstance(values, (tuple, list)):
         raise DTypeError(op, f"{what} must be a sequence, got {shown(values)}", "one pair per axis")

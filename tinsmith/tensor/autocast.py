@@ -1,4 +1,4 @@
-"""Mixed precision: contractions of float32 in 16 bits, for a block."""
+"""Automatic mixed precision: inside an ``autocast`` block, contractions round float32 operands to 16 bits."""
 from __future__ import annotations
 
 import functools
@@ -21,17 +21,17 @@ Method = Callable[Concatenate["Tensor", "Tensor", P], "Tensor"]
 
 
 class Autocast:
-    """``autocast``."""
+    """The ``autocast`` method of ``Tensor``."""
 
     __slots__ = ()
 
     @staticmethod
     def autocast(dtype: DType | str = "bfloat16", enabled: bool = True) -> Mode:
-        """Inside a ``with`` block (or a decorated function), contractions round their float32 operands to 16 bits.
+        """Return a context manager (and decorator) in which contractions round their float32 operands to 16 bits.
 
-        These are products of matrices, ``einsum``, convolutions and attention, and their gradients: what matrix units
-        are for. They sum up in float32, their results are rounded once, and every tensor that comes out is float32, as
-        all that is computed from it. Parameters stay float32. With float16, gradients want a ``nn.optim.GradScaler``.
+        Contractions are matrix products, ``einsum``, convolutions and attention, and their gradients: the operations
+        that matrix units accelerate. They accumulate in float32, round the result once, and return float32 tensors.
+        Parameters stay float32. With float16, scale the loss with a ``nn.optim.GradScaler``.
 
         >>> x = Tensor([[1.0, 2.0**-9]])
         >>> with Tensor.autocast("bfloat16"):
@@ -41,7 +41,7 @@ class Autocast:
 
         Args:
             dtype: ``bfloat16`` or ``float16``.
-            enabled: False computes in float32 inside another such block.
+            enabled: False computes in float32 inside an enclosing ``autocast`` block.
 
         Raises:
             DTypeError: for another dtype.
@@ -53,7 +53,8 @@ class Autocast:
 
 
 def narrow_dtype(*operands: Tensor) -> DType | None:
-    """What a contraction rounds these operands to: None outside of ``autocast``, and where they are not float32."""
+    """Return the 16-bit dtype that a contraction rounds ``operands`` to; None outside of ``autocast``, and for operands
+    that do not promote to float32."""
     kind = current().autocast_dtype
     if kind is None or not all(isinstance(t, TensorBase) and t.dtype.is_float for t in operands):
         return None
@@ -61,13 +62,13 @@ def narrow_dtype(*operands: Tensor) -> DType | None:
 
 
 def widened(found: Tensor, kind: DType) -> Tensor:
-    """A contraction of operands that were rounded, as float32. The gradient is rounded too, be it that the result was
-    not: it is an operand of contractions."""
+    """Return the result ``found`` of a contraction with rounded operands as float32. Its gradient is rounded to
+    ``kind`` even if the result was not, because the gradient is an operand of the backward contractions."""
     return found.cast(dtypes.float32) if found.dtype is kind else with_slopes(found, _ROUNDED[kind], found)
 
 
 def contraction(method: Method[P]) -> Method[P]:
-    """A method that multiplies two tensors and sums up: inside ``autocast``, in its dtype."""
+    """Decorate a contraction of two tensors: inside ``autocast``, its operands are cast to the 16-bit dtype."""
 
     second = method.__code__.co_varnames[1]
 

@@ -1,4 +1,4 @@
-"""The heart of Tensor: a graph node, the memory behind it, and values as Python's and NumPy's."""
+"""The base class of Tensor: its graph node, shared memory, assignment, and conversion to Python and NumPy values."""
 from __future__ import annotations
 
 import functools
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 
 
 class TensorBase(metaclass=WithModes):
-    """State, memory and values; the families of operations are mixed in by ``tensor.Tensor``."""
+    """The state of a tensor: graph node, device, shared memory and gradient. ``tensor.Tensor`` mixes in operations."""
 
     __slots__ = ("__weakref__", "_device", "_requires_grad", "_shared", "grad", "uop")
     uop: UOp
-    _shared: Share | None  # with views, and with what this is a view of
+    _shared: Share | None  # the storage shared with the views of this tensor and with the tensor that it is a view of
     grad: Tensor | None
-    _requires_grad: bool | None  # checked: ``requires_grad``
+    _requires_grad: bool | None  # value of the property ``requires_grad``, whose setter checks the dtype
 
     if TYPE_CHECKING:
         training: ClassVar[bool]
-        recording: ClassVar[bool]  # whether results can be differentiated: see ``no_grad``
-        autocast_dtype: ClassVar[DType | None]  # what contractions round float32 to: see ``autocast``
+        recording: ClassVar[bool]  # True if results can be differentiated: see ``no_grad``
+        autocast_dtype: ClassVar[DType | None]  # dtype that contractions round float32 operands to: see ``autocast``
     else:
         training, recording, autocast_dtype = ModeAttribute(), ModeAttribute(), ModeAttribute()
     live: ClassVar[LiveSet[Any]] = LiveSet()
-    _losses: ClassVar[list[weakref.ref[Any]]] = []  # differentiated since the last optimizer step
-    _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves that got a gradient though nobody asked for one
-    watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets that want to hold every tensor that is written
-    _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same with all that share its memory
-    _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same of what other threads write
-    _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # the same for every tensor that gets a gradient
-    _replacers: ClassVar[OfThread[Any]] = OfThread()  # captures, told before a tensor is given another memory
-    forgettings: ClassVar[int] = 0  # how often ``forget_gradients`` was called
+    _losses: ClassVar[list[weakref.ref[Any]]] = []  # tensors whose ``backward`` ran since the last optimizer step
+    _unasked: ClassVar[WeakTable[Any, None]] = WeakTable()  # leaves with a gradient but without ``requires_grad=True``
+    watchers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets to which each tensor written by this thread is added
+    _sharers: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # as ``watchers``, with all tensors that share its memory
+    _disturbed: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # as ``_sharers``, for tensors that other threads write
+    _graders: ClassVar[OfThread[LiveSet[Any]]] = OfThread()  # sets to which each tensor that gets a gradient is added
+    _replacers: ClassVar[OfThread[Any]] = OfThread()  # captures, notified before a tensor's memory is replaced
+    forgettings: ClassVar[int] = 0  # number of calls of ``forget_gradients``
 
     def __init__(self, data: Any = None, device: DeviceName | None = None, dtype: DTypeLike | None = None,
                  requires_grad: bool | None = None) -> None:
@@ -110,7 +110,7 @@ class TensorBase(metaclass=WithModes):
         self._requires_grad = wanted
 
     def _check_gradient(self) -> None:
-        """Refuse a gradient of what is no float, as PyTorch does.
+        """Raise if this tensor's dtype is not floating point, as PyTorch does.
 
         Raises:
             DTypeError: for integers and bools.
@@ -121,7 +121,7 @@ class TensorBase(metaclass=WithModes):
 
     @classmethod
     def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
-        """A tensor of a node just made; the user's line is noted on the node."""
+        """Return a tensor of a new node, and record the user's source line on the node."""
         self = object.__new__(cls)
         if not current().recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
             uop = UOp(Ops.DETACH, None, (uop,))
@@ -138,11 +138,11 @@ class TensorBase(metaclass=WithModes):
         return type(self)._wrap(uop, self._device)
 
     def _copy(self) -> Tensor:
-        """The same values, as a value of its own: it costs nothing until one of the two is written."""
+        """Return a copy-on-write copy: the node is shared until one of the two tensors is written."""
         return self._new(self.uop)
 
     def _view(self, look: Look, arg: Any) -> Tensor:
-        """A tensor that looks at this one's memory: a write through either is seen by both."""
+        """Return a view of this tensor's memory: a write through either is visible in both."""
         with state:
             uop, shared = storage.shown(self, look, arg)
             t = type(self)._wrap(uop, self._device)
@@ -156,7 +156,7 @@ class TensorBase(metaclass=WithModes):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Sizes of the axes.
+        """The shape: a tuple with the size of each axis.
 
         >>> Tensor([[1, 2]]).shape
         (1, 2)
@@ -165,7 +165,7 @@ class TensorBase(metaclass=WithModes):
 
     @property
     def dtype(self) -> DType:
-        """Type of the elements.
+        """The data type of the elements.
 
         >>> Tensor([1.5]).dtype
         dtypes.float
@@ -174,7 +174,7 @@ class TensorBase(metaclass=WithModes):
 
     @property
     def device(self) -> DeviceName:
-        """Canonical name of the device that the values live on; a tuple of names for several.
+        """The canonical name of the device that stores the values; a tuple of names for several devices.
 
         >>> Tensor([1], device="cpu:0").device, Tensor([1], device=("CPU:0", "CPU:1")).device
         ('CPU', ('CPU', 'CPU:1'))
@@ -213,11 +213,11 @@ class TensorBase(metaclass=WithModes):
         return int(self._number("index"))
 
     def __format__(self, spec: str) -> str:
-        """Without a specification, as ``print`` shows it; with one, as its only number."""
+        """Format as ``print`` does without a specification; with one, format the only element."""
         return format(self._number("format"), spec) if spec else str(self)
 
     def _number(self, op: str) -> int | float | bool:
-        """The only element, for a conversion to a Python number."""
+        """Return the only element, for a conversion to a Python number."""
         if value_of_size(self.uop.size) != 1:
             raise ShapeError(op, f"a tensor of shape {self.shape} is not one number", ".tolist()")
         return self.item()
@@ -226,7 +226,7 @@ class TensorBase(metaclass=WithModes):
         return id(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles and deep copies that hold a tensor and views of it keep them one memory."""
+        """Pickle the tensor. Views that are pickled or deep-copied together with it keep sharing its memory."""
         args = type(self), self.uop, self._device, self.requires_grad, self.grad
         return (_unpickled, args) if storage.alone(self) else (_unpickled, args, self._shared)
 
@@ -235,12 +235,12 @@ class TensorBase(metaclass=WithModes):
         shared.storage.add(self)
 
     def __copy__(self) -> TensorBase:
-        """The same values, gradient and all, as a value of its own."""
+        """Return a copy with the same values and the same ``.grad`` that shares no memory with this tensor."""
         return _unpickled(type(self), self.uop, self._device, self.requires_grad, self.grad)  # type: ignore[arg-type]
 
     @property
     def is_param(self) -> bool:
-        """Whether an optimizer changes this tensor: False for running statistics and the like.
+        """True if an optimizer updates this tensor; False for running statistics and other buffers.
 
         >>> Tensor([1.0]).is_param, Tensor([1.0], requires_grad=False).is_param
         (True, False)
@@ -248,7 +248,7 @@ class TensorBase(metaclass=WithModes):
         return self.requires_grad is not False
 
     def is_param_(self, is_param: bool = True) -> Tensor:
-        """Say whether an optimizer changes this tensor: ``requires_grad`` by another name; returns self.
+        """Set ``requires_grad``, which tells whether an optimizer updates this tensor; return self.
 
         >>> Tensor([1.0]).is_param_(False).requires_grad
         False
@@ -259,13 +259,13 @@ class TensorBase(metaclass=WithModes):
     # *** values out ***
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array of their own.
+        """Return a copy of the values as a NumPy array.
 
         >>> Tensor([1, 2]).numpy()
         array([1, 2], dtype=int32)
 
         Raises:
-            KernelError: if the kernel that computes them failed.
+            KernelError: if the kernel that computes the values fails.
         """
         return self._array()
 
@@ -278,7 +278,7 @@ class TensorBase(metaclass=WithModes):
         return copy_to_host(value_of(self))
 
     def data(self) -> memoryview:
-        """The values as a memoryview of a copy.
+        """Return a memoryview of a copy of the values.
 
         >>> Tensor([1, 2]).data().tolist()
         [1, 2]
@@ -286,13 +286,13 @@ class TensorBase(metaclass=WithModes):
         return memoryview(np.ascontiguousarray(self.numpy()))  # type: ignore[arg-type]
 
     def item(self) -> int | float | bool:
-        """The only element as a Python number.
+        """Return the only element as a Python number.
 
         >>> Tensor([5]).item()
         5
 
         Raises:
-            ShapeError: if there is more than one.
+            ShapeError: if the tensor does not have exactly one element.
         """
         count = value_of_size(self.uop.size)
         if count != 1:
@@ -301,7 +301,7 @@ class TensorBase(metaclass=WithModes):
         return value
 
     def tolist(self) -> Any:
-        """The values as nested lists; a Python number for a 0-d tensor.
+        """Return the values as nested lists; a Python number for a 0-d tensor.
 
         >>> Tensor([[1, 2]]).tolist()
         [[1, 2]]
@@ -309,7 +309,7 @@ class TensorBase(metaclass=WithModes):
         return self.numpy().tolist()
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        """A function of NumPy works on the values, and gives what NumPy gives.
+        """Apply a NumPy function to the values; the result is that of NumPy.
 
         >>> np.mean(Tensor([1.0, 2.0])), np.concatenate([Tensor([1]), Tensor([2])])
         (np.float32(1.5), array([1, 2], dtype=int32))
@@ -317,7 +317,7 @@ class TensorBase(metaclass=WithModes):
         return function(*_with_arrays(args), **_with_arrays(kwargs))
 
     def __repr__(self) -> str:
-        """Values where they are cheap, else what it is and the line that made it; docs/semantics.md has the rule.
+        """Return the values if they are cheap to compute, else shape, dtype and source line (see docs/semantics.md).
 
         >>> Tensor([1, 2]) * 3, Tensor.arange(2000).realize()
         (Tensor([3, 6], dtype=dtypes.int, device='CPU'), Tensor([   0,    1,    2, ..., 1997, 1998, 1999], \
@@ -331,7 +331,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
     # *** memory ***
 
     def contiguous(self) -> Tensor:
-        """The same values in dense memory of their own: a copy, whether or not they were dense before.
+        """Return a copy of the values in new row-major memory, even if they were already contiguous.
 
         >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
         [[1, 3], [2, 4]]
@@ -339,7 +339,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return self._new(self.uop.contiguous())
 
     def _take_place(self, other: Tensor) -> Tensor:
-        """Take another tensor's value and place; what shared this one's memory keeps it."""
+        """Take another tensor's value and device; tensors that shared this one's memory keep the old value."""
         for capture in TensorBase._replacers:
             capture.replacing(self)
         self.uop, self._device, self._shared = other.uop, other._device, None
@@ -347,7 +347,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return self  # type: ignore[return-value]
 
     def detach(self) -> Tensor:
-        """The same memory, through which no gradient flows.
+        """Return a view of the same memory through which no gradient flows.
 
         >>> Tensor([1.0]).detach().requires_grad
         False
@@ -357,9 +357,10 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return t
 
     def replace(self, other: Tensor) -> Tensor:
-        """Become ``other``, of the same shape: no copy. So a model's parameters change their dtype in place.
+        """Replace this tensor's value by that of ``other``, of the same shape, without a copy; return self.
 
-        What shared this tensor's memory keeps the old value.
+        The dtype and device become those of ``other``, so a parameter's dtype can change in place. Tensors that shared
+        this tensor's memory keep the old value.
 
         >>> Tensor([1, 2]).replace(Tensor([3.5, 4])).tolist()
         [3.5, 4.0]
@@ -370,15 +371,15 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return self._take_place(other)
 
     def assign(self, value: Any) -> Tensor:
-        """Write ``value`` to this tensor's memory: views of it, and what it is a view of, see it too. What was computed
-        from the old values keeps them.
+        """Write ``value`` to this tensor's memory and return self; every tensor that shares the memory sees the write.
+        Results that were computed from the old values keep them.
 
         >>> x = Tensor([1, 2, 3]); y = x + 0; _ = x[1:].assign(Tensor([8, 9])); x.tolist(), y.tolist()
         ([1, 8, 9], [1, 2, 3])
 
         Raises:
-            ShapeError: if the value does not broadcast to this shape, or this tensor shows an element several times.
-            DTypeError: if its dtype is another.
+            ShapeError: if the value does not broadcast to this shape, or this tensor repeats elements of its memory.
+            DTypeError: if the dtypes differ.
         """
         on_disk = files.on_disk(self._device)
         x = value if isinstance(value, TensorBase) else type(self)(value, device="CPU" if on_disk else self._device,
@@ -393,10 +394,10 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return self  # type: ignore[return-value]
 
     def _write(self, value: UOp) -> None:
-        """Let this tensor, and all that shares its memory, have ``value`` there.
+        """Write ``value`` to this tensor's memory, visible to all tensors that share it.
 
-        A write in ``no_grad()``, through ``detach()``, or to a parameter is not recorded, as in PyTorch: data stay the
-        data that earlier results were computed from, and what was computed keeps the gradient that it had.
+        A write in ``no_grad()``, through ``detach()``, or to a parameter is not recorded by autograd, as in PyTorch:
+        a leaf stays the same leaf of earlier results, and a computed value keeps its gradient.
         """
         if value is self.uop or 0 in self.shape:
             return
@@ -422,7 +423,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         self._note_write(sharing)
 
     def _records_writes(self) -> bool:
-        """Whether gradients flow through values that are written to this tensor."""
+        """Return True if gradients flow through values that are written to this tensor."""
         if not storage.whole(self).dtype.is_float:
             return True
         looks = () if self._shared is None else self._shared.looks
@@ -430,7 +431,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         return current().recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
 
     def _is_copy(self) -> bool:
-        """Return True if these data are another tensor's, whose gradient flows through this one."""
+        """Return True if this tensor's data are a copy of another tensor's, to which its gradient flows."""
         return has_origins(self, storage.whole(self), storage.sharing(self), TensorBase.live)
 
     def _note_write(self, sharing: Sequence[TensorBase] = ()) -> None:
@@ -443,7 +444,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
 
 def device_name(device: DeviceName | None) -> str:
-    """The canonical name of a device or group; what a machine may lack is opened to know that it is there.
+    """Return the canonical name of a device or group; a device that not every machine has is opened to check it.
 
     Raises:
         DeviceError: if there is no such device.
@@ -457,7 +458,7 @@ def device_name(device: DeviceName | None) -> str:
 
 
 def _with_arrays(value: Any) -> Any:
-    """An argument with the tensors in it as arrays."""
+    """Return an argument with the tensors inside it (in lists, tuples, dicts) converted to NumPy arrays."""
     if isinstance(value, TensorBase):
         return value.numpy()
     if isinstance(value, dict):
@@ -472,10 +473,10 @@ def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | 
 
 
 def leaf(uop: UOp) -> UOp:
-    """A float value that was not computed from tensors, as a node of its own.
+    """Return a float value that was not computed from tensors as a unique node.
 
-    Nodes are interned: two tensors of equal constants would be one node, with one gradient. The number makes them two;
-    a schedule never sees it.
+    Nodes are interned: two tensors of equal constants would be one node with one gradient. A number in the node's
+    argument makes them distinct; schedules ignore it.
     """
     if not uop.dtype.is_float or (is_leaf(uop) and uop.base.op is not Ops.ASSIGN):
         return uop
@@ -483,10 +484,10 @@ def leaf(uop: UOp) -> UOp:
 
 
 def _note_origin(uop: UOp, called: FrameType) -> None:
-    """Note the method that the user called and the line, once per node. Data has a line and no method.
+    """Record on new nodes the Tensor method that the user called and the source line. Data has a line and no method.
 
     Args:
-        called: the frame of a function of this package, which the user's program called by whatever ways.
+        called: the frame of a function of this package that the user's program called, directly or not.
     """
     inner, frame = called, called.f_back
     while frame is not None and _is_ours(frame.f_code.co_filename):
@@ -500,9 +501,9 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     line: Origin = method.strip("_"), frame.f_code.co_filename, frame.f_lineno
     origin = (_in_layer(line, inner) if settings.recorded else line,)
     stack = [uop]
-    while stack:  # the nodes that this call made: those below without an origin
+    while stack:  # the nodes that this call made: the sources without an origin
         n = stack.pop()
-        kept = n is not uop and n.op.kind == "movement" and n.base.op is Ops.CONST  # many programs' number
+        kept = n is not uop and n.op.kind == "movement" and n.base.op is Ops.CONST  # interned, shared by programs
         if not n.origin and not kept and n.op not in (Ops.CONST, Ops.BUFFER):
             n.origin = origin
             stack.extend(n.src)
@@ -514,16 +515,16 @@ def _is_ours(file: str) -> bool:
 
 
 def _in_layer(origin: Origin, frame: FrameType) -> Origin:
-    """The origin with the model's layer at work: a trace folds by them."""
+    """Return the origin with the path of the running model layer, by which a trace groups kernels."""
     layer = layer_path(frame, TensorBase)
     return InLayer(*origin, layer) if layer else origin
 
 
 def check_tensors(op: str, values: Sequence[Any]) -> None:
-    """Refuse arguments that are no tensors.
+    """Check that all arguments are tensors.
 
     Raises:
-        DTypeError: naming the first one.
+        DTypeError: naming the first argument that is not a tensor.
     """
     for n, t in enumerate(values):
         if not isinstance(t, TensorBase):

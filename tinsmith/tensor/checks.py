@@ -1,9 +1,8 @@
-"""``CHECKED=1``: every program also finds out whether its indices and its losses' classes are in range, its integer
-divisors not zero, and its floats free of NaN that none of its inputs had. What it finds is raised as an error that
-names the user's line.
+"""Runtime checks of ``CHECKED=1``: out-of-range indices and loss classes, integer division by zero, and NaN results of
+NaN-free inputs. A failed check raises an error that names the user's source line.
 
-The questions are more tensors to compute in the same program: the least and the greatest index of a GATHER, whether a
-divisor is 0, whether a result is NaN. The code generator knows nothing of them.
+Each check is one or more extra outputs of the same program: the minimum and maximum index of a GATHER, "any divisor is
+0", "any result element is NaN". The code generator needs no support for them.
 """
 from __future__ import annotations
 
@@ -20,17 +19,17 @@ from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import Origin, toposort
 
 _VIEWS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST)
-_LOSSES = ("cross_entropy", "nll_loss", "sparse_categorical_crossentropy")  # that pick by label
-_LINES_PER_PROGRAM = 16  # in the second look, for the line that a NaN came from
+_LOSSES = ("cross_entropy", "nll_loss", "sparse_categorical_crossentropy")  # losses that pick a score by class label
+_LINES_PER_PROGRAM = 16  # source lines tested per program when searching for the origin of a NaN
 
 
 @dataclass
 class RuntimeCheck:
-    """Something to compute beside a program, and what its values mean.
+    """A check: extra nodes to compute with a program, and the interpretation of their values.
 
     Attributes:
-        roots: nodes of one element each.
-        verdict: their values → what is wrong, or None.
+        roots: the extra nodes, of one element each.
+        verdict: function from their values to the error to raise, or None.
     """
 
     roots: list[UOp]
@@ -52,18 +51,18 @@ class Checks:
 
     @property
     def roots(self) -> list[UOp]:
-        """What to compute beside the program's results."""
+        """The nodes to compute in addition to the program's results."""
         return [*(r for c in self.own for r in c.roots), *self.inputs, *self.results.values()]
 
     def judge(self, buffers: Sequence[Buffer], run: Callable[[list[UOp]], list[Buffer]]) -> None:
-        """Raise the first of what is wrong.
+        """Raise the error of the first failed check.
 
         Args:
             buffers: the values of ``roots``.
-            run: computes more nodes, to find the line that a NaN came from.
+            run: computes further nodes, to find the source line that produced a NaN.
 
         Raises:
-            CheckError: if something is wrong.
+            CheckError: if a check failed.
         """
         values = iter([b.numpy()[0].item() for b in buffers])
         for check in self.own:
@@ -78,7 +77,7 @@ class Checks:
                 raise self._nan_error(node, run)
 
     def _nan_error(self, node: UOp, run: Callable[[list[UOp]], list[Buffer]]) -> CheckError:
-        """The line whose result is the first to be NaN; that of the program's result if no other is found."""
+        """Return the error for the first source line whose result has a NaN; for ``node``'s line if none is found."""
         lines = list(_line_ends(toposort(node)))
         for begin in range(0, len(lines), _LINES_PER_PROGRAM):
             some = lines[begin : begin + _LINES_PER_PROGRAM]
@@ -93,7 +92,7 @@ class Checks:
 
 
 def _any(condition: UOp) -> UOp:
-    """Whether ``condition`` holds anywhere: one element."""
+    """Return a node of one element: True if ``condition`` is true anywhere."""
     return condition.reduce(Ops.OR, tuple(range(condition.ndim))).reshape((1,)).contiguous()
 
 
@@ -102,7 +101,7 @@ def _extreme(op: Op, x: UOp) -> UOp:
 
 
 def _place(node: UOp) -> tuple[str, tuple[str, int] | None]:
-    """The method that the user called to make ``node``, and where: the node's own origin or that of one below."""
+    """Return the method that made ``node`` and its (file, line): the origin of the node or of its nearest source."""
     for n in reversed(toposort(node)):
         if n.origin:
             method, file, line = n.origin[-1]
@@ -114,7 +113,7 @@ def _place(node: UOp) -> tuple[str, tuple[str, int] | None]:
 
 
 def _index_checks(order: Sequence[UOp]) -> Iterator[RuntimeCheck]:
-    """One check for each index and size of an axis."""
+    """Yield one check per distinct pair of index and axis size; indices proven in range need none."""
     seen = set()
     for node in order:
         if (label := _label(node)) is not None:
@@ -152,8 +151,10 @@ def _index_check(node: UOp, index: UOp, low: int, size: int) -> RuntimeCheck:
 
 
 def _label(node: UOp) -> UOp | None:
-    """The classes by which a loss picks a score per row (see ``tensor.losses``):
-    ``where(0 1 2 … == label, score, 0)`` summed along the classes; or those of ``one_hot``, which is such a choice."""
+    """Return the class labels of a loss or of ``one_hot``, or None for any other node.
+
+    A loss picks one score per row as ``where(arange(classes) == label, score, 0)``, summed along the classes;
+    ``one_hot`` is the same WHERE without the sum."""
     method = node.origin[-1][0] if node.origin else ""
     if node.op is Ops.REDUCE and len(node.arg[1]) == 1 and method in _LOSSES:
         choice = node.src[0]
@@ -168,8 +169,8 @@ def _label(node: UOp) -> UOp | None:
 
 
 def _coordinates(index: UOp) -> list[tuple[UOp, int]]:
-    """The indices that a flat index over several axes was made of, with their axes' sizes (see ``tensor.indexing``):
-    ``where(0 <= i < n and 0 <= j < m and …, i * m + j …, -1)``."""
+    """Return the per-axis indices and axis sizes of a flat index over several axes (see ``tensor.indexing``), which has
+    the form ``where(0 <= i < n and 0 <= j < m and …, i * m + j …, -1)``; an empty list for any other index."""
     index = _below(index)
     if index.op is not Ops.WHERE or _constant(index.src[2]) != -1:
         return []
@@ -186,7 +187,7 @@ def _coordinates(index: UOp) -> list[tuple[UOp, int]]:
 
 
 def _given(place: UOp, size: Any) -> tuple[UOp, bool]:
-    """The index as the user gave it, and whether negative values of it count from the end."""
+    """Return the index as the user gave it, and True if its negative values count from the end of the axis."""
     place = _below(place)
     if place.op is Ops.WHERE and place.src[0].op is Ops.CMPLT and _constant(place.src[0].src[1]) == 0:
         test, shifted, plain = place.src[0].src[0], place.src[1], place.src[2]
@@ -196,7 +197,7 @@ def _given(place: UOp, size: Any) -> tuple[UOp, bool]:
 
 
 def _below(node: UOp) -> UOp:
-    """What lies below views that keep every element, and casts."""
+    """Return the integer node below casts and below views that keep every element."""
     while node.op in _VIEWS and node.src[0].dtype.is_int:
         node = node.src[0]
     return node
@@ -234,7 +235,7 @@ def _divisor_check(node: UOp, divisor: UOp) -> RuntimeCheck:
 
 
 def _nan_roots(order: Sequence[UOp], nodes: Sequence[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
-    """What says whether inputs have a NaN, and the same of each result. A program with a constant NaN has none."""
+    """Return the "has a NaN" tests of the inputs, and of each result; none for a program with a NaN constant."""
     constant = any(n.op is Ops.CONST and n.arg != n.arg and not _made_by_power(n, order) for n in order)
     results = {n: _any(n.ne(n)) for n in nodes if n.dtype.is_float and 0 not in n.shape and n.op is not Ops.COPY}
     if constant or not results:
@@ -244,7 +245,7 @@ def _nan_roots(order: Sequence[UOp], nodes: Sequence[UOp]) -> tuple[list[UOp], d
 
 
 def _is_input(node: UOp) -> bool:
-    """A buffer that kernels can read, or the copy of one that they cannot."""
+    """Return True for a buffer that kernels can read, and for the COPY of a buffer that they cannot."""
     if node.op is Ops.COPY:
         source = node.src[0].base
         return source.op is Ops.BUFFER and not Device[members(source.arg.device)[0]].has_programs
@@ -252,13 +253,13 @@ def _is_input(node: UOp) -> bool:
 
 
 def _made_by_power(constant: UOp, order: Sequence[UOp]) -> bool:
-    """Whether a NaN is the one that ``pow`` gives for roots of negative numbers: an arm below a choice by sign."""
+    """Return True if a NaN constant is the result of ``pow`` for a negative base with a fractional exponent."""
     readers = [n for n in order if any(s.base is constant for s in n.src) and n.op.kind != "movement"]
     return bool(readers) and all(n.origin and "pow" in n.origin[-1][0] for n in readers)
 
 
 def _line_ends(order: Sequence[UOp]) -> Iterator[UOp]:
-    """Float nodes that another line of the user's program reads, in order of computation."""
+    """Yield the float nodes that are final results of a source line: read by another line or by no node."""
     inside = set()
     for n in order:
         for s in n.src:

@@ -1,7 +1,7 @@
-"""What a prompt and a notebook show of a tensor: its values where they are cheap, else what it is and who made it.
+"""``repr`` and notebook display of a tensor: its values if they are cheap, else its shape, dtype and source line.
 
-Cheap is what is in memory, data from the host, and at most FEW values that a small graph computes quickly. Nothing else
-is computed, however small: a loss may stand for an epoch.
+Cheap values are values in memory, data from the host, and at most FEW values of a small graph. Nothing else is
+computed, however small the result: a scalar loss may depend on a full epoch.
 """
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 else:
     markup = Late("html")
 
-FEW: Final = 64  # values that are computed to be shown
-NODES: Final = 256  # of the graph that computes them, at most
-WORK: Final = 1 << 20  # elements of all these nodes together, and
-INTERPRETED: Final = 1 << 12  # on a device without machine code
-SEEN: Final = 1 << 16  # values in memory that the host cannot address and that are copied to be shown
-WHOLE: Final = 200  # values that are all shown; of more, the first and last along each axis
-DRAWN: Final = 40  # nodes of a picture
+FEW: Final = 64  # largest number of elements that is computed for display
+NODES: Final = 256  # largest number of nodes of a graph that is computed for display
+WORK: Final = 1 << 20  # largest total number of elements of the nodes of such a graph
+INTERPRETED: Final = 1 << 12  # the same limit as WORK on a device that interprets kernels
+SEEN: Final = 1 << 16  # largest number of elements copied to the host for display from memory it cannot address
+WHOLE: Final = 200  # largest number of elements printed in full; above it, only the first and last along each axis
+DRAWN: Final = 40  # largest number of nodes of a graph drawn in a notebook
 
 
 def text(t: TensorBase) -> str:
-    """What ``repr`` shows."""
+    """Return the text of ``repr``: the values if they are cheap, else ``description``."""
     if t.dtype is dtypes.void or any(isinstance(s, UOp) for s in t.shape):
         return description(t)
     try:
@@ -56,14 +56,14 @@ def text(t: TensorBase) -> str:
 
 
 def description(t: TensorBase) -> str:
-    """Shape, dtype, device, and the user's line that made a tensor."""
+    """Return shape, dtype, device, and the user's source line that made a tensor."""
     origin = _origin(t.uop)
     made = "" if origin is None else f", {origin[0]} ({place(*origin[1:])})" if origin[0] else f", {place(*origin[1:])}"
     return f"<Tensor {t.shape} {t.dtype!r} on {t.device}{made}>"
 
 
 def html(t: TensorBase) -> str:
-    """What a notebook shows: a line on the tensor, its values where they are cheap, and the graph that it is."""
+    """Return the HTML for a notebook: the description of a tensor, its values if they are cheap, and its graph."""
     shown = text(t)
     rows = [f"<div><code>{markup.escape(description(t))}</code></div>"]
     if not shown.startswith("<"):
@@ -79,10 +79,10 @@ def html(t: TensorBase) -> str:
 
 
 def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
-    """The values of a tensor where they are cheap; None where they are not.
+    """Return the values of a tensor if they are cheap, else None.
 
     Raises:
-        TinsmithError: if they cannot be computed.
+        TinsmithError: if the computation fails.
     """
     size: int = t.uop.size
     if 0 in t.shape or (size <= FEW and _is_quick(t.uop, t._device)):
@@ -99,14 +99,14 @@ def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
 
 
 def _is_data(uop: UOp) -> bool:
-    """Whether a value is data from the host as they came, of whatever size: looking at them copies nothing."""
+    """Return True if a value is unmodified data from the host: displaying it needs no copy, whatever its size."""
     while uop.op in (Ops.DETACH, Ops.COPY, Ops.RESHAPE):
         uop = uop.src[0]
     return uop.op is Ops.BUFFER
 
 
 def _is_quick(uop: UOp, device: str) -> bool:
-    """Whether the graph of a value is small, and all of its nodes have few elements."""
+    """Return True if the graph of a value has at most NODES nodes and few elements (WORK or INTERPRETED) in total."""
     order = _nodes(uop, NODES)
     work = 0
     for n in order or ():
@@ -117,7 +117,7 @@ def _is_quick(uop: UOp, device: str) -> bool:
 
 
 def _nodes(uop: UOp, most: int) -> list[UOp] | None:
-    """The nodes of a value, sources first; None if there are more than ``most``."""
+    """Return the nodes of a graph in topological order, sources first; None if there are more than ``most``."""
     order: dict[UOp, None] = {}
     stack = [uop]
     while stack:
@@ -134,13 +134,13 @@ def _nodes(uop: UOp, most: int) -> list[UOp] | None:
 
 
 def _origin(uop: UOp) -> Origin | None:
-    """The user's line that made a value: of one in memory, as long as that is remembered."""
+    """Return the origin (method, file, line) of a value; for a value in memory, that recorded on its buffer, if any."""
     made: Origin | None = uop.base.arg.origin if uop.base.op is Ops.BUFFER else None
     return made or next(reversed(uop.origin), None)
 
 
 def _picture(order: list[UOp]) -> str:
-    """The graph as it was recorded: what of it is stored or fused is decided when a program is made."""
+    """Return an SVG of the recorded graph, before scheduling decides which values are stored or fused."""
     number = {n: i for i, n in enumerate(order)}
     boxes = []
     for n in order:

@@ -1,4 +1,4 @@
-"""What the families of Tensor methods share: axes, shapes, broadcasting, dtypes of operands."""
+"""Helpers shared by the Tensor method families: axes, shapes, broadcasting, and dtypes of operands."""
 from __future__ import annotations
 
 import functools
@@ -26,9 +26,9 @@ P = ParamSpec("P")
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Equal sizes: for every value of their variables, or for those that they are bound to.
+    """Return True if two sizes are equal, for all values of their variables or for the bound values.
 
-    Of the second kind are two nodes, of which ``as_sized`` makes one.
+    Sizes that are equal only for the bound values are different nodes; ``as_sized`` replaces one by the other.
     """
     if a is b or not (isinstance(a, UOp) or isinstance(b, UOp)):
         return bool(a == b)
@@ -36,30 +36,30 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def same_sizes(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are ``equal`` size by size."""
+    """Return True if two shapes have the same number of axes and their sizes are pairwise ``equal``."""
     return a == b or (len(a) == len(b) and all(map(equal, a, b)))
 
 
 def as_sized(uop: UOp, shape: Shape) -> UOp:
-    """``uop`` with the sizes of ``shape``, which are ``equal`` to its own, and so the same nodes; all of it is kept."""
+    """Return ``uop``, unchanged in content, with its size nodes replaced by those of ``shape``, which are ``equal``."""
     return uop if uop.shape == shape else uop.shrink(tuple((0, s) for s in shape))
 
 
 def one(size: Any) -> bool:
-    """Whether a size is 1."""
+    """Return True if a size is the constant 1."""
     return not isinstance(size, UOp) and size == 1
 
 
 def product(sizes: Sequence[Any]) -> Any:
-    """The product of sizes, symbolic ones included."""
+    """Return the product of sizes, which may be symbolic."""
     return normal_size(math.prod(sizes))
 
 
 def sizes(op: str, values: Sequence[Any], bound: bool = True) -> Shape:
-    """A shape given as numbers or one sequence.
+    """Return a shape that was given as separate sizes or as one sequence.
 
     Args:
-        bound: refuse variables without a value.
+        bound: raise for variables without a value.
 
     Raises:
         DTypeError: if a size is no integer.
@@ -73,7 +73,7 @@ def sizes(op: str, values: Sequence[Any], bound: bool = True) -> Shape:
 
 
 def symbolic_size(op: str, size: UOp, bound: bool = True) -> Any:
-    """A size with variables in its normal form (an int if they cancel).
+    """Return a symbolic size in normal form (an int if the variables cancel).
 
     Raises:
         ArgumentError: if a variable has no value.
@@ -89,11 +89,11 @@ def symbolic_size(op: str, size: UOp, bound: bool = True) -> Any:
 
 
 def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
-    """``0 <= begin <= end <= size`` for the values of the variables.
+    """Check that ``0 <= begin <= end <= size`` for the bound values of the variables.
 
     Raises:
         ArgumentError: if a variable has no value.
-        ShapeError: if it does not hold.
+        ShapeError: if the inequality does not hold.
     """
     for v in (begin, end):
         if isinstance(v, UOp):
@@ -106,10 +106,10 @@ def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
 
 
 def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
-    """An axis counted from the front.
+    """Return ``axis`` as a nonnegative number.
 
     Args:
-        extra: how many positions behind the last axis are allowed too.
+        extra: the number of valid positions after the last axis (for methods that insert axes).
 
     Raises:
         AxisError: if there is no such axis.
@@ -128,7 +128,7 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
 
 
 def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
-    """An axis counted from the front, and its size.
+    """Return ``axis`` as a nonnegative number, and the size of that axis.
 
     Raises:
         AxisError: if there is no such axis.
@@ -141,7 +141,7 @@ def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
 
 
 def as_lines(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors without axes as lines of one element, as PyTorch takes them, if all others are lines.
+    """Return the tensors with 0-d ones reshaped to ``(1,)``, as PyTorch does, if none has more than one axis.
 
     >>> from tinsmith import Tensor
     >>> [t.shape for t in as_lines(Tensor(1), Tensor([1, 2]))]
@@ -153,7 +153,7 @@ def as_lines(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:
-    """The axes given as ``axis`` or by PyTorch's name for them, ``dim``.
+    """Return the axes that were given as ``axis`` or by PyTorch's name ``dim``.
 
     Raises:
         ArgumentError: if both are given.
@@ -166,7 +166,7 @@ def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:
 
 
 def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Axes to reduce, sorted: all of them for None.
+    """Return the axes to reduce as sorted nonnegative numbers; all axes for None.
 
     Raises:
         AxisError: for one that does not exist.
@@ -183,13 +183,13 @@ def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, 
 
 @functools.lru_cache(4096)
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:
-    """The common shape by NumPy's rules; what has a variable is not repeated, also where its value is 1.
+    """Return the broadcast shape by NumPy's rules. A symbolic size is never broadcast, even if its value is 1.
 
     >>> broadcast_shape("add", (3, 1), (4,))
     (3, 4)
 
     Raises:
-        ShapeError: if there is none.
+        ShapeError: if the shapes do not broadcast.
     """
     ndim = max(len(s) for s in shapes)
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
@@ -207,7 +207,7 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 
 
 def expand_uop(uop: UOp, shape: Shape) -> UOp:
-    """``uop`` repeated to ``shape``, which it broadcasts to."""
+    """Return ``uop`` broadcast to ``shape``."""
     if uop.shape == shape:
         return uop
     own, sized = _steps(uop.shape, shape)
@@ -216,13 +216,15 @@ def expand_uop(uop: UOp, shape: Shape) -> UOp:
 
 @functools.lru_cache(4096)
 def _steps(own: Shape, shape: Shape) -> tuple[Shape, Shape]:
-    """A shape with as many axes as the one that it broadcasts to, and with its sizes where it does not repeat."""
+    """Return ``own`` padded with leading 1s to the length of ``shape``, and the same with the size nodes of ``shape``
+    on the axes that are not broadcast."""
     own = (1,) * (len(shape) - len(own)) + own
     return own, tuple(a if one(a) else b for a, b in zip(own, shape))
 
 
 def weak_dtype(value: Any, other: DType) -> DType:
-    """The dtype of a Python number beside a tensor of dtype ``other``: the tensor's own where it can hold the kind."""
+    """Return the dtype of a Python number combined with a tensor of dtype ``other`` (weak typing): ``other`` if it can
+    represent the number's kind, else the default float or int."""
     if isinstance(value, (bool, np.bool_)) or other.is_float:
         return other
     if isinstance(value, (float, np.floating)):
@@ -231,15 +233,15 @@ def weak_dtype(value: Any, other: DType) -> DType:
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy's as Python's; anything else as it is."""
+    """Return a NumPy scalar as a Python number; anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def constant(op: str, value: Any, dtype: DType) -> UOp:
-    """A number as a node of ``dtype``.
+    """Return a number as a constant node of ``dtype``.
 
     Raises:
-        RangeError: if the dtype cannot hold it. (A float beside an integer dtype is cut, as a cast does.)
+        RangeError: if the dtype cannot hold the number. (A float is truncated to an integer dtype, as by a cast.)
     """
     number = value.item() if isinstance(value, np.generic) else value
     check_range(op, number, dtype)
@@ -247,7 +249,7 @@ def constant(op: str, value: Any, dtype: DType) -> UOp:
 
 
 def side_of(value: Any, dtype: DType) -> int:
-    """1 for an integer above all values of an integer or bool dtype, -1 for one below, else 0."""
+    """Return 1 for an integer above the range of an integer or bool dtype, -1 for one below it, else 0."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or dtype.is_float:
         return 0
     own = weak_dtype(value, dtype)
@@ -255,10 +257,10 @@ def side_of(value: Any, dtype: DType) -> int:
 
 
 def operand(op: str, value: Any, like: Tensor) -> Tensor:
-    """``value`` as a tensor beside ``like``; numbers are weakly typed.
+    """Return ``value`` as a tensor operand to combine with ``like``; numbers are weakly typed.
 
     Raises:
-        DTypeError: if it is nothing that a tensor can be made of.
+        DTypeError: if ``value`` cannot be converted to a tensor.
     """
     if isinstance(value, TensorBase):
         return value  # type: ignore[return-value]
@@ -272,7 +274,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
 
 
 def operand_node(op: str, value: Any, like: Tensor) -> UOp:
-    """The node of ``operand``: numbers need no tensor of their own."""
+    """Return the node of ``operand``; fast path: a number needs no tensor object."""
     if isinstance(value, TensorBase):
         return value.uop
     if type(value) in (int, float, bool):
@@ -281,16 +283,16 @@ def operand_node(op: str, value: Any, like: Tensor) -> UOp:
 
 
 def same_device(op: str, *tensors: Tensor) -> str:
-    """The one device that all of ``tensors`` live on; constants live anywhere.
+    """Return the device of all ``tensors``; constants belong to any device.
 
     Raises:
-        DeviceError: if there are two.
+        DeviceError: if the tensors are on different devices.
     """
     return _one_device(op, [t.uop for t in tensors]) or tensors[0]._device
 
 
 def _one_device(op: str, nodes: Sequence[UOp]) -> str | None:
-    """The one device that nodes name, if any names one."""
+    """Return the device that the nodes have in common; None if all are constants."""
     found: str | None = None
     for n in nodes:
         if n.device is not None and n.device != found:
@@ -303,12 +305,12 @@ def _one_device(op: str, nodes: Sequence[UOp]) -> str | None:
 
 
 def matched(op: str, *tensors: Tensor) -> list[UOp]:
-    """Nodes of ``tensors`` in one dtype and one shape."""
+    """Return the nodes of ``tensors``, promoted to one dtype and broadcast to one shape."""
     return matched_nodes(op, [t.uop for t in tensors])
 
 
 def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
-    """Nodes in one dtype and one shape."""
+    """Return the nodes, promoted to one dtype and broadcast to one shape."""
     first = nodes[0]
     for n in nodes:
         if n.dtype is not first.dtype or n.device != first.device or n.shape != first.shape:
@@ -320,37 +322,37 @@ def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
 
 
 def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
-    """``tensors`` in the dtype that all of them promote to."""
+    """Return ``tensors`` cast to the dtype that all of them promote to."""
     dtype = promote(*[t.dtype for t in tensors])
     return [t.cast(dtype) for t in tensors]
 
 
 def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
-    """Nodes of one device in one shape."""
+    """Return the nodes, which must be on one device, broadcast to one shape."""
     _one_device(op, nodes)
     shape = broadcast_shape(op, *[n.shape for n in nodes])
     return tuple([expand_uop(n, shape) for n in nodes])
 
 
 def float_of(x: Tensor) -> UOp:
-    """The node of ``x`` as floats: integers become the default float."""
+    """Return the node of ``x``, cast to the default float if it is not floating point."""
     return x.uop if x.dtype.is_float else x.uop.cast(dtypes.default_float)
 
 
 def muladd(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
-    """x * y + z of a formula of ours, rounded once where the device can."""
+    """Return ``x * y + z`` for internal formulas, rounded once (FMA) on devices that support it."""
     y, z = (v if isinstance(v, UOp) else x.const_like(v) for v in (y, z))
     return x.alu(Ops.MULADD, y, z)
 
 
 def _widened(value: Any) -> Any:
-    """A float of 16 bits or less as float32; anything else as it is."""
+    """Return a float tensor of 16 bits or less cast to float32; anything else unchanged."""
     narrow = isinstance(value, TensorBase) and value.dtype.is_float and value.dtype.itemsize <= 2
     return value.cast(dtypes.float32) if narrow else value
 
 
 def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
-    """A method of several steps that computes 16-bit floats in float32 throughout and rounds once, at the end."""
+    """Decorate a method of several steps: 16-bit floats are computed in float32 and rounded once, at the end."""
 
     def wide(self: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         beside = [t.dtype for t in (*args, *kwargs.values()) if isinstance(t, TensorBase)]
@@ -363,15 +365,15 @@ def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[C
     return functools.wraps(method)(wide)
 
 
-# Optimizers look at attributes of theirs by these two: a capture takes code of nn that names vars() for code that may
-# read any attribute of any object, and would guard them all.
+# Optimizers read their own attributes through these two functions. A capture assumes that code of nn that names vars()
+# may read any attribute of any object, and would guard all of them.
 def attribute(owner: Any, name: str) -> Any:
-    """What an object itself has under a name, past properties of its class."""
+    """Return an instance attribute of an object, bypassing properties of its class."""
     return vars(owner)[name]
 
 
 def held_tensors(owner: Any) -> list[Tensor]:
-    """The tensors among an object's attributes, and in lists, tuples and dicts there, each once."""
+    """Return the distinct tensors in an object's attributes, and in lists, tuples and dicts among them."""
     found: dict[int, Any] = {}
     for value in vars(owner).values():
         values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]

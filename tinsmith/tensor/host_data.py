@@ -1,7 +1,8 @@
-"""Indices that the host knows: lists, arrays, tensors made of them, and few numbers in memory that it can read.
+"""Values that the host knows without running a kernel, and bounds checks of such indices.
 
-Looking at them costs no kernel, so one out of range is refused where it is used. Any other index out of range reads 0,
-and is dropped when written; ``CHECKED=1`` reports it.
+These are lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. An index among
+them that is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is
+dropped; ``CHECKED=1`` reports it.
 """
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from tinsmith.tensor.realize import is_realized
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_FEW: Final = 1 << 14  # read in less time than a call takes
+_FEW: Final = 1 << 14  # elements; a smaller buffer is read in less time than a method call takes
 _SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
 
 
 def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
-    """The values of data from the host, seen through views, casts and copies; None for anything computed or realized.
+    """Return the values of host data below views, casts and copies; None for anything computed or realized.
 
     >>> from tinsmith import Tensor
     >>> host_values(Tensor([[1, 2], [3, 4]])[:, 1].uop), host_values((Tensor([1, 2]) + 1).uop)
@@ -52,8 +53,8 @@ def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
 
 
 def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
-    """The values of a few realized numbers, if the host can read them where they lie. A capture must not: a replay
-    finds others there."""
+    """Return the values of a small realized tensor in host-addressable memory, else None. Also None during a capture,
+    because a replay may find other values there."""
     base = uop.base
     if recorders or base.op is not Ops.BUFFER or isinstance(base.arg, Shards) or not is_realized(uop):
         return None
@@ -63,17 +64,17 @@ def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
 
 def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
                   seen: bool = False) -> None:
-    """Refuse an index that the host knows to be out of range.
+    """Check an index tensor whose values the host knows against the range of an axis.
 
     Args:
-        low: the least that is in range.
-        size: how many there are; nothing is known of a symbolic size.
-        what: what the index stands for.
-        ignored: a value that may stand anywhere.
-        seen: look at realized ones too, where they are few and the host can read them.
+        low: the least valid index.
+        size: the size of the axis; a symbolic size is not checked.
+        what: the role of the index in error messages.
+        ignored: a value that is valid although out of range (``ignore_index``).
+        seen: check small realized tensors in host-addressable memory, too.
 
     Raises:
-        AxisError: naming the first one that is out of range.
+        AxisError: naming the first index that is out of range.
     """
     if isinstance(size, UOp):
         return

@@ -1,7 +1,7 @@
-"""Which layer of a model is at work, named as its state is: ``encoder.0.attn.q``. Only a trace asks.
+"""Path of the model layer that is running, named as in its state dict: ``encoder.0.attn.q``. Used only by traces.
 
-A layer is no class of its own here: any object may be one. So the objects whose methods are running tell: each is
-looked for in the attributes, lists and dicts of the one around it.
+Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
+whose method is running is searched in the attributes, lists and dicts of the object whose method called it.
 """
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tinsmith.core.errors import _PACKAGE
 from tinsmith.ir.uop import Origin
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
-_MOST: Final = 100_000  # values that are looked at for one layer
+_MOST: Final = 100_000  # largest number of objects visited in the search for one layer
 
-Step = tuple[str, Any]  # an attribute's name, or a list's or dict's key
+Step = tuple[str, Any]  # (".", attribute name), or ("", key of a list or dict)
 
 
 class InLayer(Origin):
-    """An origin that knows its layer; equal lines of different layers are different origins.
+    """An origin (method, file, line) with a layer path; equal lines of different layers are different origins.
 
     >>> a, b = InLayer("relu", "model.py", 3, "blocks.0"), InLayer("relu", "model.py", 3, "blocks.1")
     >>> method, file, line = a
@@ -54,17 +54,17 @@ class InLayer(Origin):
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """How the names of files begin that are no part of the user's program."""
+    """Return the prefixes of the file names that are not part of the user's program."""
     return (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")),
             "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
 def layer_path(frame: FrameType | None, tensor: type) -> str:
-    """The path of the innermost layer that is running, below the model around it; empty outside of any. An instance of
-    ``tensor`` is no layer.
+    """Return the path of the innermost running layer from the outermost model; empty outside of any layer. Instances
+    of ``tensor`` are not layers.
 
-    What is found in nothing around it begins a path where there is none yet: a training loop's object holds no model. A
-    layer that another makes on the fly counts as part of that one.
+    An object that no enclosing object holds starts the path if the path is still empty: the object of a training loop
+    may not hold the model. A layer that another layer creates temporarily counts as part of that layer.
     """
     path, owner = "", None
     for layer in _running(frame, tensor):
@@ -80,8 +80,8 @@ def layer_path(frame: FrameType | None, tensor: type) -> str:
 
 
 def _running(frame: FrameType | None, tensor: type) -> list[Any]:
-    """The objects whose methods are running, the outermost first: the user's, and layers of this package. What runs the
-    user's program (pytest, a notebook) is no part of it."""
+    """Return the objects whose methods are running, outermost first: the user's objects and layers of this package.
+    Frames that run the user's program (pytest, a notebook) are skipped."""
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -96,12 +96,13 @@ def _running(frame: FrameType | None, tensor: type) -> list[Any]:
     return found
 
 
-# By ids, so what was found is checked again; what was not is looked for again once the owner has more attributes.
+# Cache by (id of owner, id of layer) → (path, steps, number of attributes of the owner). Ids may be reused, so a hit is
+# verified; a miss is searched again when the owner's number of attributes changes.
 _paths: dict[tuple[int, int], tuple[str, tuple[Step, ...], int]] = {}
 
 
 def _name_in(owner: Any, layer: Any, tensor: type) -> str:
-    """The shortest path from an object to one that it holds; empty if it holds none such."""
+    """Return the shortest attribute path from ``owner`` to ``layer``; empty if ``owner`` does not hold it."""
     key = id(owner), id(layer)
     size = len(vars(owner))
     name, steps, size_then = _paths.get(key, ("", (), -1))

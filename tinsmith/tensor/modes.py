@@ -1,4 +1,4 @@
-"""Training and evaluation mode: switches for a block, and whether any layer trained before an optimizer's step."""
+"""Modes of ``Tensor`` (training, recording, autocast) as context managers, and a check before optimizer steps."""
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +13,7 @@ _said: Final[set[tuple[str, str, int]]] = set()
 
 
 def note_mode(layer: str, training: bool) -> None:
-    """A layer ran, in training or evaluation mode, and its result can be differentiated."""
+    """Record that a layer ran in training or evaluation mode and that its result can be differentiated."""
     if training not in _ran:
         _ran[training] = (layer, *user_line())
 
@@ -32,7 +32,7 @@ def check_modes(op: str, training: bool) -> None:
 
 
 class Mode(contextlib.ContextDecorator):
-    """A mode of ``Tensor`` has another value inside, in this thread and asyncio task only.
+    """A context manager (and decorator) that sets a mode of ``Tensor`` in this thread and asyncio task only.
 
     >>> with Mode("training", True):
     ...     current().training
@@ -65,7 +65,7 @@ class ModeAttribute:
 
 
 class WithModes(type):
-    """The kind of classes that have the modes as attributes."""
+    """Metaclass of classes that have the modes as attributes."""
 
     training = ModeAttribute()
     recording = ModeAttribute()

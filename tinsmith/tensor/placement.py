@@ -1,7 +1,5 @@
 # mypy: disable-error-code=misc
-"""Where values live: on another device, on several, or in memory of their own.
-
-Values over several devices: whole on each of them, or in parts along an axis."""
+"""Device placement of tensors: copies between devices, clones, and replication or sharding over several devices."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -34,17 +32,16 @@ class Placement(TensorBase):
 
     def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | bool | None = None,
            non_blocking: bool = False, copy: bool = False) -> Tensor:
-        """The same values on another device, or whole on each of several. Parts on several devices are put together.
+        """Return the values on another device, or replicated on several devices; shards are gathered.
 
         >>> Tensor([1, 2]).to("CPU").device, Tensor([1]).to(dtypes.float32).dtype
         ('CPU', dtypes.float)
 
         Args:
-            device: a device, or what stands in its place in PyTorch: a dtype to cast to, or a tensor whose dtype and
-                device to take.
+            device: a device; as in PyTorch, also a dtype to cast to, or a tensor whose dtype and device to take.
             dtype: cast to it, too. Behind a dtype or a tensor, ``non_blocking`` and ``copy`` come next, as in PyTorch.
             non_blocking: of PyTorch's; copies never block here.
-            copy: memory of its own, also where nothing changes.
+            copy: return a copy even if neither device nor dtype changes.
         """
         if isinstance(dtype, bool):
             return self.to(device, None, dtype, non_blocking or copy)
@@ -100,7 +97,7 @@ class Placement(TensorBase):
         return None if Device[host.arg.device].has_programs else host.reshape(self.shape)
 
     def clone(self, device: DeviceName | None = None) -> Tensor:
-        """A copy in memory of its own, on another device if one is named.
+        """Return a copy of the values in new memory, on ``device`` if given.
 
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
@@ -117,10 +114,10 @@ class Sharding:
     __slots__ = ()
 
     def shard(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
-        """The same values over several devices: in parts along ``axis``, or whole on each if none is given.
+        """Return the values sharded over several devices along ``axis``, or replicated on each if ``axis`` is None.
 
-        Every operation takes such tensors and gives the values that it gives on one device. Parts need not be equally
-        long: the first ones are one longer.
+        Every operation accepts sharded tensors and returns the same values as on one device. If the size is not
+        divisible, the first shards are one element longer.
 
         >>> x = Tensor([1, 2, 3, 4]).shard(("CPU:0", "CPU:1"), axis=0)
         >>> x.device, x.shape, x.sum().item()
@@ -153,7 +150,7 @@ class Sharding:
         return made
 
     def shard_like(self: Tensor, other: Tensor) -> Tensor:
-        """The same values where those of ``other``, of the same shape, are: on its device, or in parts as it is.
+        """Return the values placed like ``other``, of the same shape: on its device, or sharded in the same way.
 
         >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
         >>> Tensor.zeros(4, 2).shard_like(x).shard_axis
@@ -177,7 +174,7 @@ class Sharding:
 
     @property
     def shard_axis(self: Tensor) -> int | None:
-        """The axis along which the values lie in parts on several devices; None if they are whole.
+        """The axis along which the values are sharded over several devices; None if they are not sharded.
 
         >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
         >>> x.shard_axis, x.T.shard_axis, x.sum(1).shard_axis
@@ -188,7 +185,7 @@ class Sharding:
 
 
 def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
-    """A value in parts along an axis, evenly unless their ``bounds`` are given.
+    """Return a value sharded along an axis, evenly unless ``bounds`` are given.
 
     Raises:
         ShapeError: if the axis is too short, or symbolic.
@@ -215,7 +212,7 @@ def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None,
 
 
 def _host_part(uop: UOp, axis: int, begin: int, end: int) -> UOp:
-    """Part of an axis of a whole host buffer, as a buffer of its own: devices get no more than their part."""
+    """Return a range of an axis of a host buffer as a new host buffer, so that a device receives only its shard."""
     whole = np.frombuffer(uop.base.arg.host_view(), uop.dtype.numpy).reshape(uop.shape)
     part = np.ascontiguousarray(whole[(slice(None),) * axis + (slice(begin, end),)])
     buffer = Buffer(uop.base.arg.device, part.size, uop.dtype, opaque=part.reshape(-1).view(np.uint8))

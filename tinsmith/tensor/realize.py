@@ -1,4 +1,4 @@
-"""Realizing tensors: which nodes become programs, and what the tensors hold afterwards."""
+"""Realization of tensors: selects the nodes to compute in one program, runs it, and updates the tensors."""
 from __future__ import annotations
 
 import contextlib
@@ -340,7 +340,7 @@ def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict
 
 @_one_at_a_time
 def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> Plan:
-    """What computing ``tensors`` in one program, as ``realize_tensors`` would do it now, will take."""
+    """Return the plan of the program that ``realize_tensors`` would run now for ``tensors``."""
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
             return plan_tensors(tensors)
@@ -378,7 +378,7 @@ def _with_parts(roots: list[UOp], nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def _is_settled(node: UOp) -> bool:
-    """Whether a value that was seen stands for its node. A replay must find what it is made of, not what it was."""
+    """Return True if a cached value may replace its node. During a capture it may not: a replay recomputes the node."""
     return all(recorder.precedes(node) for recorder in recorders)
 
 
@@ -418,7 +418,7 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
 
 @_one_at_a_time
 def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> Explanation:
-    """What computing ``tensors`` in one program takes, as if no value of theirs had been read yet."""
+    """Return the explanation of the program that computes ``tensors``, ignoring cached values."""
     roots = dict.fromkeys(_concrete(_below_views(t.uop)) for t in tensors if not is_realized(t.uop))
     if not roots:
         return explanation.Explanation(())
@@ -453,7 +453,7 @@ def _as_view(buffer: Buffer, target: UOp) -> UOp:
 
 
 def is_realized(uop: UOp) -> bool:
-    """A view of a buffer, or empty."""
+    """Return True if ``uop`` is a view of a buffer in device memory, or has no elements."""
     base = uop
     while base.op.kind == "movement":
         base = base.src[0]
@@ -461,7 +461,7 @@ def is_realized(uop: UOp) -> bool:
 
 
 def is_leaf(uop: UOp) -> bool:
-    """Made from data, not by an operation."""
+    """Return True if ``uop`` is made from data, not by an operation."""
     base = uop.base
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS):
         base = base.src[0].base
@@ -488,7 +488,7 @@ def _concrete(uop: UOp) -> UOp:
 
 
 def _below_gradients(uop: UOp) -> bool:
-    """Whether a reshape shows the elements of a computed value with nothing but marks for gradients between: in
+    """Return True if only reshapes and gradient markers lie between a reshape and a computed value: in
     ``no_grad()`` each operation leaves one, and the kernels are those of the same program outside."""
     while uop.op in FOR_GRADIENTS or uop.op is Ops.RESHAPE:
         if any(isinstance(s, UOp) for s in uop.shape):
@@ -498,7 +498,7 @@ def _below_gradients(uop: UOp) -> bool:
 
 
 def version(old: UOp, value: UOp) -> UOp:
-    """What a write leaves: a new version of memory that has an old one, else just the value."""
+    """Return the node after a write: a new version (ASSIGN) of existing memory, else the value itself."""
     if old.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) or is_leaf(old):
         return _assigned(old, value)
     if value.dtype.is_float and value.base.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY):

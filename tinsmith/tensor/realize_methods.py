@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Computing(TensorBase):
-    """How and when values are computed."""
+    """The methods of ``Tensor`` that compute values or describe the computation."""
 
     __slots__ = ()
 
@@ -42,8 +42,8 @@ class Computing(TensorBase):
         return self  # type: ignore[return-value]
 
     def plan(self, *others: Tensor, memory_budget: float | str | None = None) -> Plan:
-        """What computing this tensor (and ``others``, in one program) will take: time, traffic, and memory with the
-        values that take the most of it. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
+        """Predict time, traffic and memory of computing this tensor (and ``others``, in one program), with the values
+        that take the most memory. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
 
         >>> x = Tensor.ones(4, 8).contiguous().realize()
         >>> p = (x.exp().sum(0, keepdim=True) * x).plan()
@@ -65,7 +65,7 @@ class Computing(TensorBase):
         return schedule_tensors([self, *others])
 
     def explain(self, *others: Tensor, run: bool = True) -> Explanation:
-        """What computing this tensor (and ``others``, in one program) takes: kernels, opts, times, memory.
+        """Report kernels, opts, times and memory of computing this tensor (and ``others``, in one program).
 
         Nothing is changed: the program is made anew and runs on memory of its own, and a lazy tensor stays lazy.
         ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md reads one aloud.

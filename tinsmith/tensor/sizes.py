@@ -1,7 +1,5 @@
 # mypy: disable-error-code=misc
-"""Extents: sizes of axes and elements, counted or in bytes.
-
-Sizes that are known when a program runs, not when it is compiled."""
+"""Tensor methods that report sizes and dtypes, and ``Variable``: sizes known at run time, not at compile time."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Extents:
-    """What a tensor's shape and dtype say, without its values."""
+    """The methods of ``Tensor`` that depend on its shape and dtype only."""
 
     __slots__ = ()
 
@@ -74,7 +72,7 @@ class Extents:
         return self.dtype.itemsize
 
     def is_floating_point(self: Tensor) -> bool:
-        """Whether the elements are floats.
+        """Return True if the dtype is floating point.
 
         >>> Tensor([1.0]).is_floating_point()
         True

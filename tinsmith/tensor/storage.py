@@ -1,9 +1,9 @@
-"""Memory that tensors share: a tensor and its views show one value, and a write through any of them is a write to it.
+"""Shared memory of tensors: a tensor and its views alias one storage, and a write through any of them changes it.
 
-A view is the list of looks (``Look``) that lead from the storage's value to what the tensor shows. A write puts the new
-values in their places with the transposes of the looks, gives the storage a new value and lets every member look again.
-Whether a ``reshape`` is a view or a copy depends on strides, as in PyTorch. As long as nobody writes, nobody can tell:
-that is decided at the first write.
+A view is a list of view operations (``Look``) applied to the storage's value. A write scatters the new values into the
+storage's value by the transposes of these operations; every tensor of the storage then recomputes its view. As in
+PyTorch, strides decide if a ``reshape`` is a view or a copy; this is observable only after a write, so it is decided
+at the first write.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _strided_bits(v: View, arg: Bits) -> View | None:
 
 
 class Bits(NamedTuple):
-    """What a look at bits takes: the two dtypes, and the class and place of the tensor that reads them."""
+    """The argument of the look ``BITS``: the old and new dtype, and the class and device of the viewing tensor."""
 
     own: DType
     to: DType
@@ -89,13 +89,13 @@ Looks = tuple[tuple[Look, Any], ...]
 
 
 class Share(NamedTuple):
-    """A tensor's part in a storage: which one, and how it looks at it."""
+    """The reference of a tensor to its storage, with the view operations that lead to the tensor's value."""
 
     storage: Storage
     looks: Looks
 
     def seen(self) -> UOp:
-        """What the looks show of the storage's value now."""
+        """Return the present value of the view: the looks applied to the storage's value."""
         node = self.storage.value
         for look, arg in self.looks:
             node = look.node(node, arg)
@@ -128,13 +128,13 @@ class Storage:
         return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
     def let_copies_go(self) -> None:
-        """Members that could not be views of memory were copies from the beginning: they keep the value they have."""
+        """Detach the members that no strides can express: they count as copies and keep their present value."""
         for t in self.members():
             if t._shared is not None and not _is_view(t._shared.looks, self.value.shape):
                 t._shared = None
 
     def become(self, value: UOp) -> None:
-        """Have another value, which every member shows."""
+        """Replace the storage's value and update the view of every member."""
         self.value = value
         for t in self.members():
             if t._shared is not None:
@@ -154,19 +154,19 @@ def _strides(looks: Looks, shape: tuple[int, ...]) -> View | None:
 
 
 def _known(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether all sizes are numbers: strides of others are not looked at."""
+    """Return True if all sizes are positive constants, so that strides can be computed."""
     return not any(isinstance(s, UOp) for s in shape) and 0 not in shape and not any(
         isinstance(s, UOp) for look, arg in looks if look in (RESHAPE, EXPAND) for s in arg)
 
 
 def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether strides can say what the looks show of dense memory (sizes known at run time are taken to be)."""
+    """Return True if the looks are a strided view of dense memory; assumed for symbolic sizes."""
     found = {look for look, _ in looks}
     return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or _strides(looks, shape) is not None
 
 
 def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Whether the looks show an element at several places."""
+    """Return True if the looks repeat elements (an expanded axis of stride 0)."""
     if not any(look is EXPAND for look, _ in looks):
         return False
     view = _strides(looks, shape) if _known(looks, shape) else None
@@ -174,7 +174,7 @@ def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
 
 
 def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
-    """What a view of a tensor shows, and its part in the storage that the two share from now on."""
+    """Return the node of a view of a tensor, and the view's ``Share`` of the storage that both use from now on."""
     shared = t._shared
     if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
         shared = t._shared = None  # a view of a copy shares the copy's memory
@@ -185,7 +185,7 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
 
 
 def whole(t: TensorBase) -> UOp:
-    """The value of all the memory that a tensor shows."""
+    """Return the value of the storage that a tensor is a view of."""
     return t.uop if t._shared is None else t._shared.storage.value
 
 
@@ -195,7 +195,7 @@ def sharing(t: TensorBase) -> list[TensorBase]:
 
 
 def alone(t: TensorBase) -> bool:
-    """Whether nobody else shares a tensor's memory; it goes on without a storage then."""
+    """Return True if no other tensor shares the memory of ``t``; its storage is dropped in that case."""
     shared = t._shared
     if shared is not None and all(m is t for m in shared.storage.members()):
         t._shared = None
@@ -203,7 +203,7 @@ def alone(t: TensorBase) -> bool:
 
 
 def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None:
-    """Let a tensor and all that share its memory show ``value`` there.
+    """Write ``value`` to the memory of a tensor, visible to all tensors that share it.
 
     Args:
         version: makes the node of a new version from that of the old one and its value.
@@ -226,7 +226,7 @@ def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None
 
 
 def _placed(shared: Share, value: UOp) -> UOp:
-    """The whole storage's value with ``value`` where the looks show it."""
+    """Return the storage's value with ``value`` written at the elements that the looks select."""
     levels = [shared.storage.value]
     for look, arg in shared.looks:
         levels.append(look.node(levels[-1], arg))
@@ -249,7 +249,7 @@ def _placed(shared: Share, value: UOp) -> UOp:
 
 
 def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
-    """After ``tensors`` were computed: what shares their memory looks at the computed values.
+    """After ``tensors`` were computed, make the tensors that share their memory refer to the computed values.
 
     Args:
         seen_again: a node in terms of computed ones; None if it was not computed.

@@ -95,7 +95,7 @@ guide(*Tensor.__mro__[:-1])
 
 
 def explain(*tensors: Tensor, run: bool = True) -> Explanation:
-    """What computing ``tensors`` in one program takes: kernels, opts, times, memory; see ``Tensor.explain``.
+    """Report kernels, opts, times and memory of computing ``tensors`` in one program; see ``Tensor.explain``.
 
     >>> w = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     >>> loss = (Tensor([[1.0, 1.0]]) @ w).square().sum()
@@ -117,7 +117,7 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
 
 
 def plan(*tensors: Tensor, memory_budget: float | str | None = None) -> Plan:
-    """What computing ``tensors`` in one program will take: time, traffic, memory; see ``Tensor.plan``.
+    """Predict time, traffic and memory of computing ``tensors`` in one program; see ``Tensor.plan``.
 
     >>> a = Tensor([1.0, 2.0]).realize()
     >>> plan(a + 1, a * 2).kernels, str(plan(a))

@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
-"""Autograd: gradients are more graph, made by the gradient rules of the op table.
+"""Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
 
-Gradients as methods: derivatives of a value, ``backward`` and the gradients that it fills, and code without them."""
+Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and others."""
 from __future__ import annotations
 
 import functools
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
               order: Sequence[UOp] | None = None) -> list[UOp]:
-    """Derivatives of ``output`` with respect to each target.
+    """Return the derivatives of ``output`` with respect to each target.
 
     Args:
-        order: ``output.toposort()``, where the caller has it.
+        order: ``output.toposort()``, if the caller has computed it.
         seed: derivative of the final value with respect to ``output``; None for a scalar output.
         missing_ok: give zeros for targets that do not influence the output, instead of an error.
 
@@ -87,7 +87,7 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
 
 
 class Backward(TensorBase):
-    """What is differentiated, and what is not."""
+    """The autograd methods of ``Tensor``."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ class Backward(TensorBase):
         return self  # type: ignore[return-value]
 
     def retain_grad(self) -> None:
-        """Have ``backward`` fill ``.grad`` of this computed value, too: ``requires_grad_()``.
+        """Make ``backward`` fill ``.grad`` of this computed tensor, too; same as ``requires_grad_()``.
 
         >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
         [3.0]
@@ -109,7 +109,7 @@ class Backward(TensorBase):
         self.requires_grad = True
 
     def contiguous_backward(self) -> Tensor:
-        """This tensor; the gradient that flows back through it gets memory of its own.
+        """Return this tensor; in the backward pass, its gradient is made contiguous.
 
         >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
         [3.0, 3.0]
@@ -117,7 +117,7 @@ class Backward(TensorBase):
         return with_slopes(self, _dense, self)  # type: ignore[arg-type]
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """Derivatives of this tensor with respect to ``targets``; they can be differentiated again.
+        """Return the derivatives of this tensor with respect to ``targets``; they can be differentiated again.
 
         Args:
             gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
@@ -188,7 +188,7 @@ class Backward(TensorBase):
         return self  # type: ignore[return-value]
 
     def _accumulate(self, new: Tensor) -> None:
-        """Add a gradient to this one, in its memory: whoever holds it, or a view of it, sees the sum."""
+        """Add ``new`` to this gradient in place, so that every tensor that shares its memory sees the sum."""
         with writing(self):
             old, sharing = self.uop, storage.sharing(self)
             total = (self + new).uop
@@ -200,8 +200,8 @@ class Backward(TensorBase):
             self._note_write(sharing)
 
     def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
-        """The tensors whose ``.grad`` a backward pass fills, and what they are among ``order``: now, and before writes
-        that were not recorded."""
+        """Return the tensors whose ``.grad`` a backward pass fills, with their nodes in ``order``: the present node and
+        those before unrecorded writes."""
         inside = {order[-1]}
         for n in reversed(order):  # what a gradient flows to, be it zero
             if n in inside:
@@ -217,7 +217,7 @@ class Backward(TensorBase):
         return found | _leaves_among(computed, found, order) if TinygradRules.on else found
 
     def note_gradient(self) -> None:
-        """To be called before this tensor gets a gradient: ``forget_gradients`` drops it if nobody asked for it.
+        """Record that this tensor is about to get a gradient; without ``requires_grad``, ``forget_gradients`` drops it.
 
         >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
         True
@@ -228,7 +228,7 @@ class Backward(TensorBase):
             TensorBase._unasked[self] = None
 
     def gradient_unasked(self) -> bool:
-        """Whether nobody asked for this tensor's gradient, so that ``forget_gradients`` drops it.
+        """Return True if ``requires_grad`` is None and the tensor has a gradient that ``forget_gradients`` will drop.
 
         >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
         True
@@ -237,7 +237,7 @@ class Backward(TensorBase):
 
     @staticmethod
     def no_grad() -> Mode:
-        """Results computed inside have no history, and writes change values only: no gradient flows through either.
+        """Return a context manager (and decorator) in which results and writes are not recorded for gradients.
 
         >>> w = Tensor([1.0, 2.0])
         >>> with Tensor.no_grad():
@@ -249,7 +249,7 @@ class Backward(TensorBase):
 
     @staticmethod
     def take_losses() -> list[Tensor]:
-        """The tensors whose ``backward`` was called since this was last asked: a step computes them in passing.
+        """Return the tensors whose ``backward`` ran since the last call, so that an optimizer step realizes them, too.
 
         >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
         True
@@ -260,7 +260,7 @@ class Backward(TensorBase):
 
     @staticmethod
     def forget_gradients() -> None:
-        """Drop gradients of leaves made without ``requires_grad``: kept over steps, they would add up without end.
+        """Set ``.grad`` to None on leaves made without ``requires_grad``, which would accumulate over all steps.
 
         >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
         True
@@ -297,13 +297,13 @@ def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
-    """The sum of the next so many nodes."""
+    """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
 
 
 
 def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
-    """Gradients on the devices of the tensors that they belong to, in parts as these are."""
+    """Return the gradients moved to the devices of their tensors, sharded in the same way."""
     moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
              UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
     spread = [n for n, t in enumerate(tensors) if is_group(t._device)]

@@ -1,6 +1,6 @@
-"""Values with a gradient of their own: where that of the formula that computes them is undefined, or another.
+"""Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
 
-``Function``: a value with a gradient of the user's own."""
+``with_slopes`` is the internal form; ``Function`` is the public one, with a user-defined forward and backward."""
 from __future__ import annotations
 
 import copy
@@ -17,8 +17,8 @@ from tinsmith.tensor.base import TensorBase
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-# (gradient, value, inputs...) -> a gradient for each input; None where it is zero. Made of tensor methods, so that it
-# has a gradient again.
+# (gradient, value, inputs...) -> a gradient for each input, None for zero. Written with tensor methods, so that it can
+# be differentiated again.
 Slopes = Callable[..., "tuple[Tensor | None, ...]"]
 
 
@@ -43,10 +43,11 @@ _rule = functools.lru_cache(_Rule)
 
 
 def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
-    """``value``, whose derivatives with respect to ``inputs`` (of its shape and dtype) ``slopes`` gives.
+    """Return ``value`` with the derivatives that ``slopes`` computes with respect to ``inputs`` (of the same shape and
+    dtype as ``value``).
 
     Args:
-        slopes: a function of a module, so that graphs can be pickled.
+        slopes: a module-level function, so that graphs can be pickled.
     """
     rule = _rule(slopes, type(value))
     return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
@@ -83,20 +84,20 @@ class Function:
     saved_tensors: tuple[Tensor, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors for ``backward``, which finds them in ``saved_tensors``."""
+        """Save tensors for ``backward``, which reads them from ``saved_tensors``."""
         self.saved_tensors = tensors
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """The value."""
+        """Compute the value from the inputs of ``apply``."""
         raise NotImplementedError(f"{type(self).__name__}.forward is not written")
 
     def backward(self, gradient: Tensor) -> Any:
-        """The derivatives with respect to the inputs, from that with respect to the value."""
+        """Compute the derivatives with respect to the inputs from the derivative with respect to the value."""
         raise NotImplementedError(f"{type(self).__name__}.backward is not written")
 
     @classmethod
     def apply(cls, *inputs: Any, **options: Any) -> Tensor:
-        """The value of ``forward``, whose gradient is what ``backward`` says.
+        """Return the value of ``forward``; its gradient is computed by ``backward``.
 
         Args:
             inputs: tensors, and anything else that ``forward`` takes.
@@ -110,7 +111,7 @@ class Function:
         tensors = [inputs[n] for n in places]
         ctx.needs_input_grad = tuple(isinstance(x, TensorBase) and x.dtype.is_float and x.requires_grad is not False
                                      for x in inputs)
-        # what is kept must not see later writes
+        # copies, so that saved tensors do not see later writes
         value = cls.forward(ctx, *(x._copy() if isinstance(x, TensorBase) else x for x in inputs), **options)
         if not isinstance(value, TensorBase):
             raise ArgumentError(f"{cls.__name__}.forward", f"gave {shown(value)}, not a tensor", "return one tensor")
@@ -123,7 +124,15 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class _Backward:
-    """The gradient rule of a CUSTOM_GRADIENT node: sources are the value, the inputs at ``places``, what was saved."""
+    """The gradient rule of a CUSTOM_GRADIENT node with sources: the value, the tensor inputs, and the saved tensors.
+
+    Attributes:
+        ctx: the ``Function`` instance of the call.
+        kind: the tensor class.
+        places: positions of the tensors among the inputs of ``apply``.
+        inputs: number of inputs of ``apply``.
+        saved: number of saved tensors.
+    """
 
     ctx: Function
     kind: type[Tensor]
@@ -142,7 +151,7 @@ class _Backward:
         return (*checked, *(None for _ in range(self.saved)))
 
     def _of_inputs(self, given: Sequence[Any]) -> Sequence[Any]:
-        """One gradient for each tensor."""
+        """Return one gradient for each tensor input."""
         if len(given) == self.inputs:
             return [given[n] for n in self.places]
         if len(given) != len(self.places):

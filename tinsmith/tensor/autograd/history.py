@@ -1,8 +1,9 @@
-"""What realized values were made of: gradients flow through them as if they had never been computed.
+"""Autograd history of realized tensors: gradients flow through a realized value as if it were still lazy.
 
-A realized tensor refers to a buffer. Beside it stands the graph that it was computed by, for as long as the buffer and
-some tensor that the value was computed from live, so that somebody can ask for a gradient. ``Unrolled`` puts those
-graphs back in the place of the buffers: what autograd sees is the graph of a program that never realized anything.
+A realized tensor refers to a buffer. A table maps that buffer to the graph that computed its value, for as long as the
+buffer and at least one tensor that the value was computed from are alive (otherwise no gradient can be requested).
+``Unrolled`` substitutes these graphs for the buffers, so autograd sees the graph of a program that never realized
+anything.
 """
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 
 class Made:
-    """How a buffer's value was made.
+    """The history entry of one buffer: the graph that computed its value.
 
     Attributes:
-        kept: the node that was computed; None if nobody can ask for it, or if it was let go for lack of memory.
-        reads: the buffers that a gradient through it may read.
-        computed: whether an operation made it, and not data.
-        lost: if it was let go for lack of memory, the tensors that it was computed from.
+        kept: the computed node (strong reference); None if no gradient can be requested through it, or if it was
+            dropped because histories exceeded ``HISTORY_BYTES``.
+        reads: the buffers that a gradient through the graph may read.
+        computed: True if an operation produced the value, False for data.
+        lost: if the entry was dropped because of ``HISTORY_BYTES``, the tensors that the value was computed from.
+        number: creation order of the entry; the oldest entries are dropped first.
     """
 
     __slots__ = ("_graph", "computed", "kept", "lost", "number", "reads")
@@ -43,42 +46,42 @@ class Made:
 
     @property
     def graph(self) -> UOp | None:
-        """The node that was computed, as long as it is kept or anything else refers to it: then both are one value."""
+        """The computed node while it is alive (kept here or referenced elsewhere), else None."""
         return self._graph()
 
     def let_go(self) -> None:
-        """Keep it no longer."""
+        """Drop the strong reference to the graph and the buffers it reads."""
         self.kept, self.reads = None, ()
 
 
 _numbers: Final = itertools.count()
-_made: Final[WeakTable[UOp, Made]] = WeakTable()  # BUFFER → how its value was made
-_FEW: Final = 32  # entries that may come before the next look at which of them are still wanted
-_LITTLE: Final = 1 << 16  # bytes that an entry may read without a look
+_made: Final[WeakTable[UOp, Made]] = WeakTable()  # BUFFER → its history entry
+_FEW: Final = 32  # minimum number of new entries between two runs of ``look_through``
+_LITTLE: Final = 1 << 16  # bytes; an entry whose reads are smaller is kept without a search through all tensors
 
 
 class _Since:
-    """What has come since the last look."""
+    """Counters of the history since the last run of ``look_through``."""
 
-    entries = 0
-    bytes = 0
-    kept = 0  # entries that were left
+    entries = 0  # entries added since then
+    bytes = 0  # size of the buffers that these entries read
+    kept = 0  # entries that the last run kept
 
 
 def passed_on(node: UOp) -> Sequence[UOp]:
-    """The sources that a node's gradient goes to, be it zero everywhere."""
+    """Return the sources to which a node's gradient is propagated, including those where it is always zero."""
     if node.op is Ops.ASSIGN:
         return node.src[:1] if node.arg else node.src[1:]
     return () if node.op is Ops.DETACH else [s for s in node.src if s.dtype.is_float]
 
 
 def sources(node: UOp) -> Sequence[UOp]:
-    """The sources through which a gradient may flow."""
+    """Return the sources through which a nonzero gradient may flow: none if the op has no gradient rule."""
     return () if node.op.gradient is None else passed_on(node)
 
 
 def made_of(node: UOp) -> UOp | None:
-    """The graph that a realized value was computed by, if it is kept."""
+    """Return the graph that computed a realized value, or None if it is not kept."""
     base = node.base
     found = _made.entries.get(id(base)) if base.op is Ops.BUFFER else None
     return None if found is None else found[1].graph
@@ -86,14 +89,15 @@ def made_of(node: UOp) -> UOp | None:
 
 def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
              known: Seen | None = None) -> dict[UOp, Made | None]:
-    """What is to be kept of values that are about to be computed: the graphs that a gradient may be asked for through.
+    """Create the history entries of values that are about to be computed; None for values that are not floats.
 
-    Where little is read, a graph is kept without a look at all tensors; ``look_through`` comes later.
+    An entry keeps its graph if a live tensor may request a gradient through it. A graph that reads at most ``_LITTLE``
+    bytes is kept without that search; ``look_through`` drops it later if it is not needed.
 
     Args:
-        graphs: of each value, with the ids of the tensors that hold this very value.
-        live: every tensor.
-        known: of the graphs, in their order, if they were looked at before.
+        graphs: the node of each value → the ids of the tensors that hold it.
+        live: all live tensors.
+        known: the analysis of ``graphs``, in the same order, if it was done before.
     """
     histories = {g: _history(g) for g in graphs if g.dtype.is_float}
     found = {g: Made(histories[g]) if g in histories else None for g in graphs}
@@ -115,10 +119,10 @@ def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
 
 
 def _history(graph: UOp) -> UOp:
-    """What is remembered of a value: the graph, without the versions between the first one and the last unseen write.
+    """Return the graph to keep for a value, without the versions between the first one and the last unrecorded write.
 
-    The value that was written has no gradient, and those written before it neither: however often memory is written
-    in ``no_grad``, the history of its value is that of the first one.
+    Values written in ``no_grad`` have no gradient, so however often memory is written there, the history of its value
+    is that of the first version.
     """
     first = first_version(graph)
     if first is graph:
@@ -133,7 +137,7 @@ def _history(graph: UOp) -> UOp:
 
 
 def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None:
-    """Keep how the value in ``buffer`` was made."""
+    """Store the history entry of the value in ``buffer``; run ``look_through`` if the history has grown enough."""
     if made is None:
         return
     _made[buffer] = made
@@ -144,14 +148,15 @@ def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None
             look_through(live)
 
 
-_Version = tuple[weakref.ref[UOp], tuple[Any, ...]]  # a node, and the shape that it was seen in
+_Version = tuple[weakref.ref[UOp], tuple[Any, ...]]  # an earlier node of a tensor, and the tensor's shape
 _earlier: Final[WeakTable[TensorBase, list[_Version]]] = WeakTable()
 
 
 def note_earlier(t: TensorBase, node: UOp) -> None:
-    """Note what a tensor of data was before it was written unseen: results computed from that are still its results.
+    """Record the node of a leaf tensor before an unrecorded write, so that gradients of earlier results reach it.
 
-    Some may have been computed from its buffer, and some, before it had one, from what the buffer was made of.
+    Earlier results may read the buffer, or, if made before it was realized, the graph that computed the buffer. Both
+    nodes are recorded.
     """
     graph = made_of(node)
     found = _earlier.entries.get(id(t))
@@ -160,7 +165,7 @@ def note_earlier(t: TensorBase, node: UOp) -> None:
 
 
 def earlier(t: TensorBase) -> list[UOp]:
-    """What a tensor of data was before writes that were not recorded, as far as anything refers to that."""
+    """Return the nodes that a leaf tensor had before unrecorded writes and that are still referenced."""
     found = _earlier.entries.get(id(t))
     if found is None:
         return []
@@ -171,15 +176,15 @@ _origins: Final[WeakTable[TensorBase, tuple[weakref.ref[TensorBase], ...]]] = We
 
 
 def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live: Iterable[TensorBase]) -> bool:
-    """Whether data of a tensor are a copy of those that another living tensor is, or was, and not data of its own.
+    """Return True if a tensor's data are a copy of the present or earlier value of another live tensor.
 
-    Which tensors these are is looked up once, since a value that is written unseen keeps the gradient that it had.
-    Of two tensors that are one node, the one that came first has the data.
+    The origins are looked up once and cached, because a value that is written without recording keeps its gradient.
+    If two tensors have the same node, the one created first owns the data.
 
     Args:
-        value: of all the memory that the tensor shows.
-        sharing: the tensors that show that memory.
-        live: every tensor, in the order in which they came.
+        value: the value of the storage that the tensor is a view of.
+        sharing: the tensors that share that storage.
+        live: all live tensors, in order of creation.
     """
     found = _origins.entries.get(id(t))
     if found is None:
@@ -197,20 +202,20 @@ def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live
 
 
 def forget_origins(sharing: Iterable[TensorBase]) -> None:
-    """After a write that gradients flow through, the data of the tensors that show it may be another one's."""
+    """Drop the cached origins of tensors after a recorded write, which may make their data a copy of other data."""
     if len(_origins):
         for t in sharing:
             _origins.entries.pop(id(t), None)
 
 
 def _versions(t: TensorBase) -> list[UOp]:
-    """The nodes that a tensor is, or was before writes unseen, with what they were computed by."""
+    """Return the present node of a tensor, the graph that computed it, and its nodes before unrecorded writes."""
     node, graph = t.uop, made_of(t.uop) if len(_made) else None
     return [node, *(() if graph is None else (graph,)), *earlier(t)]
 
 
 def _same_memory(value: UOp) -> set[UOp]:
-    """A value, what it is a view of, and what that was computed by."""
+    """Return the nodes that stand for the memory of ``value``: the chain of views below it and their histories."""
     found = {value}
     below: UOp | None = value
     while below is not None:
@@ -220,7 +225,7 @@ def _same_memory(value: UOp) -> set[UOp]:
 
 
 def _flows_to(graph: UOp) -> set[UOp]:
-    """A node and all that a gradient which enters it reaches, through histories."""
+    """Return the nodes that a gradient of ``graph`` reaches, ``graph`` included, through histories of buffers."""
     seen: set[UOp] = set()
     stack = [graph]
     while stack:
@@ -233,16 +238,16 @@ def _flows_to(graph: UOp) -> set[UOp]:
 
 
 def first_version(node: UOp) -> UOp:
-    """What a value was before all writes that were not recorded: its gradient is that one's."""
+    """Return the version of a value before all unrecorded writes; its gradient is that of the value."""
     while node.op is Ops.ASSIGN and node.arg:
         node = node.src[0]
     return node
 
 
 def is_computed(uop: UOp) -> bool:
-    """Whether an operation made a value: not data, copies of it, or new versions of its memory.
+    """Return True if an operation produced the value; False for data, copies of data, and data after a write.
 
-    Data written over all of what was computed are data: a lazy value is replaced by them without a trace.
+    A computed value that is overwritten completely with data counts as data.
     """
     base = uop.base
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN):
@@ -256,18 +261,19 @@ def is_computed(uop: UOp) -> bool:
 
 
 def forget(uops: Iterable[UOp]) -> None:
-    """Let go of how these values were made: they are leaves from now on."""
+    """Drop the histories of these values, which become leaves."""
     for u in uops:
         _made.entries.pop(id(u.base), None)
 
 
 def read_by_histories(buffers: Collection[UOp]) -> set[UOp]:
-    """Those of ``buffers`` that a gradient may still read."""
+    """Return the subset of ``buffers`` that a gradient may still read."""
     return {b for _, m in _made.items() for b in buffers if b in m.reads} if len(_made) else set()
 
 
 def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
-    """The nodes that tensors are, or were before writes unseen, other than those with ids in ``mine``."""
+    """Return the nodes of which a gradient may be requested: present nodes of the ``live`` tensors except those with
+    ids in ``mine``, their histories, and all nodes before unrecorded writes."""
     found = set()
     for t in live:
         if id(t) not in mine:
@@ -281,7 +287,7 @@ def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
 
 
 def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
-    """Whether a gradient that enters ``graph`` may reach one of the nodes asked for, through histories too."""
+    """Return True if a gradient of ``graph`` may reach a node of ``wanted``, also through histories of buffers."""
     seen: set[UOp] = set()
     stack = list(sources(graph))
     while stack:
@@ -296,14 +302,14 @@ def _reaches(graph: UOp, wanted: set[UOp]) -> bool:
             stack += sources(n)
         elif (below := found[1].graph) is not None:
             stack.append(below)
-        elif found[1].lost:  # who asks must be told
+        elif found[1].lost:  # keep the graph, so that ``Unrolled.check`` reports the dropped history
             return True
     return False
 
 
 def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
-    """For each node below which there is float data, the buffers there (the old version that an ASSIGN names is not
-    read): one walk for all of them, on which a number stands for a set. Its last bit says whether there is data."""
+    """Return, for each graph that depends on float data, the buffers that it reads (not the old version that an ASSIGN
+    overwrites). One walk computes all sets as bit masks; bit 0 is set if the graph depends on float data."""
     buffers: list[UOp] = []
     below: dict[UOp, int] = {}
     for n in toposort(graphs):
@@ -319,13 +325,14 @@ def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
 
 
 def _sets(buffers: Sequence[UOp], below: Mapping[UOp, int]) -> dict[UOp, Collection[UOp]]:
-    """The sets that numbers stand for, of the graphs below which there is data."""
+    """Convert bit masks to sets of ``buffers``, for the graphs with bit 0 set (those that depend on float data)."""
     sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1]) for bits in set(below.values())}
     return {g: sets[bits] for g, bits in below.items() if bits & 1}
 
 
 def look_through(live: Iterable[TensorBase]) -> None:
-    """Let go of histories that nobody can ask for any more, and of the oldest ones beyond ``HISTORY_BYTES``."""
+    """Drop histories through which no gradient can be requested, then the oldest ones until the memory that only
+    histories hold is at most ``HISTORY_BYTES``."""
     tensors = list(live)
     wanted = _asked(tensors)
     kept: list[Made] = []
@@ -345,7 +352,7 @@ def look_through(live: Iterable[TensorBase]) -> None:
         for t in tensors:
             if t.uop in below or (made_of(t.uop) or t.uop) in below:
                 made.lost.add(t)
-        for n in below:  # what was let go before is below this as well
+        for n in below:  # tensors below a history that was dropped before are lost for this entry, too
             if n.op is Ops.BUFFER and (found := _made.entries.get(id(n))) is not None:
                 for t in found[1].lost or ():
                     made.lost.add(t)
@@ -356,7 +363,7 @@ def look_through(live: Iterable[TensorBase]) -> None:
 
 
 def _below(roots: Iterable[UOp]) -> set[UOp]:
-    """All nodes below some, through histories."""
+    """Return ``roots`` and all nodes that they depend on, through histories of buffers."""
     seen: set[UOp] = set()
     stack = list(roots)
     while stack:
@@ -369,10 +376,10 @@ def _below(roots: Iterable[UOp]) -> set[UOp]:
 
 
 class Unrolled:
-    """Nodes with the graphs that realized values were made of in their place, and the way back.
+    """Nodes with the buffers of realized values replaced by their histories, and the inverse mapping.
 
     Attributes:
-        nodes: in the order of the arguments.
+        nodes: the rewritten nodes, in the order of the arguments.
     """
 
     def __init__(self, nodes: Sequence[UOp]) -> None:
@@ -382,7 +389,7 @@ class Unrolled:
         self.nodes = [self._of(n) for n in nodes] if _have_histories(nodes) else list(nodes)
 
     def node(self, uop: UOp) -> UOp:
-        """What the first version of a node is among ``nodes`` and those below them."""
+        """Return the first version of ``uop`` in the rewritten graph."""
         found = self._new.get(uop)
         if found is None:
             graph = made_of(uop) if self._new else None
@@ -404,7 +411,7 @@ class Unrolled:
                     self._lost.append(made[1])
             below: Sequence[UOp] = n.src if graph is None else (graph,)
             if n.op is Ops.ASSIGN:
-                below = n.src[:1] if n.arg else n.src[1:]  # the other one is no part of the gradient
+                below = n.src[:1] if n.arg else n.src[1:]  # the other source gets no gradient
             missing = [s for s in below if s not in new]
             if missing:
                 stack += missing
@@ -422,16 +429,16 @@ class Unrolled:
         src = tuple([new.get(s, s) for s in n.src])
         if src == n.src:
             return n
-        line = n.op is Ops.RESHAPE and n.src[0].op is Ops.BUFFER  # what was computed may have had this very shape
+        line = n.op is Ops.RESHAPE and n.src[0].op is Ops.BUFFER  # the history may already have this shape
         if line and src[0].op is Ops.RESHAPE and src[0].src[0].shape == n.shape:
             return src[0].src[0]
         return n.replace(src=src)
 
     def check(self, targets: Iterable[TensorBase]) -> None:
-        """Refuse targets that a value was computed from whose history was let go.
+        """Check that no target is reached only through a history that was dropped because of ``HISTORY_BYTES``.
 
         Raises:
-            GradientError: naming the setting that says how much memory histories may hold.
+            GradientError: naming the setting that limits the memory of histories.
         """
         for made in self._lost:
             gone = {id(t) for t in made.lost or ()}
@@ -442,12 +449,12 @@ class Unrolled:
                                         "a greater HISTORY_BYTES, or no_grad() and detach() where none is wanted")
 
     def rolled(self, nodes: Sequence[UOp]) -> list[UOp]:
-        """Nodes in terms of the realized values again."""
+        """Return ``nodes`` with histories replaced by the realized buffers again."""
         return substitute(nodes, self._back) if self._back else list(nodes)
 
 
 def _have_histories(nodes: Sequence[UOp]) -> bool:
-    """Whether a value below was computed by a graph that is kept, or was let go."""
+    """Return True if ``nodes`` depend on a buffer whose history is kept or was dropped."""
     if not len(_made):
         return False
     found = [_made.entries.get(id(n)) for n in toposort(nodes) if n.op is Ops.BUFFER]
@@ -455,7 +462,8 @@ def _have_histories(nodes: Sequence[UOp]) -> bool:
 
 
 def _shaped(x: UOp, shape: tuple[Any, ...]) -> UOp:
-    """A buffer's line of elements as a value of ``shape``, or the other way; of a symbolic size only the beginning."""
+    """Return a flat buffer as a value of ``shape``, or a value as a flat buffer of ``shape``. With symbolic sizes, only
+    the first elements of the buffer are in use."""
     if x.shape == shape:
         return x
     size = x.size

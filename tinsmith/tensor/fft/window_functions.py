@@ -89,7 +89,7 @@ class WindowFunctions:
 
 
 def _places(count: int, periodic: bool) -> np.ndarray[Any, Any]:
-    """Where the samples of a window lie between 0 and 1."""
+    """Return the positions of the samples of a window between 0 and 1."""
     return np.arange(count) / max(count - (not periodic), 1)
 
 

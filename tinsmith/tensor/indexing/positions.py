@@ -1,4 +1,4 @@
-"""Elements picked, written and counted by position, by PyTorch's names. Indices count as those of ``gather`` do."""
+"""Indexed reads, writes and counts with PyTorch's names. Out-of-range indices behave as in ``gather``."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-_LONG_ROW = 256  # elements from which on a search by halves is less work than a comparison with all
+_LONG_ROW = 256  # elements; from this length on, a binary search is less work than a comparison with all elements
 
 
 class Picking:
@@ -26,7 +26,7 @@ class Picking:
     __slots__ = ()
 
     def take(self: Tensor, index: Tensor) -> Tensor:
-        """Elements of the flat tensor.
+        """Return the elements at ``index`` of the flattened tensor, in the shape of ``index``.
 
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
         [4, 1]
@@ -34,7 +34,7 @@ class Picking:
         return self.reshape(-1)[operand("take", index, self)]
 
     def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-        """``gather`` that broadcasts; without ``dim``, of the flat tensor.
+        """Return ``gather`` along ``dim`` with broadcasting; without ``dim``, of the flattened tensor.
 
         >>> x = Tensor([[3, 1, 2]]); x.take_along_dim(x.argsort(dim=1), dim=1).tolist()
         [[1, 2, 3]]
@@ -52,7 +52,7 @@ class Picking:
         return source.gather(d, index.expand(*shape[:d], index.shape[d], *shape[d + 1 :]))
 
     def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-        """A copy with elements of the flat tensor replaced, or added to.
+        """Return a copy with ``source`` written (or added) at ``index`` of the flattened tensor.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3]), Tensor([9])).tolist()
         [[1, 2], [3, 9]]
@@ -62,7 +62,7 @@ class Picking:
         return self.reshape(-1).scatter(0, index, source, reduce).reshape(self.shape)
 
     def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-        """A copy with the slices of ``source``, times ``alpha``, added to those at ``index`` of an axis.
+        """Return a copy with ``alpha * source`` added to the slices at ``index`` of axis ``dim``.
 
         >>> Tensor([1, 1, 1]).index_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
         [12, 1, 1]
@@ -71,7 +71,7 @@ class Picking:
         return self.scatter_add(d, wide, source if alpha == 1 else source.mul(alpha).cast(self.dtype))
 
     def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-        """A copy with the slices of ``source`` at ``index`` of an axis.
+        """Return a copy with the slices at ``index`` of axis ``dim`` replaced by those of ``source``.
 
         >>> Tensor([1, 1, 1]).index_copy(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
         [6, 1, 5]
@@ -80,7 +80,7 @@ class Picking:
         return self.scatter(d, wide, source)
 
     def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-        """A copy with a number in the slices at ``index`` of an axis.
+        """Return a copy with the slices at ``index`` of axis ``dim`` filled with ``value``.
 
         >>> Tensor([1, 2, 3]).index_fill(0, Tensor([0, 2]), 9).tolist()
         [9, 2, 9]
@@ -93,7 +93,7 @@ class Picking:
 
     def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
                      include_self: bool = True) -> Tensor:
-        """A copy with the slices of ``source`` combined in at ``index`` of an axis.
+        """Return a copy with the slices of ``source`` reduced into those at ``index`` of axis ``dim``.
 
         >>> Tensor([1, 4]).index_reduce(0, Tensor([0, 0]), Tensor([5, 3]), "amax").tolist()
         [5, 4]
@@ -105,7 +105,7 @@ class Picking:
         return self.scatter_reduce(d, wide, source, reduce, include_self)
 
     def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
-        """A copy with ``out[indices] = values``, or values added there.
+        """Return a copy with ``out[indices] = values``, or ``+=`` with ``accumulate``.
 
         >>> Tensor([1, 2, 3]).index_put((Tensor([0, 0]),), Tensor([5, 6]), accumulate=True).tolist()
         [12, 2, 3]
@@ -118,7 +118,7 @@ class Picking:
         return out
 
     def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-        """A copy with the elements of ``source``, in order, where the mask holds.
+        """Return a copy with the elements of ``source``, in order, at the positions where ``mask`` is True.
 
         >>> Tensor([0, 0, 0]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
         [8, 0, 9]
@@ -132,7 +132,7 @@ class Picking:
         return held.where(source.cast(self.dtype).reshape(-1).gather(0, place).reshape(shape), base)
 
     def argwhere(self: Tensor) -> Tensor:
-        """Positions of the elements that are not zero, one row each: ``nonzero``.
+        """Return the indices of the nonzero elements, one row each; same as ``nonzero``.
 
         >>> Tensor([0, 5]).argwhere().tolist()
         [[1]]
@@ -142,16 +142,16 @@ class Picking:
 
     def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
                      sorter: Tensor | None = None, out_int32: bool = False) -> Tensor:
-        """Where values would stand in the rows of this sorted tensor: before equal ones, or behind them if ``right``.
+        """Return the insertion positions of ``values`` in sorted rows: before equal elements, or after if ``right``.
 
-        Each value is compared with its whole row where that is short, else the row is halved over and over.
+        Each value is compared with all elements of a short row; long rows use a binary search.
 
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist()
         [1, 2]
 
         Args:
-            sorter: places of this tensor's elements in order, if they are not.
-            out_int32: give int32, whatever the default int is.
+            sorter: indices that sort this tensor along the last axis, if it is not sorted.
+            out_int32: return int32 instead of the default int.
         """
         if sorter is not None or out_int32:
             row = self if sorter is None else self.gather(-1, sorter)
@@ -169,7 +169,7 @@ class Picking:
         return _stands_before(row, x.unsqueeze(-1), behind).sum(-1, dtype=dtypes.default_int)
 
     def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
-        """Between which of the sorted boundaries each element lies.
+        """Return, for each element, its insertion position in the sorted vector ``boundaries``.
 
         >>> Tensor([0, 3, 9]).bucketize(Tensor([1, 5])).tolist()
         [0, 1, 2]
@@ -180,7 +180,7 @@ class Picking:
         return boundaries.searchsorted(self, right=right, out_int32=out_int32)
 
     def isin(self: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
-        """Whether each element is one of ``test_elements``.
+        """Return a bool tensor: True for each element that is one of ``test_elements``.
 
         >>> Tensor([1, 2, 3]).isin(Tensor([2, 5])).tolist()
         [False, True, False]
@@ -189,13 +189,13 @@ class Picking:
         return found.logical_not() if flag("isin", "invert", invert) else found
 
     def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-        """How often each number from 0 up occurs in a vector, or the sums of its weights. The greatest is computed now.
+        """Return the count (or the sum of ``weights``) of each integer from 0 to the maximum, which is computed now.
 
         >>> Tensor([1, 1, 3]).bincount().tolist()
         [0, 2, 0, 1]
 
         Raises:
-            DTypeError: for what is no vector of integers.
+            DTypeError: if this tensor is not a vector of integers.
         """
         if self.ndim != 1 or not self.dtype.is_int:
             raise DTypeError("bincount", f"takes a vector of integers, got shape {self.shape} of {self.dtype!r}",
@@ -209,12 +209,12 @@ class Picking:
 
 
 def _stands_before(row: Tensor, value: Tensor, behind: bool) -> Tensor:
-    """Whether elements of a sorted row stand before the place of a value; NaN is the greatest."""
+    """Return True for the elements of a sorted row before the insertion position of ``value``; NaN sorts last."""
     return value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
 
 
 def _halved(row: Tensor, value: Tensor, size: int, behind: bool) -> Tensor:
-    """How many elements of a row stand before each value: the digits of that number, from the greatest down."""
+    """Return the insertion position of each value by a binary search that sets its bits from the highest down."""
     place = value.zeros_like(dtype=dtypes.default_int, requires_grad=False)
     for digit in reversed(range(size.bit_length())):
         probe = place.add(1 << digit)
@@ -224,14 +224,14 @@ def _halved(row: Tensor, value: Tensor, size: int, behind: bool) -> Tensor:
 
 
 def _wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:
-    """A vector of positions along an axis, for each element of the slices there."""
+    """Return a vector of positions along axis ``d``, expanded to the shape of the slices at these positions."""
     places = operand(op, index, x).reshape(-1)
     shape = (*x.shape[:d], places.shape[0], *x.shape[d + 1 :])
     return places.reshape((1,) * d + (-1,) + (1,) * (x.ndim - d - 1)).expand(shape)
 
 
 def _slices(op: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[int, Tensor, Tensor]:
-    """The axis, positions for each element of ``source``, and that in the dtype of ``x``."""
+    """Return the axis, the position of each element of ``source``, and ``source`` cast to the dtype of ``x``."""
     value, x = operand(op, source, x), x if x.ndim else x.reshape(1)
     d = axis_and_size(op, x, dim)[0]
     wide = _wide_index(op, x, d, index)

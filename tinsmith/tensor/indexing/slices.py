@@ -1,4 +1,4 @@
-"""Basic slices: what a box with steps and directions picks of a value."""
+"""Basic slicing: a range with a step and a direction per axis, expressed by flip, pad, shrink and reshape."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -23,12 +23,13 @@ Slices = tuple[Slice, ...]
 
 
 def box(bounds: tuple[tuple[Any, Any], ...]) -> Slices:
-    """The slices between (begin, end) of each axis."""
+    """Return the slices for the bounds (begin, end) of each axis."""
     return tuple(Slice(b, e - b if type(b) is type(e) is int else normal_size(e - b)) for b, e in bounds)
 
 
 def sliced(x: UOp, slices: Slices) -> UOp:
-    """The elements of the slices; steps by padding to whole steps and keeping the first of each."""
+    """Return the elements of the slices. A step is done by padding to a multiple of it, reshaping to (count, step), and
+    keeping the first element of each group."""
     x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
     ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
     x = x.pad(tuple((0, _missing(s.step, end, size)) for s, end, size in zip(slices, ends, x.shape)))
@@ -41,7 +42,7 @@ def sliced(x: UOp, slices: Slices) -> UOp:
 
 
 def _missing(step: int, end: Any, size: Any) -> int:
-    """How many elements the last step lacks; at most so many where they depend on variables."""
+    """Return the padding after an axis that completes the last step; an upper bound for symbolic sizes."""
     if step == 1:
         return 0
     return step - 1 if isinstance(end, UOp) or isinstance(size, UOp) else max(end - size, 0)

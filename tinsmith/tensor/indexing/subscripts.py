@@ -1,4 +1,4 @@
-"""What stands between the brackets of ``x[...]``, taken apart: slices, dropped and new axes, positions and masks."""
+"""Parser of the index in ``x[...]``: slices, dropped and new axes, index tensors and masks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-_AXES = 32  # a list of so many items or more is an array of positions, whatever is in it, as in PyTorch
+_AXES = 32  # a list of at least 32 items is an array of positions, whatever its items are, as in PyTorch
 
 
 @dataclass
 class ParsedIndex:
-    """An index taken apart: a slice per axis, then new and dropped axes, then positions along some of the axes left.
+    """A parsed index: a slice per axis, then new and dropped axes, then index tensors along some remaining axes.
 
     Attributes:
         slices: one per axis of the tensor.
@@ -40,7 +40,8 @@ class ParsedIndex:
 
 
 def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
-    """Integers and slices choose first; positions are along the axes that are left, as in PyTorch."""
+    """Parse an index of ``x``. Integers and slices apply first; index tensors select along the remaining axes, as in
+    PyTorch."""
     slices: list[Slice] = []
     shape: list[Any] = []
     picks: dict[int, Tensor] = {}
@@ -71,9 +72,9 @@ def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
 
 
 def _items(x: Tensor, index: Any) -> list[Any]:
-    """What stands between the commas: None, Ellipsis, slices, integers, and tensors of all that holds several values.
+    """Return the items of an index: None, Ellipsis, slices, integers, and tensors (also for arrays and sequences).
 
-    A list with more in it than numbers counts as a tuple.
+    A list that holds more than numbers counts as a tuple.
     """
     if isinstance(index, list) and len(index) < _AXES and any(
             i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):
@@ -82,14 +83,15 @@ def _items(x: Tensor, index: Any) -> list[Any]:
 
 
 def _is_array(item: Any) -> bool:
-    """Whether an item is more than a number: NumPy's arrays of no axes are numbers, tensors of no axes are none."""
+    """Return True if an item is an array, tensor or sequence. A 0-d NumPy array counts as a number, a 0-d tensor as an
+    array."""
     if isinstance(item, np.ndarray):
         return item.ndim > 0
     return isinstance(item, TensorBase) or (isinstance(item, Sequence) and not isinstance(item, str))
 
 
 def _as_tensor(x: Tensor, item: Any) -> Any:
-    """A sequence or an array of numbers as a tensor of them, a bool as one of no axes."""
+    """Return a sequence or array of numbers as a tensor, a bool as a 0-d tensor, and any other item unchanged."""
     if isinstance(item, np.ndarray) and not item.ndim:
         item = item[()]
     if isinstance(item, (bool, np.bool_)):
@@ -109,7 +111,7 @@ def _holds_tensor(item: Any) -> bool:
 
 
 def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
-    """The items, with whole slices in the place of the Ellipsis, or behind them."""
+    """Return the items with full slices inserted in place of the Ellipsis, or at the end, up to the number of axes."""
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
         raise AxisError(op, "an index with more than one ellipsis", "one ...")
@@ -122,7 +124,7 @@ def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
 
 
 def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
-    """The coordinates where a mask holds, one index tensor per axis of the mask; a mask of no axes has a new one."""
+    """Return the coordinates of the True elements of a mask, one index tensor per axis; a 0-d mask adds one axis."""
     if mask.shape != x.shape[axis : axis + mask.ndim]:
         raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
                          "a mask of the axes' own sizes")
@@ -131,7 +133,7 @@ def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
 
 
 def whole_mask(x: Tensor, index: Any) -> Tensor | None:
-    """The mask, if the index is one mask over the whole tensor."""
+    """Return the mask if the index is a single mask of the tensor's full shape, else None."""
     if isinstance(index, (list, np.ndarray)):
         items = _items(x, index)
         index = items[0] if len(items) == 1 else None
@@ -152,7 +154,7 @@ def position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
 
 
 def from_front(bound: Any, size: Any) -> Any:
-    """A bound of a symbolic slice; a negative number counts from the end."""
+    """Return a bound of a symbolic slice counted from the front; a negative one counts from the end."""
     return normal_size(size + bound if (bound.vmax if isinstance(bound, UOp) else bound) < 0 else bound)
 
 
@@ -172,8 +174,8 @@ def slice_of(op: str, s: slice, size: Any, axis: int) -> Slice:
 
 
 def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
-    """A slice whose bounds are not cut off at the axis's ends: it must not leave the axis. Backwards, it is the slice
-    between the same places of the axis read from its end."""
+    """Return a slice with symbolic bounds, which are not clamped: the slice must lie inside the axis. With a negative
+    step, the bounds are converted to positions of the flipped axis."""
     step = 1 if s.step is None else integer(op, "a slice's step", s.step)
     begin = None if s.start is None else from_front(s.start, size)
     end = None if s.stop is None else from_front(s.stop, size)
@@ -186,7 +188,7 @@ def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
 
 
 def _pick(op: str, x: Tensor, item: Any, size: Any) -> Tensor:
-    """Positions along one axis: negative ones count from the end."""
+    """Return an index tensor along an axis with negative positions converted to positive ones."""
     index = operand(op, item, x)
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")

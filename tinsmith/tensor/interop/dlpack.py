@@ -1,8 +1,8 @@
-"""DLPack: memory that several array libraries see, in capsules that say what lies where.
+"""Zero-copy exchange with other array libraries by the DLPack protocol.
 
-NumPy makes the capsules that leave, over an array of unsigned integers as wide as the elements; what it cannot say,
-another dtype or device, is set in them afterwards. An array over memory of a GPU only describes it: the host never
-reads it.
+NumPy creates the exported capsules, over an array of unsigned integers of the element's width; the dtype and device,
+which NumPy may not support, are patched in afterwards. A NumPy array over GPU memory is only a descriptor: the host
+never reads it.
 """
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Array = np.ndarray[Any, Any]
 Place = tuple[int, int]  # DLPack's kind of device, and its number
 
 HOST: Final[Place] = (1, 0)
-_KINDS: Final = {1: "CPU", 2: "CUDA", 3: "CPU"}  # the third is memory of the host that GPUs see
+_KINDS: Final = {1: "CPU", 2: "CUDA", 3: "CPU"}  # DLPack's device types; 3 is pinned host memory (kDLCUDAHost)
 _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _CODE_OF: Final = {d: _CODES[d.kind] for d in dtypes.all} | {
     dtypes.bfloat16: 4, dtypes.fp8e4m3: 10, dtypes.fp8e4m3fnuz: 11, dtypes.fp8e5m2: 12, dtypes.fp8e5m2fnuz: 13}
 _DTYPE_OF: Final = {(code, d.bits): d for d, code in _CODE_OF.items()}
-_ALIGNED: Final = 16  # bytes: generated code for GPUs reads whole vectors
+_ALIGNED: Final = 16  # required alignment in bytes: generated GPU code uses vector loads
 
 
 class _DLTensor(ctypes.Structure):
@@ -51,11 +51,13 @@ _is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 
 
 class Foreign(NamedTuple):
-    """What a capsule says of another library's memory.
+    """The descriptor of another library's memory, read from a DLPack capsule.
 
     Attributes:
+        address: address of the first element.
+        place: DLPack's device type and number.
         strides: in elements.
-        owner: the capsule, which is left as it is: it gives the memory back when it dies.
+        owner: the capsule, which is not consumed: its destructor releases the memory.
     """
 
     address: int
@@ -67,12 +69,12 @@ class Foreign(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        """Whether the host can read it."""
+        """True if the memory is host memory."""
         return _KINDS.get(self.place[0]) == "CPU"
 
     @property
     def array(self) -> Array:
-        """The memory as an array that keeps it alive."""
+        """A NumPy array over the memory; it keeps the memory alive."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype.numpy)
         low = sum(min(s, 0) * (n - 1) for s, n in zip(self.strides, self.shape))
@@ -83,7 +85,7 @@ class Foreign(NamedTuple):
         return np.ndarray(self.shape, self.dtype.numpy, block, -low * width, [s * width for s in self.strides])
 
     def order(self) -> tuple[int, ...] | None:
-        """The order of axes in which the elements lie one after the other, if they do."""
+        """Return the axis order in which the memory is dense and row-major; None if there is none."""
         order = sorted(range(len(self.shape)), key=lambda n: (-self.strides[n], -self.shape[n]))
         dense = 1
         for n in reversed(order):
@@ -94,11 +96,11 @@ class Foreign(NamedTuple):
 
 
 def received(op: str, x: Any, stream: int | None = None) -> Foreign:
-    """What lies in the array ``x`` of another library, or in the capsule ``x``.
+    """Return the memory descriptor of another library's array, or of a DLPack capsule, ``x``.
 
     Raises:
-        ArgumentError: if it is neither.
-        DTypeError: if no dtype is like its.
+        ArgumentError: if ``x`` is neither.
+        DTypeError: if its element type has no equivalent dtype.
     """
     capsule = x if type(x).__name__ == "PyCapsule" else _capsule_of(op, x, stream)
     if _is_named(capsule, b"dltensor_versioned"):
@@ -129,10 +131,10 @@ def _capsule_of(op: str, x: Any, stream: int | None) -> Any:
 
 
 def on_host(x: Any) -> Array:
-    """The values of another library's array on the host, to be copied.
+    """Return another library's host array as a NumPy array over the same memory.
 
     Raises:
-        DeviceError: if they are elsewhere.
+        DeviceError: if the array is not in host memory.
     """
     if getattr(x, "requires_grad", False) and hasattr(x, "detach"):  # PyTorch hands out no memory with a history
         x = x.detach()
@@ -144,14 +146,15 @@ def on_host(x: Any) -> Array:
 
 
 def stream_for(x: Any) -> int | None:
-    """The stream that work on the memory of ``x`` will be put into, if its device has streams."""
+    """Return the stream on which work on the memory of ``x`` will be enqueued; None for a device without streams."""
     place = getattr(x, "__dlpack_device__", lambda: HOST)()
     device = _device("from_dlpack", (int(place[0]), int(place[1])))
     return Device[device].stream
 
 
 def taken(found: Foreign) -> tuple[UOp, str] | None:
-    """Another library's memory itself as a node, and its device; None if no tensor's memory looks like it."""
+    """Return a node over another library's memory (no copy), and its device; None if the memory is not dense, not
+    aligned, or empty."""
     device, order = _device("from_dlpack", found.place), found.order()
     aligned = found.dtype.itemsize if found.on_host else _ALIGNED
     if order is None or found.address % aligned or Device[device].dlpack is None or 0 in found.shape:
@@ -163,7 +166,7 @@ def taken(found: Foreign) -> tuple[UOp, str] | None:
 
 
 def _device(op: str, place: Place) -> str:
-    """The default device, if its memory is what DLPack means, else one whose memory is."""
+    """Return the name of the device for a DLPack device; the default device if that is the one."""
     name = _KINDS.get(place[0])
     if name is None:
         raise DeviceError(op, f"no device has memory of DLPack's kind {place[0]}", "a copy of it on the CPU")
@@ -172,13 +175,14 @@ def _device(op: str, place: Place) -> str:
 
 
 def place_of(device: str) -> Place:
-    """Where DLPack says that a tensor on ``device`` is; what others cannot address is copied to the host for them."""
+    """Return the DLPack device of a tensor on ``device``; HOST for memory that others cannot address, since such a
+    tensor is exported as a copy on the host."""
     return HOST if "," in device else Device[device].dlpack or HOST
 
 
 def shared(uop: UOp) -> Array | None:
-    """The values of a view of a BUFFER over its memory itself, which lives as long as the array; None where nobody else
-    can address it and write there, or where no strides from 0 on say what the view shows."""
+    """Return an array over the memory of a view of a BUFFER (no copy), which it keeps alive; None if the memory is not
+    addressable and writable for others, or the view has no nonnegative strides."""
     buffer = uop.base.arg
     if uop.base.op is not Ops.BUFFER or isinstance(buffer, Shards):
         return None
@@ -215,7 +219,7 @@ def _flat(buffer: Buffer, on_device: bool) -> Array | None:
 
 
 def capsule(array: Array, dtype: DType, place: Place) -> Any:
-    """A capsule over an array's memory, with elements of ``dtype`` and on the device that DLPack calls ``place``."""
+    """Return a DLPack capsule over an array's memory, with elements of ``dtype``, on the DLPack device ``place``."""
     made = array.view(f"u{dtype.itemsize}").__dlpack__()
     tensor = _DLTensor.from_address(_pointer(made, b"dltensor"))
     tensor.code, (tensor.kind, tensor.number) = _CODE_OF[dtype], place

@@ -1,7 +1,7 @@
-"""einops on tensors: the backend that its ``_backends.AbstractBackend`` describes, added when einops is imported.
+"""einops backend for tensors (``einops._backends.AbstractBackend``), registered when einops is imported.
 
-einops finds the frameworks among the subclasses of that class, which exists once einops is there: a finder notices the
-import, whichever of the two packages comes first, and costs nothing as long as nobody imports einops.
+einops finds backends among the subclasses of that class, which exists only after einops is imported. An import hook
+registers the backend at that time, whichever package is imported first, and costs nothing without einops.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _made: Final[list[type]] = []  # einops itself holds its subclasses weakly
 
 
 class Backend:
-    """What einops asks of a framework."""
+    """The framework operations that einops requires of a backend."""
 
     framework_name = "tinsmith"
 
@@ -56,7 +56,7 @@ class Backend:
         return x.unsqueeze(new_position)
 
     def add_axes(self, x: Tensor, n_axes: int, pos2len: dict[int, int]) -> Tensor:
-        """New axes at the keys, as long as the values: without a copy."""
+        """Return ``x`` with new axes at the dict's keys, broadcast to the sizes that are its values, without a copy."""
         kept = iter(x.shape)
         wide = tuple(pos2len[n] if n in pos2len else next(kept) for n in range(n_axes))
         for n in sorted(pos2len):
@@ -83,7 +83,7 @@ def _add_to(backends: ModuleType) -> None:
 
 
 class _Finder:
-    """Adds the backend when einops is imported."""
+    """Import hook that registers the backend when einops is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != MODULE:
@@ -103,7 +103,7 @@ class _Finder:
 
 
 def install() -> None:
-    """Let einops know tensors, now or when it is imported."""
+    """Register the backend with einops, now or when it is imported."""
     if MODULE in sys.modules:
         _add_to(sys.modules[MODULE])
     else:

@@ -1,6 +1,6 @@
-"""Tensors of files: mapped memory, of which parts are copied to where they are computed with.
+"""Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
 
-A file's bytes are written at once. What was read from it before, and not computed yet, sees what is there then.
+Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
 """
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# Boxes of files' copies: SHRINK -> the same of a copy of the part that they are in, for as long as they live.
+# SHRINK of the copy of a file -> an equal SHRINK of a copy of only the enclosing part of the file.
 _parts: WeakTable[UOp, UOp] = WeakTable()
 
 
 def on_disk(device: str) -> bool:
-    """Whether a device's memory is a file."""
+    """Return True if the device's memory is a file."""
     return "," not in device and Device[device].persistent
 
 
 def part(device: str, size: int, dtype: DType) -> UOp:
-    """So many elements from the beginning of a device's file, which is made, or made longer, for them."""
+    """Return the first ``size`` elements of a device's file, which is created or extended if necessary."""
     return _of_array(device, Device[device].allocator.alloc(size * dtype.itemsize), dtype)
 
 
 def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
-    """All of a file, as bytes or as elements of ``dtype``.
+    """Return the complete contents of a file, as bytes or as elements of ``dtype``.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ShapeError: if its length is no multiple of the element's.
+        FileNotFoundError: if the file does not exist.
+        ShapeError: if its size is not a multiple of the element size.
     """
     name, kind = os.fspath(path), dtype or dtypes.uint8
     nbytes = os.stat(name).st_size
@@ -59,7 +59,7 @@ def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
 
 
 def of_file(path: str) -> str:
-    """The device whose memory is the file."""
+    """Return the name of the device whose memory is the file."""
     return Device.canonicalize(f"DISK:{path}")
 
 
@@ -71,10 +71,10 @@ def _of_array(device: str, block: Array, dtype: DType) -> UOp:
 
 
 def values(uop: UOp) -> Array:
-    """What a view of a file shows: an array over the mapped bytes themselves where strides can say it.
+    """Return the values of a view of a file: an array over the mapped bytes if the view is strided, else a copy.
 
     Raises:
-        DeviceError: for what was computed from it.
+        DeviceError: if ``uop`` contains any other operation.
     """
     base = uop
     while base.op not in (Ops.BUFFER, Ops.CONST):
@@ -87,7 +87,7 @@ def values(uop: UOp) -> Array:
 
 
 def moved(tensor: TensorBase, target: str) -> UOp:
-    """A tensor's values on another device, where one of the two is a file."""
+    """Return a tensor's values on device ``target``, where the tensor's device or ``target`` is a file."""
     if on_disk(target):
         out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)  # type: ignore[attr-defined]
         if 0 not in tensor.shape:
@@ -99,7 +99,7 @@ def moved(tensor: TensorBase, target: str) -> UOp:
 
 
 def on_host(tensor: TensorBase) -> UOp:
-    """What a view of a file shows, as memory of the host: the mapped bytes themselves where they lie in order."""
+    """Return a view of a file as a host BUFFER: over the mapped bytes if the view is contiguous, else a copy."""
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
     return UOp(Ops.BUFFER, tensor.dtype, (), buffer).reshape(tensor.shape)
@@ -109,8 +109,8 @@ def write(uop: UOp, value: Array) -> None:
     """Write to the file that ``uop`` is a view of.
 
     Raises:
-        ShapeError: if it shows a copy.
-        DeviceError: if the file may not be written.
+        ShapeError: if the view cannot be expressed by strides and is therefore a copy.
+        DeviceError: if the file is read-only.
     """
     here = values(uop)
     block = uop.base.arg.opaque if uop.base.op is Ops.BUFFER else None
@@ -122,7 +122,7 @@ def write(uop: UOp, value: Array) -> None:
 
 
 def bits(tensor: TensorBase, dtype: DType) -> UOp:
-    """The mapped bytes of a view of a file, read as another dtype along the last axis."""
+    """Return the mapped bytes of a view of a file, reinterpreted as ``dtype`` along the last axis."""
     seen = values(tensor.uop).view(dtype.numpy)
     device = tensor._device
     dense = np.ascontiguousarray(seen) if not seen.flags.c_contiguous else seen
@@ -130,11 +130,11 @@ def bits(tensor: TensorBase, dtype: DType) -> UOp:
 
 
 def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Where a program reads no more than boxes of a mapped file: what to compute these from, copies of the parts of the
-    file that they lie in.
+    """Return replacements for the boxes (SHRINK nodes) that a program reads of mapped files: boxes of copies of only
+    the enclosing parts. Empty for a file of which the program reads more than boxes.
 
     Args:
-        copies: COPY nodes of the program that nobody has copied yet.
+        copies: COPY nodes of the program that have not been executed yet.
     """
     copies = [n for n in copies if file_of(n.src[0].arg.opaque) is not None and n not in roots]
     if not copies:
@@ -161,7 +161,7 @@ def _is_box(n: UOp) -> bool:
 
 
 def _part(box: UOp, copy: UOp) -> UOp:
-    """A box of a file's copy, of a copy of the file from the box's first row to its last."""
+    """Return ``box`` as a box of a copy of the file's rows from the first to the last that it contains."""
     shape, bounds = box.src[0].shape, box.arg
     axis = next((a for a, (begin, end) in enumerate(bounds) if end - begin > 1), len(shape) - 1)
     begin, rows = 0, bounds[axis][1] - bounds[axis][0]

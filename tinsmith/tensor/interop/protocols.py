@@ -1,4 +1,4 @@
-"""One memory for several array libraries: DLPack, NumPy's protocol, Python's buffers."""
+"""Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol."""
 # mypy: disable-error-code=misc
 # ``self`` and ``cls`` are the Tensor that this class is mixed into.
 from __future__ import annotations

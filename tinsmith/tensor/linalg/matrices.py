@@ -22,7 +22,7 @@ _TERMS, _MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where t
 
 
 class LeastSquares(NamedTuple):
-    """What ``lstsq`` returns: x, and the sums of squares of what ``A @ x`` leaves of each column."""
+    """The result of ``lstsq``: x, and the sum of squared residuals of each column."""
 
     solution: Tensor
     residuals: Tensor

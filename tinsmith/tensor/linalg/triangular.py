@@ -26,7 +26,7 @@ _MOST_STEPS = (1 << 31) - 1
 
 
 class SignAndLogarithm(NamedTuple):
-    """What ``slogdet`` returns: the determinant is ``sign * exp(logabsdet)``."""
+    """The result of ``slogdet``: the determinant is ``sign * exp(logabsdet)``."""
 
     sign: Tensor
     logabsdet: Tensor
@@ -270,7 +270,7 @@ def bound_step(x: Tensor, k: int) -> Tensor:
 
 
 def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
-    """What lies at a step's number along an axis, which stays with size 1: a gather, whose shape is a number."""
+    """Return the element at a step's number along an axis, which is kept with size 1, by a gather of constant shape."""
     axis %= x.ndim
     return x._new(x.uop.gather(at.uop.expand_to((*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis))
 

@@ -1,4 +1,4 @@
-"""PyTorch's names that tensors do not have, and what does their work: the errors of these names say it."""
+"""PyTorch names that tensors do not have, and the replacement that the error message of each suggests."""
 from __future__ import annotations
 
 _NEW = "the form that makes a new tensor, x = x.{}(...)"
