@@ -177,7 +177,7 @@ class WindowMethods:
         """The maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
 
         Of equal maxima in a window, the first one gets the gradient. After ``stride``, positional arguments may be in
-        tinygrad's order or PyTorch's (``padding, dilation``); a call that means different pools in the two orders is refused.
+        tinygrad's order or PyTorch's (``padding, dilation``); a call that is ambiguous raises an error.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
