@@ -10,7 +10,7 @@ from math import prod
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table. ``work`` is in floating-point operations or bytes, ``unit`` says which as a rate."""
+    """One row of the table. ``work`` is in floating-point operations or bytes, ``unit`` is the unit of the rate."""
 
     name: str
     kind: str

@@ -28,9 +28,9 @@ Timed = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Row:
-    """A product of M×K by K×N. ``form``: operands that are given transposed; ``more``: what follows it in its kernel.
+    """A product of M×K by K×N. ``form``: the operands that are transposed; ``more``: the epilogue.
 
-    ``reach``: what was asked, in relation to PyTorch, compiled where more follows.
+    ``reach``: the target ratio to PyTorch (compiled, if there is an epilogue).
     """
 
     m: int
