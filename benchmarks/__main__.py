@@ -1,8 +1,8 @@
-"""``python -m benchmarks``: Tinsmith beside PyTorch and tinygrad, each in its own process, in turn, medians.
+"""``python -m benchmarks``: Tinsmith, PyTorch and tinygrad side by side, each in its own process; medians.
 
-Only one process works at a time, and the next waits until the thread pool of the last has stopped spinning: two pools
-that spin on the same cores falsify each other's times. A turn begins with untimed calls: a virtual machine that was
-idle may have its processors on one core, and needs some milliseconds of work until each has its own again.
+Only one process works at a time, and the next one waits until the thread pool of the last has stopped spinning: two
+pools that spin on the same cores falsify each other's times. Each turn starts with untimed calls: an idle virtual
+machine may run all its processors on one core and needs some milliseconds of work until each has its own again.
 """
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from benchmarks.peers import VARIANTS
 from benchmarks.process import Died, Process, machine
 
 PAUSE = 0.4         # seconds between turns
-SAMPLES = 20        # at most, per turn
-TURN = 0.4          # seconds after which a turn ends
-ENOUGH = 20.0       # seconds of samples after which a system has had its turns of a case
-COLD_ROUNDS = 3     # fresh processes at most
+SAMPLES = 20        # maximum number of samples per turn
+TURN = 0.4          # maximum duration of a turn in seconds
+ENOUGH = 20.0       # total seconds of samples per system and case after which no more turns are taken
+COLD_ROUNDS = 3     # maximum number of fresh processes
 
 
 @dataclass
 class Cell:
-    """What one column of a row has: its samples, or why there are none."""
+    """One table cell: the samples of one column, or the error that prevented them."""
 
     seconds: list[float] = field(default_factory=list)
     error: str = ""
@@ -46,7 +46,7 @@ Row = tuple[str, Case, dict[Column, Cell]]
 
 
 class Runner:
-    """The workers of the systems that are there, and the rows that they fill."""
+    """The workers of the available systems, and the table rows that they measure."""
 
     def __init__(self, pythons: dict[str, str], rounds: int) -> None:
         self.pythons, self.rounds = pythons, rounds
@@ -84,7 +84,7 @@ class Runner:
         first, second = ({column: Cell() for column in self.columns} for _ in range(2))
         for _ in range(min(self.rounds, COLD_ROUNDS)):
             for column in self.columns:
-                if column[1] == "jit":  # a first call is captured by nothing
+                if column[1] == "jit":  # a first call cannot be a JIT replay
                     continue
                 with tempfile.TemporaryDirectory(prefix="benchmarks-") as cache:
                     for cells in (first, second):
@@ -106,7 +106,7 @@ def _time(seconds: float) -> str:
 
 
 def _cells(row: Row, columns: list[Column]) -> list[str]:
-    """The texts of a row: its name, time and rate per column, and our ratio to the best variant of each peer."""
+    """Return the texts of a row: name, time and rate per column, and Tinsmith's ratio to each peer's best variant."""
     name, case, cells = row
     texts, best = [", ".join(filter(None, [name, "best" * case.best, case.unit]))], dict[str, float]()
     for column in columns:

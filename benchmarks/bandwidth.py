@@ -1,8 +1,8 @@
-"""``python -m benchmarks.bandwidth``: kernels that only move memory, beside a copy of as many bytes.
+"""``python -m benchmarks.bandwidth``: memory-bound kernels compared with a copy of as many bytes.
 
-A share of 1 means that the kernel takes as long as a plain copy of the bytes that it must read and write once: the
-inputs and results, whatever it keeps in between. Every function is captured, and its result kept until the next call.
-Kernel and copy are timed in turn. Arrays of 16 MB may stay in a large last cache; those of the rows "4096²" do not.
+A share of 1 means that the kernel takes as long as a plain copy of the bytes that it must read and write once (inputs
+and results, not intermediate buffers). Every function is captured, and its result kept until the next call. Kernel and
+copy are timed in turn. Arrays of 16 MB may stay in a large last-level cache; those of the rows "4096²" do not.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Row:
-    """``moved``: arrays of the size of the first input that are read or written."""
+    """One row of the table; ``moved``: arrays of the first input's size that are read or written."""
 
     name: str
     run: Callable[..., Tensor | list[Tensor]]
@@ -51,7 +51,7 @@ def _gradients(of: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
 
 
 def rows() -> list[Row]:
-    """Rows of the table; the weight that a gradient flows back with is read, too."""
+    """Return the rows of the table; a gradient also reads its upstream gradient."""
     x, flow, images = _random(*ROWS), _random(*ROWS), _random(*IMAGES)
     scale, shift = _random(ROWS[1]), _random(ROWS[1])
     large, labels = _random(*LARGE), Tensor(np.arange(LARGE[0], dtype=np.int32)).realize()
@@ -113,7 +113,7 @@ def _timed(call: Callable[[], object], samples: int) -> list[float]:
 
 
 def measure(row: Row, samples: int, rounds: int) -> tuple[float, float]:
-    """Seconds of the kernel, and of a copy of its bytes: medians of samples that are taken in turn."""
+    """Return the seconds of the kernel and of a copy of its bytes: medians of alternating samples."""
     source = _random(int(row.nbytes) // (2 * FLOAT))
     calls = (_captured(row.run, row.inputs), _captured(lambda a: a + 1, (source,)))
     times: tuple[list[float], list[float]] = ([], [])

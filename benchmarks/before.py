@@ -1,8 +1,7 @@
-"""``python -m benchmarks.before FOLDER``: Tinsmith beside an earlier checkout of itself, in turn.
+"""``python -m benchmarks.before FOLDER``: this checkout of Tinsmith compared with an earlier one, in turn.
 
 Times are one thread's processor time, which stays comparable on a machine that others use. Each round asks both for the
-median of a few captured calls; a row's figure is the median of the rounds' ratios, and the least and the greatest of
-them stand beside it.
+median of a few captured calls; a row shows the median of the rounds' ratios, with their minimum and maximum.
 """
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from pathlib import Path
 from benchmarks.cases import CASES, Case
 from benchmarks.process import Died, Process, machine
 
-SAMPLES, TURN = 10, 0.3  # calls per turn at most, and seconds after which it ends
+SAMPLES, TURN = 10, 0.3  # maximum number of calls per turn, and its maximum duration in seconds
 
 
 def ratios(now: Process, before: Process, case: Case, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of a call today, and today's through the earlier ones', of each round."""
+    """Return, for each round, the seconds of a call of this checkout, and the ratio to the earlier checkout's."""
     seconds, found = list[float](), list[float]()
     for turn in range(rounds):
         pair = {}

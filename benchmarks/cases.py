@@ -1,4 +1,4 @@
-"""What is measured: each case once, as a kind of work, its sizes, and the operations or bytes that its rate counts.
+"""The benchmark cases: each has a kind of work, its sizes, and the operations or bytes that its rate counts.
 
 ``peers.py`` holds, per system, one builder for each kind.
 """
@@ -10,7 +10,7 @@ from math import prod
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table. ``work`` is in floating-point operations or bytes, ``unit`` says which as a rate."""
+    """One row of the table. ``work`` is in floating-point operations or bytes, ``unit`` is the unit of the rate."""
 
     name: str
     kind: str
@@ -18,8 +18,8 @@ class Case:
     work: float = 0
     unit: str = ""
     loops: int = 1          # calls per sample, where one call is too short to time
-    best: bool = False      # the best sample counts instead of the median
-    fresh: bool = False     # first call of a fresh process: with an empty cache, then once more with the filled one
+    best: bool = False      # the best sample counts, not the median
+    fresh: bool = False     # first call of a fresh process: with an empty disk cache, then with a filled one
 
 
 def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best: bool = False) -> Case:
@@ -32,7 +32,7 @@ def _matmul(m: int, k: int, n: int, batch: int = 1, dtype: str = "float32", best
 
 def _conv_step(n: int, cin: int, hw: int, cout: int, k: int, padding: int, groups: int = 1,
                stride: int = 1) -> tuple[Case, Case]:
-    """A convolution forward, and with both gradients: three times the work."""
+    """Return a convolution forward, and forward with both gradients (three times the operations)."""
     out = (hw + 2 * padding - k) // stride + 1
     sizes: dict[str, int | str] = {
         "n": n, "cin": cin, "hw": hw, "cout": cout, "k": k, "padding": padding, "groups": groups, "stride": stride}
@@ -44,17 +44,17 @@ def _conv_step(n: int, cin: int, hw: int, cout: int, k: int, padding: int, group
 
 
 def _memory(name: str, kind: str, shape: tuple[int, int], passes: float) -> Case:
-    """A case bound by memory: ``passes`` is how many times ``shape`` in float32 is read or written."""
+    """Return a memory-bound case: ``passes`` is the number of times ``shape`` in float32 is read or written."""
     return Case(name, kind, {"rows": shape[0], "cols": shape[1]}, 4 * prod(shape) * passes, "GB/s")
 
 
 def _bf16(case: Case) -> Case:
-    """The same in bfloat16."""
+    """Return the same case in bfloat16."""
     return replace(case, name=f"bf16 {case.name}", sizes={**case.sizes, "dtype": "bfloat16"})
 
 
 def _moved(name: str, kind: str, outputs: int, **sizes: int | str) -> Case:
-    """What only moves data: ``outputs`` elements of float32 are written, and about as many read."""
+    """Return a case that only moves data: ``outputs`` float32 elements are written, and about as many read."""
     return Case(name, kind, sizes, 8.0 * outputs, "GB/s")
 
 

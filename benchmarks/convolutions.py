@@ -1,7 +1,7 @@
-"""``python -m benchmarks.convolutions``: convolutions on a GPU and their gradients, beside cuDNN in one process.
+"""``python -m benchmarks.convolutions``: convolutions and their gradients on a GPU, compared with cuDNN in one process.
 
-As ``benchmarks.products``: graphs in turn. Channels-last rows have images [N, H, W, C] in memory on both sides; cuDNN
-chooses its way by trying all of them. Results are compared with those of float32.
+Timed as in ``benchmarks.products``: CUDA graphs in turn. Channels-last rows have images [N, H, W, C] in memory on both
+sides; cuDNN picks its algorithm by autotuning. Results are compared with those of float32.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinsmith import Device, Tensor
 
 @dataclass(frozen=True)
 class Row:
-    """A convolution of windows of ``taps`` places, or its gradient in the images (``x``) or the weights (``w``)."""
+    """A convolution with ``taps`` × ``taps`` windows, or its gradient for the images (``x``) or the weights (``w``)."""
 
     images: int
     size: int
@@ -69,7 +69,7 @@ def torch_call(row: Row, torch: Any, x: Any, w: Any, slope: Any) -> Callable[[],
 
 
 def our_call(row: Row, x: Any, w: Any, slope: Any) -> Callable[[], Tensor]:
-    """The same of tensors that share the memory; results lie as the operands do."""
+    """Return the same call for Tinsmith, on tensors that share PyTorch's memory; results have the operands' layout."""
     def shared(t: Any) -> Tensor:
         whole = Tensor.from_dlpack(t.permute(0, 2, 3, 1) if row.last else t)
         return whole.permute(0, 3, 1, 2) if row.last else whole
@@ -92,7 +92,7 @@ def parameter(t: Tensor) -> Tensor:
 
 
 def measure(row: Row, torch: Any, device: Any) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     count = 4
     form = torch.channels_last if row.last else torch.contiguous_format
 

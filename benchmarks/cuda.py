@@ -1,8 +1,8 @@
-"""``python -m benchmarks cuda``: what memory bounds on a GPU, ours and PyTorch's eager and compiled, in turn.
+"""``python -m benchmarks cuda``: memory-bound kernels on a GPU: Tinsmith, PyTorch eager and compiled, in turn.
 
 All run in one process on one GPU, each call captured where its system can; a row's times are medians of rounds in which
-the systems take turns, so that the card's power state is the same for all. What a launch costs comes last.
-tinygrad, whose names are ours, runs the same rows in a process of its own before that: ``--tinygrad PYTHON``.
+the systems take turns, so that the card's power state is the same for all. The launch overhead is measured last.
+tinygrad, which has the same names, runs the same rows in a process of its own before that: ``--tinygrad PYTHON``.
 """
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ Run = Callable[[], Any]
 
 
 def training() -> Any:
-    """A scope of training, under either library's name."""
+    """Return a training-mode context manager, under either library's name."""
     if hasattr(Tensor, "train"):
         return Tensor.train()
     return importlib.import_module(f"{LIBRARY}.helpers").Context(TRAINING=1)
 
 
-ROUNDS, SECONDS = 5, 0.02  # turns of each system, and how long one lasts
-WARM_UPS = 8  # calls before: graphs are made in the first ones, for every memory that results take turns in
-SLOW = 0.25  # seconds of a call that is not repeated more than need be
+ROUNDS, SECONDS = 5, 0.02  # turns of each system, and the duration of one in seconds
+WARM_UPS = 8  # calls before timing: the first ones build a graph for every buffer that results rotate through
+SLOW = 0.25  # calls longer than this (seconds) are not repeated more than necessary
 MB = 1 << 20
 FLOATS = 256 * MB // 4
 
 
 @dataclass(frozen=True)
 class Row:
-    """``moved``: bytes that must move at least once, or elements for a ``unit`` that says so."""
+    """One row of the table. ``moved``: bytes that must move at least once, or elements if ``unit`` says so."""
 
     name: str
     moved: float
@@ -67,14 +67,14 @@ def rand(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
 
 
 def parameter(t: Tensor) -> Tensor:
-    """The same values, with a gradient of their own."""
+    """Return a detached tensor that requires a gradient."""
     t = t.detach()
     t.requires_grad = True
     return t
 
 
 def constant(t: Tensor) -> Tensor:
-    """The same, without a gradient: a product would otherwise add one up from call to call."""
+    """Mark ``t`` as not requiring a gradient, which would otherwise accumulate from call to call."""
     t.requires_grad = False
     return t
 
@@ -84,7 +84,7 @@ def realized(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def one(f: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: Any = dtypes.float32) -> Callable[[], Run]:
-    """A function of random tensors."""
+    """Return a maker of captured calls of ``f`` on random tensors."""
     return lambda: captured(realized(f), *(rand(*s, dtype=dtype) for s in shapes))
 
 
@@ -97,7 +97,7 @@ def torch_one(f: Callable[[Any], Callable[..., Any]], *shapes: tuple[int, ...], 
     return make
 
 
-# *** rows that are more than a function ***
+# *** rows that are more than one function ***
 
 
 def cross_entropy() -> Run:
@@ -227,7 +227,7 @@ def randn() -> Run:
 
 
 def rows() -> Iterator[Row]:
-    """The table's rows."""
+    """Yield the rows of the table."""
     line, grid = (FLOATS,), (16384, 4096)
     yield Row("add 256 MB", 3 * 4 * FLOATS, one(lambda x, y: x + y, line, line),
               torch_one(lambda t: lambda x, y: x + y, line, line), 0.97)
@@ -267,7 +267,7 @@ def rows() -> Iterator[Row]:
 
 
 class Contender:
-    """One system's call of a row, or why it has none."""
+    """One system's call of a row, or the error that prevented it."""
 
     def __init__(self, make: Callable[[], Run], sync: Callable[[], object]) -> None:
         self.sync, self.samples, self.error, self.count = sync, list[float](), "", 1
@@ -285,7 +285,7 @@ class Contender:
 
     def sample(self) -> float:
         self.sync()
-        gc.disable()  # as `timeit` does: a pass over all that the others hold takes longer than what is timed
+        gc.disable()  # as `timeit` does: a collection takes longer than the timed call
         start = time.perf_counter()
         for _ in range(self.count):
             self.call()
@@ -322,7 +322,7 @@ def compare(row: Row, torch: Any, compiled: bool) -> list[Contender]:
 
 
 def alone(only: str) -> None:
-    """This library's seconds of each row, a line of JSON each."""
+    """Print this library's seconds of each row, one line of JSON each."""
     for row in rows():
         if row.name.startswith(tuple(only.split(","))):
             (found,) = compare(row, None, False)
@@ -330,7 +330,7 @@ def alone(only: str) -> None:
 
 
 def of_tinygrad(python: str, only: str) -> dict[str, tuple[float | None, str]]:
-    """What an interpreter that has tinygrad measures."""
+    """Return tinygrad's (seconds, error) per row, measured by the interpreter ``python``, which has tinygrad."""
     ran = subprocess.run([python, os.path.abspath(__file__), "--alone", "--only", only], text=True, check=False,
                          stdout=subprocess.PIPE, env={**os.environ, "BENCHMARK_LIBRARY": "tinygrad", "DEV": "CUDA"})
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
@@ -358,7 +358,7 @@ def show(row: Row, contenders: Sequence[Contender], tinygrad: tuple[float | None
 
 
 def loop_step(steps: int = 100_000) -> float:
-    """Nanoseconds of a step of a loop that does nothing: how fast the core runs that this process has."""
+    """Return the nanoseconds of a step of an empty loop: the speed of this process's core."""
     start = time.perf_counter_ns()
     for _ in range(steps):
         pass
@@ -366,7 +366,7 @@ def loop_step(steps: int = 100_000) -> float:
 
 
 def launches() -> None:
-    """What a realize() of 100 small kernels, a tiny one and a replayed kernel cost."""
+    """Print the cost of a realize() of 100 small kernels, of a tiny one, and of a replayed kernel."""
     device = Device["CUDA"]
     x = Tensor.rand(1000, device="CUDA").realize()
 
@@ -388,7 +388,7 @@ def launches() -> None:
         return statistics.median(found) * 1e6
 
     def realized_only(count: int, turns: int = 30) -> float:
-        """Median of realizing graphs that are there."""
+        """Return the median seconds of realizing graphs that are already built."""
         def graph() -> Tensor:
             y = x
             for n in range(count):

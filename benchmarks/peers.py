@@ -1,7 +1,7 @@
-"""How each system does each kind of work: a builder makes the inputs and gives back the call to be timed.
+"""The work of each case per system: a builder makes the inputs and returns the call to be timed.
 
 Torch and the lazy libraries (Tinsmith and tinygrad share their names) are imported only when a system is made.
-A call allocates its result, and `sync` waits for what calls have left running.
+A call allocates its result, and `sync` waits for kernels that calls have left running.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {"tinsmith": ("", "jit"), "torch": ("eage
 
 
 class GPT:
-    """A small decoder of any library's layers, pre-norm, with learned places and an output layer of its own."""
+    """A small pre-norm decoder of any library's layers, with learned positions and an untied output layer."""
 
     def __init__(self, embedding: Any, linear: Any, norm: Any, width: int, heads: int, layers: int, vocab: int) -> None:
         self.heads = heads
@@ -44,14 +44,14 @@ class Torch:
     def __init__(self, variant: str) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.F: Any = importlib.import_module("torch.nn.functional")
-        self.torch.compiler.reset()  # else the next size of a kind is compiled for sizes of every kind
+        self.torch.compiler.reset()  # otherwise the next size is compiled for dynamic shapes
         self.compile = variant == "compile"
 
     def wrap(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return self.torch.compile(f, dynamic=False) if self.compile else f
 
     def sync(self) -> None:
-        """Nothing to wait for on the CPU."""
+        """Do nothing: CPU calls are synchronous."""
 
     def _call(self, f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Run:
         args = [self.torch.rand(shape).mul(100 if dtype == "int8" else 1).to(getattr(self.torch, dtype))
@@ -169,11 +169,11 @@ class Torch:
 
 
 class Lazy:
-    """Tinsmith or tinygrad, by the names that both have, on its default device.
+    """Tinsmith or tinygrad, by the names that both have, on the default device.
 
     Args:
-        jit: every call is a replay of a captured one.
-        jit_steps: training steps are, the rest is not: how tinygrad is used.
+        jit: every call replays a captured one.
+        jit_steps: only training steps are captured, as is usual with tinygrad.
     """
 
     def __init__(self, name: str, jit: bool = False, jit_steps: bool = False) -> None:
@@ -190,17 +190,17 @@ class Lazy:
         return captured
 
     def tanh_gelu(self, x: Any) -> Any:
-        """tinygrad's only form; ours is PyTorch's unless it is asked for."""
+        """Return the tanh form of GELU: tinygrad's only form; Tinsmith's default is PyTorch's erf form."""
         return x.gelu() if self.lib.__name__ == "tinygrad" else x.gelu("tanh")
 
     def training(self) -> contextlib.AbstractContextManager[Any]:
-        """Training mode; tinygrad 0.14 turned `Tensor.train()` into a context variable."""
+        """Return a training-mode context; tinygrad 0.14 turned `Tensor.train()` into a context variable."""
         context: contextlib.AbstractContextManager[Any]
         context = self.Tensor.train() if hasattr(self.Tensor, "train") else self.lib.Context(TRAINING=1)
         return context
 
     def narrow(self, dtype: str) -> contextlib.AbstractContextManager[Any]:
-        """Contractions in ``dtype``; tinygrad has no such mode, and its row is one in float32."""
+        """Return a context with contractions in ``dtype``; tinygrad has no such mode: its row is one in float32."""
         none: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         return none if dtype == "float32" or not hasattr(self.Tensor, "autocast") else self.Tensor.autocast(dtype)
 
@@ -335,5 +335,5 @@ class Lazy:
 
 
 def make(system: str, variant: str) -> Torch | Lazy:
-    """The builders of ``system``; raises what importing it raises."""
+    """Return the builders of ``system``; an error of its import propagates."""
     return Torch(variant) if system == "torch" else Lazy(system, variant == "jit", system == "tinygrad")

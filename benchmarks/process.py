@@ -1,4 +1,4 @@
-"""The workers' processes as the runner sees them, and the line that describes this machine."""
+"""The worker processes as the runner sees them, and a line of text that describes this machine."""
 from __future__ import annotations
 
 import contextlib
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 300  # seconds that one request may take
+LIMIT = 300  # maximum seconds of one request
 
 
 class Died(Exception):
-    """A request failed; the text says why."""
+    """A request failed; the text has the reason."""
 
 
 def environment(python: str, cache: str = "") -> dict[str, str]:
-    """As after activating the interpreter's environment; with ``cache``, every disk cache lies there.
+    """Return the environment variables of an activated interpreter; with ``cache``, all disk caches are in that folder.
 
-    Python may keep its compiled files: peers that pip installed have theirs already.
+    Python may write its compiled files: pip-installed peers already have theirs.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = os.pathsep.join([str(Path(python).absolute().parent), os.environ.get("PATH", "")])
@@ -31,7 +31,7 @@ def environment(python: str, cache: str = "") -> dict[str, str]:
 
 
 class Process:
-    """One worker. It is killed when a request takes longer than `LIMIT`."""
+    """One worker process. It is killed when a request takes longer than `LIMIT`."""
 
     def __init__(self, system: str, python: str, cache: str = "", *folder: str) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
@@ -62,7 +62,7 @@ class Process:
 
     def ask(self, **request: Any) -> list[float]:
         assert self.process.stdin
-        with contextlib.suppress(OSError):  # it has died: reading says why
+        with contextlib.suppress(OSError):  # it has died: reading reports why
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         answer = self._read()
@@ -72,7 +72,7 @@ class Process:
 
     def close(self) -> None:
         assert self.process.stdin
-        with contextlib.suppress(OSError):  # what a dead worker has not read
+        with contextlib.suppress(OSError):  # unread input of a dead worker
             self.process.stdin.close()
         try:
             self.process.wait(5)
@@ -83,7 +83,7 @@ class Process:
 
 
 def machine() -> str:
-    """Name, CPU and cores of this machine."""
+    """Return the name, CPU and cores of this machine."""
     try:
         fields = [line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line]
         info = {key.strip(): value.strip() for key, value, *_ in fields}

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.products``: products on a GPU, alone and with an epilogue, beside PyTorch in one process.
+"""``python -m benchmarks.products``: GPU matmuls, alone and with an epilogue, compared with PyTorch in one process.
 
-Each system's launches stand back to back in a CUDA graph of its own, on operands in rotation, and the graphs run in
+Each system's launches are recorded back to back in its own CUDA graph, on rotating operands, and the graphs run in
 turn: medians between events, after a rest. Every result is compared with PyTorch's, and with itself in a second run.
 """
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tinsmith import Device, Tensor
 from tinsmith.backend.cuda.device import CUDAProgram, _Replay
 from tinsmith.core.settings import Context
 
-ROUNDS, REST, SPAN = 5, 0.04, 4e-3  # turns of each system, seconds before one, and how long it lasts
+ROUNDS, REST, SPAN = 5, 0.04, 4e-3  # turns per system, idle seconds before a turn, its duration in seconds
 
 Timed = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A product of M×K by K×N. ``form``: operands that are given transposed; ``more``: what follows it in its kernel.
+    """A product of M×K by K×N. ``form``: the operands that are transposed; ``more``: the epilogue.
 
-    ``reach``: what was asked, in relation to PyTorch, compiled where more follows.
+    ``reach``: the target ratio to PyTorch (compiled, if there is an epilogue).
     """
 
     m: int
@@ -55,7 +55,7 @@ class Row:
         return 2.0 * self.batch * self.m * self.k * self.n
 
     def operands(self, torch: Any, count: int) -> tuple[list[Any], Any, Any, Any]:
-        """``count`` left operands, the right one, a bias and a residual."""
+        """Return ``count`` left operands, the right one, a bias and a residual."""
         def made(*shape: int, turned: bool = False) -> Any:
             batch = (self.batch,) if self.batch > 1 else ()
             shape = (*batch, *(shape[::-1] if turned else shape))
@@ -66,7 +66,7 @@ class Row:
         return left, made(self.k, self.n, turned="B" in self.form), made(1, self.n), made(self.m, self.n)
 
     def after(self, x: Any, residual: Any, gelu: Callable[[Any], Any]) -> Any:
-        """What follows the product and its bias, of either library's tensors."""
+        """Apply the epilogue after product and bias; works with either library's tensors."""
         x = gelu(x) if "gelu" in self.more else x
         return x + residual if "residual" in self.more else x
 
@@ -89,7 +89,7 @@ ROWS = (
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[tuple[CUDAProgram, tuple[int, ...]]]]:
-    """The launches made meanwhile, one by one."""
+    """Record the launches made in the block, one by one."""
     found: list[tuple[CUDAProgram, tuple[int, ...]]] = []
     launch = CUDAProgram.launch
 
@@ -97,12 +97,12 @@ def recorded() -> Iterator[list[tuple[CUDAProgram, tuple[int, ...]]]]:
         found.append((self, tuple(int(v) for v in values)))
         launch(self, values)
 
-    with Context(CUDA_SYNC=1), mock.patch.object(CUDAProgram, "launch", noted):  # no graphs, but one by one
+    with Context(CUDA_SYNC=1), mock.patch.object(CUDAProgram, "launch", noted):  # no CUDA graphs
         yield found
 
 
 def ours(calls: Sequence[Callable[[], Tensor]], device: Any) -> tuple[Timed, list[Tensor], Any]:
-    """What times the launches of all calls in one graph, and their results."""
+    """Return (timing function of one graph of all calls' launches, their results, the replay)."""
     with recorded() as launches:
         results = [call().realize() for call in calls]
         device.synchronize()
@@ -150,7 +150,7 @@ def torch_graph(torch: Any, calls: Sequence[Callable[[], Any]]) -> tuple[Timed, 
 
 
 def in_turn(systems: dict[str, Timed], turns: int) -> dict[str, float]:
-    """The median seconds of each system's call: a card that rests before each turn stays as cool for all."""
+    """Return the median seconds of each system's call; a rest before each turn keeps the card equally cool for all."""
     samples: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
         for name, timed in systems.items():
@@ -160,12 +160,12 @@ def in_turn(systems: dict[str, Timed], turns: int) -> dict[str, float]:
 
 
 def rates(operations: float, seconds: dict[str, float]) -> str:
-    """What a line says of each system."""
+    """Format each system's rate and time."""
     return "  ".join(f"{name} {operations / s / 1e12:6.1f} TFLOP/s {s * 1e6:8.1f} µs" for name, s in seconds.items())
 
 
 def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     count = 10 if row.operations < 5e11 else 4
     left, w, bias, residual = row.operands(torch, count)
 
@@ -195,7 +195,7 @@ def measure(row: Row, torch: Any, device: Any, compiled: bool) -> str:
         systems["compile"], _ = torch_graph(torch, [lambda a=a: fused(a) for a in left])
     once = {name: timed(1) for name, timed in systems.items()}
     first, want = torch.from_dlpack(mine[-1]).clone(), theirs[-1].float()
-    if row.dtype == "tf32":  # neither is exact
+    if row.dtype == "tf32":  # neither result is exact: compare with float64
         want = (left[-1].double() @ w.double()).float()
     turns = max(1, min(20, int(SPAN / once["eager"] / count)))
     seconds = in_turn(systems, turns)

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.profile``: where the first step of a program goes, cold or with a filled disk cache.
+"""``python -m benchmarks.profile``: time of a program's first step by phase, cold or with a filled disk cache.
 
-Times are processor time of the thread that works, each phase without the phases inside it. "Source" is what one
-kernel takes from its graph to its source text; compiling that is another phase, mostly of a second thread.
+Times are processor time of the working thread, each phase without its nested phases. "Source" is a kernel's way
+from its graph to its source text; compiling the text is another phase, mostly on a second thread.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.cases import BY_NAME
 
 PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["gpt step"])}
 
-WATCHED = {  # functions, and the phases that they are
+WATCHED = {  # function: phase
     "tensor.autograd.backward:gradients": "gradients",
     "schedule.canonical:structure": "structure of the graph",
     "runtime.realize:canonical": "structure of the graph",
@@ -48,7 +48,7 @@ WATCHED = {  # functions, and the phases that they are
 
 
 def owner_of(place: str) -> tuple[Any, str]:
-    """The module or class that a function of ``WATCHED`` belongs to, and its name there."""
+    """Return the module or class that holds a function of ``WATCHED``, and the function's name."""
     module, _, path = place.partition(":")
     *classes, name = path.split(".")
     return functools.reduce(getattr, classes, importlib.import_module(f"tinsmith.{module}")), name
@@ -56,9 +56,9 @@ def owner_of(place: str) -> tuple[Any, str]:
 
 @dataclass
 class Phases:
-    """Processor time by phase: what runs inside another phase is counted there only.
+    """Exclusive processor time by phase: time in a nested phase counts only there.
 
-    What other threads do is ``beside`` it.
+    ``beside`` holds the time of other threads.
     """
 
     beside: dict[str, float] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class KernelRow:
 
 
 def measure(program: str) -> None:
-    """The first step of ``program`` in this process; prints the table."""
+    """Run and time the first step of ``program`` in this process; print the table."""
     started = time.perf_counter()
     phases = Phases()
     phases.enter("import")
@@ -158,7 +158,7 @@ def measure(program: str) -> None:
 
 
 def show(phases: Phases, rows: list[KernelRow], wall: float) -> None:
-    """Print the phases, the longest first, and the kernels that took longest to write."""
+    """Print the phases, the longest first, and the kernels with the longest source generation."""
     total = sum(phases.seconds.values())
     print(f"first step {wall * 1e3:.0f} ms of wall time with imports, {total * 1e3:.0f} ms of this thread\n")
     for name, seconds in sorted(phases.seconds.items(), key=lambda item: -item[1]):

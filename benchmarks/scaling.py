@@ -1,7 +1,7 @@
-"""``python -m benchmarks.scaling``: the first call of programs of more and more operations, and of twice as many.
+"""``python -m benchmarks.scaling``: first-call time of programs with n and 2n operations, for growing n.
 
-Each in a fresh process with an empty disk cache; processor seconds of building, scheduling, compiling and running,
-which a busy machine changes little; medians.
+Each runs in a fresh process with an empty disk cache; medians of processor seconds of building, scheduling, compiling
+and running, which a busy machine changes little.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tinsmith import Tensor
 
 
 def sines(n: int) -> list[Tensor]:
-    """Gradients through a chain of functions: all of its values are needed."""
+    """Gradients through a chain of functions; all intermediate values are needed."""
     x = y = Tensor(np.ones(16, np.float32), requires_grad=True)
     for k in range(n):
         y = y * 1.0001 + 0.5 if k % 2 else y.sin()
@@ -47,7 +47,7 @@ def cats(n: int) -> list[Tensor]:
 
 
 def setitems(n: int) -> list[Tensor]:
-    """Elements that are set one by one before anything is computed."""
+    """Elements set one by one before anything is realized."""
     y = Tensor.zeros(n).contiguous()
     for k in range(n):
         y[k] = k
@@ -79,7 +79,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], list[Tensor]], tuple[int, ...]]] = {
 
 
 def seconds(name: str, n: int) -> float:
-    """The first call with ``n`` operations in a fresh process."""
+    """Return the processor seconds of the first call with ``n`` operations in a fresh process."""
     with tempfile.TemporaryDirectory() as cache:
         env = {**environment(sys.executable, cache), "PYTHONPATH": str(Path(__file__).parents[1])}
         done = subprocess.run([sys.executable, "-m", "benchmarks.scaling", "--one", name, str(n)], env=env,
@@ -97,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         name, n = options.one
-        sums(1)[0].realize()  # what is loaded once is no part of it
+        sums(1)[0].realize()  # one-time loading is not measured
         start = process_time()
         Tensor.realize(*PROGRAMS[name][0](int(n)))
         print(process_time() - start)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.startup``: how long importing takes, and a first dot product, in fresh processes.
+"""``python -m benchmarks.startup``: time of the import and of a first dot product, in fresh processes.
 
 All times are beyond ``import numpy``. "Empty" and "filled" are the state of the library's disk cache.
 """
@@ -34,7 +34,7 @@ print(json.dumps([imported - start, perf_counter() - start]))
 
 
 def measure(name: str, python: str, cache: str) -> tuple[float, float]:
-    """Seconds of the import, and of import and dot product together."""
+    """Return the seconds of the import, and of import and dot product together."""
     body = TORCH if name == "torch" else LAZY.format(name=name)
     done = subprocess.run([python, "-c", SCRIPT.format(body=body)], env=environment(python, cache),
                           cwd=tempfile.gettempdir(), capture_output=True, text=True)

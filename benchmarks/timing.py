@@ -8,7 +8,7 @@ WARM_UP = 0.2  # seconds of calls before the samples of a turn
 
 
 def warm_up(call: Callable[[], object], seconds: float = WARM_UP, calls: int = 1) -> None:
-    """Call for so long and so often at least: an idle virtual machine's processors begin on one core."""
+    """Repeat ``call`` for at least ``seconds`` and ``calls``: an idle virtual machine starts on one core."""
     start, done = time.perf_counter(), 0
     while done < calls or time.perf_counter() - start < seconds:
         call()
@@ -16,7 +16,7 @@ def warm_up(call: Callable[[], object], seconds: float = WARM_UP, calls: int = 1
 
 
 def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = clock()
     call()
     return clock() - start

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.watching``: what tracing and profiling cost, switched off and on.
+"""``python -m benchmarks.watching``: the cost of tracing and profiling, switched off and on.
 
-``--before FOLDER``: a checkout to compare with, such as one from before they existed: its times are those of no hook at
-all. Each sample is a fresh process, in turn; the best of each counts, since other processes only make times longer.
+``--before FOLDER``: a checkout to compare with, such as one without the hooks. Each sample is a fresh process, in turn;
+the best sample counts, since other processes only make times longer.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WAYS: dict[str, dict[str, str]] = {"off": {}, "PROFILE=1": {"PROFILE": "1"}, "VI
 
 
 def measure(root: Path, settings: dict[str, str]) -> list[float]:
-    """Seconds of each case in one fresh process."""
+    """Return the seconds of each case in one fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(root), "CACHE_DIR": folder, "THREADS": "1", **settings}
         done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, cwd=folder, capture_output=True,

@@ -19,7 +19,7 @@ from benchmarks.cases import BY_NAME
 from benchmarks.peers import make
 from benchmarks.timing import timed, warm_up
 
-_FIRST_CALLS = 4  # at least after building: a JIT captures in its second one
+_FIRST_CALLS = 4  # minimum number after building: a JIT captures in its second one
 
 
 def _version(system: str) -> str:
@@ -30,14 +30,14 @@ def _version(system: str) -> str:
 
 
 class Worker:
-    """Keeps the case of the last request built, one call per variant."""
+    """Holds the case of the last request, with one built call per variant."""
 
     def __init__(self, system: str) -> None:
         self.system, self.case = system, ""
         self.built: dict[str, Callable[[], None]] = {}
 
     def build(self, variant: str) -> Callable[[], None]:
-        """The sample of the current case, ``loops`` calls and the wait for them."""
+        """Return a function that runs one sample of the current case: ``loops`` calls and a sync."""
         case = BY_NAME[self.case]
         peer = make(self.system, variant)
         run = getattr(peer, case.kind)(**case.sizes)
@@ -53,7 +53,7 @@ class Worker:
         if case != self.case:
             self.case, self.built = case, {}
         if cold:
-            make(self.system, variant)  # its import does not count
+            make(self.system, variant)  # imported before the timing starts
             return [timed(lambda: self.build(variant)())]
         if new := variant not in self.built:
             self.built[variant] = self.build(variant)
@@ -68,7 +68,7 @@ def main() -> None:
     system, *folder = sys.argv[1:]
     sys.path[:0] = folder  # this package is imported already
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the libraries print goes to stderr, the answers alone to stdout
+    os.dup2(2, 1)  # libraries print to stderr; stdout carries only answers
     worker = Worker(system)
 
     def say(**answer: Any) -> None:

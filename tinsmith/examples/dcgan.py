@@ -41,7 +41,7 @@ class Game:
 
     @Tensor.train()
     def step(self, real: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The judge learns from real images and drawings, then the drawer from the judge; the losses of both."""
+        """Train the discriminator on real and generated images, then the generator; return both losses."""
         drawing, judging = self.optimizers
         false = self.draws(noise)
         yes, no = Tensor.ones(real.shape[0], 1), Tensor.zeros(real.shape[0], 1)

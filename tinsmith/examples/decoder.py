@@ -57,7 +57,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention:
-    """Grouped-query attention over what is in the cache, or over the input alone."""
+    """Grouped-query attention over the cached keys and values, or over the input alone."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -177,7 +177,7 @@ class Training:
         self.judge = TinyJit(self.loss)
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Of the byte that follows each, in nats: e**loss is how many bytes it is like to choose from."""
+        """Return the cross entropy of the next byte in nats; e**loss is the perplexity."""
         with Tensor.autocast("bfloat16", enabled=self.bf16):
             return self.model(tokens[:, :-1]).sparse_categorical_crossentropy(tokens[:, 1:])
 
@@ -205,7 +205,7 @@ class Training:
         return losses
 
     def held_out_loss(self, batches: int = 10) -> float:
-        """The mean loss on text that is not trained on, the same pieces of it at every call."""
+        """Return the mean loss on held-out text, on the same pieces at every call."""
         rng = np.random.default_rng(0)
         with Tensor.test():
             return float(np.mean([self.judge(self.pieces(self.held_out, rng)).item() for _ in range(batches)]))

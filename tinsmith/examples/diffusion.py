@@ -15,11 +15,11 @@ from tinsmith import Tensor, TinyJit, nn
 from tinsmith.nn.datasets import load_digits
 
 TIMES = 200  # steps from an image to noise
-KEPT = np.cumprod(1 - np.linspace(1e-4, 0.04, TIMES)).astype(np.float32)  # of an image's variance, by time
+KEPT = np.cumprod(1 - np.linspace(1e-4, 0.04, TIMES)).astype(np.float32)  # variance share by time
 
 
 class Residual:
-    """Two convolutions that know the time, beside a shortcut."""
+    """A residual block: two convolutions, conditioned on the time, and a shortcut."""
 
     def __init__(self, channels: int, out: int, times: int) -> None:
         self.norm1, self.conv1 = nn.GroupNorm(4, channels), nn.Conv2d(channels, out, 3, padding=1)
@@ -33,7 +33,7 @@ class Residual:
 
 
 class Attention:
-    """Each place of an image looks at all others."""
+    """Self-attention among all pixels of an image."""
 
     def __init__(self, channels: int, heads: int = 2) -> None:
         self.norm = nn.GroupNorm(4, channels)
@@ -72,13 +72,13 @@ class UNet:
 
 
 def noisy(images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-    """Images as they are at these times."""
+    """Return the images with the noise of the given times added."""
     kept = Tensor(KEPT)[times].reshape(-1, 1, 1, 1)
     return images * kept.sqrt() + noise * (1 - kept).sqrt()
 
 
 def loss_of(model: UNet, images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-    """How far the noise that the model sees is from the noise that is there."""
+    """Return the mean squared error of the predicted noise."""
     return model(noisy(images, times, noise), times).mse_loss(noise)
 
 

@@ -20,7 +20,7 @@ from tinsmith.nn.state import get_parameters, get_state_dict, load_state_dict, s
 
 
 class Block:
-    """Two convolutions around which the input goes, by the names that torchvision gives them."""
+    """A residual block of two convolutions, with torchvision's parameter names."""
 
     def __init__(self, width: int, out: int, stride: int) -> None:
         self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
@@ -54,7 +54,7 @@ class ResNet18:
 
 
 def load(model: ResNet18, path: Path) -> list[str]:
-    """Take a file's weights where they fit; the names that keep their own values: a last layer of other classes."""
+    """Load a file's weights where they fit; return the names not loaded (a last layer with other classes)."""
     stored = torch_load(path)
     stored = stored.get("state_dict", stored) if isinstance(stored, dict) else {}
     stored = {name.removeprefix("module."): t for name, t in stored.items()}
@@ -75,7 +75,7 @@ def learning(model: ResNet18) -> list[Tensor]:
 
 def train(model: ResNet18, images: np.ndarray, labels: np.ndarray, steps: int, batch: int, lr: float,
           seed: int) -> list[float]:
-    """The losses of all steps, which are one captured program."""
+    """Return the losses of all steps; the step is one captured program."""
     optimizer = nn.optim.AdamW(learning(model), lr=lr)
 
     @TinyJit

@@ -54,7 +54,7 @@ class Cache:
         self.values = Tensor.zeros(*shape).contiguous().realize()
 
     def extended(self, k: Tensor, v: Tensor, start: Any) -> tuple[Tensor, Tensor]:
-        """All keys and values up to the end of these new ones."""
+        """Store new keys and values from ``start`` on; return all up to their end."""
         end = start + k.shape[1]
         self.values[:, :, start:end] = k.stack(v)
         return self.values[0, :, :end], self.values[1, :, :end]
@@ -199,7 +199,7 @@ UNUSED = re.compile(r"\.attn\.(masked_)?bias$|rotary_emb\.inv_freq$")
 
 
 def from_folder(folder: Path) -> tuple[Model, Tokenizer]:
-    """A model of Hugging Face's layout."""
+    """Load a model and its tokenizer from a folder in Hugging Face's layout."""
     told = json.loads((folder / "config.json").read_text("utf-8"))
     get: Callable[..., Any] = told.get
     width, heads = get("hidden_size") or told["n_embd"], get("num_attention_heads") or told["n_head"]
@@ -230,7 +230,7 @@ def from_folder(folder: Path) -> tuple[Model, Tokenizer]:
 
 
 def from_gguf(file: Path) -> tuple[Model, Tokenizer]:
-    """A model of GGUF's layout, which says in one file all that is needed."""
+    """Load a model and its tokenizer from one GGUF file."""
     told, tensors = gguf_load(file)
     kind = told["general.architecture"]
     if kind not in ("gpt2", "llama"):

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tinsmith import Device, Tensor, dtypes, nn
 from tinsmith.nn.datasets import Digits, load_digits
 
-SHIFT = 2  # pixels by which training images wander
+SHIFT = 2  # maximum random shift of training images, in pixels
 SMOOTHING = 0.1  # share of each label that all classes have: the network learns to be right, not to be certain
 
 
@@ -58,7 +58,7 @@ class Images:
 
 
 def accuracy(network: Network, images: Tensor, labels: np.ndarray, batch: int, devices: tuple[str, ...]) -> float:
-    """Share of right answers in percent."""
+    """Return the accuracy in percent."""
     right = 0
     for begin in range(0, len(labels), batch):
         rows = np.arange(begin, begin + batch) % len(labels)
@@ -70,7 +70,7 @@ def accuracy(network: Network, images: Tensor, labels: np.ndarray, batch: int, d
 
 
 def batches(count: int, size: int, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Row numbers ``[steps, size]``: every row once before any row again."""
+    """Return row numbers ``[steps, size]``: each epoch is a random permutation of all rows."""
     rounds = -(-steps * size // count)
     order = np.concatenate([rng.permutation(count) for _ in range(rounds)])
     return order[: steps * size].reshape(steps, size)

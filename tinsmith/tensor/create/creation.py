@@ -1,4 +1,4 @@
-"""Creation: constants, ranges and patterns. None of them takes memory before it is realized."""
+"""Creation of constants, ranges and patterns. They are lazy: none takes memory before it is realized."""
 # mypy: disable-error-code=misc
 # ``self`` and ``cls`` are the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -26,13 +26,13 @@ DType_ = DTypeLike | None
 
 
 class Creation:
-    """Tensors made of nothing but numbers."""
+    """``full zeros ones empty arange linspace eye``, their ``_like`` forms, ``triu`` and ``tril``."""
 
     __slots__ = ()
 
     @classmethod
     def _made(cls: type[Tensor], uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Tensor:
-        """A tensor that was not computed from others."""
+        """Return a tensor that was not computed from others (a leaf)."""
         if requires_grad is not False:
             uop = leaf(uop)
         name = device_name(device)
@@ -43,7 +43,7 @@ class Creation:
     @classmethod
     def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
              requires_grad: bool | None = None) -> Tensor:
-        """The same value everywhere.
+        """A tensor filled with ``fill_value``.
 
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
@@ -62,7 +62,7 @@ class Creation:
     @classmethod
     def zeros(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
               requires_grad: bool | None = None) -> Tensor:
-        """Zeros, of the default float if no dtype is given.
+        """A tensor of zeros; dtype: the default float.
 
         >>> Tensor.zeros(2, 3).shape
         (2, 3)
@@ -73,7 +73,7 @@ class Creation:
     @classmethod
     def ones(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
              requires_grad: bool | None = None) -> Tensor:
-        """Ones, of the default float if no dtype is given.
+        """A tensor of ones; dtype: the default float.
 
         >>> Tensor.ones(3).tolist()
         [1.0, 1.0, 1.0]
@@ -84,7 +84,7 @@ class Creation:
     @classmethod
     def empty(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
               requires_grad: bool | None = None) -> Tensor:
-        """Memory whose contents are whatever was there.
+        """A tensor of uninitialized memory.
 
         >>> Tensor.empty(2, 3).shape
         (2, 3)
@@ -109,9 +109,9 @@ class Creation:
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
                device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
-        """Numbers from ``start`` (0 if only one is given) up to but without ``stop``, ``step`` apart.
+        """The numbers from ``start`` (default 0) to ``stop``, excluded, in steps of ``step``.
 
-        Integers are of the default int, or of int64 where one of them needs it.
+        Integers have the default int dtype, or int64 if a value requires it.
 
         >>> Tensor.arange(1, 8, 3).tolist()
         [1, 4, 7]
@@ -140,7 +140,7 @@ class Creation:
     @classmethod
     def linspace(cls: type[Tensor], start: float, stop: float, steps: int, dtype: DType_ = None,
                  device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
-        """``steps`` numbers from ``start`` to ``stop``, both included, equally far apart.
+        """``steps`` evenly spaced numbers from ``start`` to ``stop``, both included.
 
         >>> Tensor.linspace(0, 1, 3).tolist()
         [0.0, 0.5, 1.0]
@@ -154,10 +154,10 @@ class Creation:
         wide = kind if kind is dtypes.float64 else dtypes.float32
         if steps < 2:
             return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
-        if kind.is_int:  # cut off towards 0, after exact arithmetic
+        if kind.is_int:  # exact integer arithmetic, then truncation towards 0
             total = UOp.iota(steps, dtypes.int64) * int(stop - start) + int(start) * (steps - 1)
             line = total.lt(0).where((total * -1) // (steps - 1) * -1, total // (steps - 1))
-        else:  # as PyTorch, each half from its own end
+        else:  # as PyTorch: each half is computed from its own end
             step, place = (stop - start) / (steps - 1), UOp.iota(steps).cast(wide)
             line = UOp.iota(steps).lt(steps // 2).where(place * step + start, (place - (steps - 1)) * step + stop)
         return cls._made(line.cast(kind), device, requires_grad)
@@ -165,7 +165,7 @@ class Creation:
     @classmethod
     def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
             requires_grad: bool | None = None) -> Tensor:
-        """Ones on the diagonal, zeros elsewhere.
+        """The identity matrix ``[n, m]``: ones on the diagonal, zeros elsewhere.
 
         >>> Tensor.eye(2).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -180,7 +180,7 @@ class Creation:
 
     def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """The same value everywhere, with this tensor's shape, dtype and device (and shards).
+        """A tensor filled with ``fill_value``, with this tensor's shape, dtype, device and sharding.
 
         >>> Tensor([1, 2]).full_like(5).tolist()
         [5, 5]
@@ -190,7 +190,7 @@ class Creation:
         return made if device else made.shard_like(self)
 
     def const_like(self: Tensor, b: Any, dtype: DType_ = None) -> Tensor:
-        """The same value everywhere, with this tensor's shape, dtype and device, as a constant: no gradient, no memory.
+        """A constant filled with ``b``, with this tensor's shape, dtype and device; it has no gradient and no memory.
 
         >>> Tensor([1.0, 2.0]).const_like(3).tolist()
         [3.0, 3.0]
@@ -199,7 +199,7 @@ class Creation:
 
     def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:
-        """Zeros with this tensor's shape, dtype and device.
+        """A tensor of zeros with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).zeros_like().tolist()
         [0, 0]
@@ -208,7 +208,7 @@ class Creation:
 
     def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """Ones with this tensor's shape, dtype and device.
+        """A tensor of ones with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).ones_like().tolist()
         [1, 1]
@@ -217,7 +217,7 @@ class Creation:
 
     def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:
-        """Memory with this tensor's shape, dtype and device; its contents are whatever was there.
+        """A tensor of uninitialized memory with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).empty_like().shape
         (2,)
@@ -226,11 +226,11 @@ class Creation:
                                 device=self.device if device is None else device, requires_grad=requires_grad)
 
     def _zeros(self: Tensor) -> Tensor:
-        """Zeros of this tensor's dtype, of no shape: a Python 0 would be an integer beside bools."""
+        """Return a 0-d zero of this tensor's dtype: a Python 0 would promote bools to integers."""
         return self._new(UOp.const(self.dtype, 0))
 
     def triu(self: Tensor, diagonal: int = 0) -> Tensor:
-        """Zeros below a diagonal.
+        """The upper triangle of the last two axes: elements below the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
@@ -238,7 +238,7 @@ class Creation:
         return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, self._zeros())
 
     def tril(self: Tensor, diagonal: int = 0) -> Tensor:
-        """Zeros above a diagonal.
+        """The lower triangle of the last two axes: elements above the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
@@ -247,7 +247,7 @@ class Creation:
 
 
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
-    """``first + i * step`` for i below ``count``, computed in ``dtype`` (32 bits at least) from an IOTA."""
+    """``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an IOTA."""
     if count == 0:
         return UOp.const(dtype, 0).expand_to((0,))
     work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
@@ -259,7 +259,7 @@ def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
 
 
 def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
-    """Return the integers between bounds, and at a distance, that may be symbolic."""
+    """Return an integer range whose bounds and step may be symbolic."""
     first, last, step = (symbolic("arange", what, v) for what, v in (("start", first), ("stop", last), ("step", step)))
     low, high = (step.vmin, step.vmax) if isinstance(step, UOp) else (step, step)
     if low <= 0 <= high:
@@ -275,7 +275,7 @@ def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
 
 
 def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
-    """Whether an element lies on or to the right of a diagonal of the last two axes."""
+    """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
@@ -283,8 +283,9 @@ def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
 
 
 def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
-    """A line of integers between floats, by PyTorch's rule: start and step are cut off; int64 cuts off the end, too,
-    and the others have as many elements as the line of floats."""
+    """Return the (start, stop, step) of an integer range with float arguments, by PyTorch's rule.
+
+    Start and step are truncated. For int64 the stop is truncated, too; other dtypes keep the float range's length."""
     if not any(isinstance(v, float) for v in (first, last, step)):
         return first, last, step
     count = math.ceil((last - first) / step)

@@ -1,4 +1,4 @@
-"""Tensors filled in place, by numbers or draws, and new ones like them; what PyTorch asks of places and dtypes."""
+"""In-place fills and random draws, ``new_*`` constructors, and PyTorch's queries of device and dtype."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -22,12 +22,12 @@ DType_ = DType | str | None
 
 
 class Filling:
-    """``fill_ zero_ copy_ normal_ uniform_ bernoulli_``, ``new_zeros``, ``cpu cuda``, ``is_leaf`` and their like."""
+    """``fill_ zero_ copy_ normal_ uniform_ bernoulli_``, ``new_zeros``, ``cpu cuda``, ``is_leaf`` and others."""
 
     __slots__ = ()
 
     def fill_(self: Tensor, value: Any) -> Tensor:
-        """A number written everywhere.
+        """Fill with a number, in place.
 
         >>> Tensor([1.0, 2.0]).fill_(3).tolist()
         [3.0, 3.0]
@@ -35,7 +35,7 @@ class Filling:
         return self._become("fill_", operand("fill_", value, self).cast(self.dtype).broadcast_to(self.shape))
 
     def zero_(self: Tensor) -> Tensor:
-        """Zeros written everywhere.
+        """Fill with zeros, in place.
 
         >>> Tensor([1.0, 2.0]).zero_().tolist()
         [0.0, 0.0]
@@ -43,7 +43,7 @@ class Filling:
         return self.fill_(0)
 
     def copy_(self: Tensor, src: Any) -> Tensor:
-        """The values of another tensor, in this one's dtype and on its device, written here.
+        """Copy the values of ``src``, cast to this tensor's dtype and broadcast to its shape, in place.
 
         >>> Tensor([1, 2]).copy_(Tensor([3.0])).tolist()
         [3, 3]
@@ -52,13 +52,13 @@ class Filling:
         return self._become("copy_", value.to(self.device).cast(self.dtype).broadcast_to(self.shape))
 
     def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-        """A number written to the main diagonal: of a matrix, or of axes of one size.
+        """Fill the main diagonal of a matrix, or of a tensor whose axes have equal sizes, in place.
 
         >>> Tensor([[1, 2], [3, 4]]).fill_diagonal_(0).tolist()
         [[0, 2], [3, 0]]
 
         Args:
-            wrap: begin again where a tall matrix goes on below its square.
+            wrap: start the diagonal again below the square part of a tall matrix.
         """
         if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
             raise ShapeError("fill_diagonal_", f"shape {self.shape} has no main diagonal", "two axes, or equal ones")
@@ -71,10 +71,10 @@ class Filling:
         with writing(self):
             return self._become("fill_diagonal_", inside.where(operand("fill_diagonal_", fill_value, self), self))
 
-    # *** draws ***
+    # *** random draws ***
 
     def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-        """Uniform draws from [a, b), written here.
+        """Fill with uniform random numbers from [a, b), in place.
 
         >>> bool((Tensor.zeros(9).uniform_(2, 3) >= 2).all())
         True
@@ -83,7 +83,7 @@ class Filling:
         return self._drawn("uniform_", self._uniform().mul(b - a).add(a))
 
     def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-        """Normal draws, written here.
+        """Fill with normal random numbers, in place.
 
         >>> Tensor.zeros(2).normal_(5, 0).tolist()
         [5.0, 5.0]
@@ -92,7 +92,7 @@ class Filling:
         return self._drawn("normal_", draw.mul(number("normal_", "std", std, 0)).add(number("normal_", "mean", mean)))
 
     def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
-        """Exponentials of normal draws, written here.
+        """Fill with log-normal random numbers (``mean`` and ``std`` of the logarithm), in place.
 
         >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
         [1.0, 1.0]
@@ -102,7 +102,7 @@ class Filling:
         return self._drawn("log_normal_", draw.mul(std).add(mean).exp())
 
     def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:
-        """Draws of the density ``lambd * exp(-lambd * x)``, written here.
+        """Fill with exponential random numbers of density ``lambd * exp(-lambd * x)``, in place.
 
         >>> bool((Tensor.zeros(9).exponential_() >= 0).all())
         True
@@ -111,7 +111,7 @@ class Filling:
             "exponential_", "lambd", lambd, zero=False)))
 
     def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
-        """Draws of Cauchy's distribution, written here.
+        """Fill with Cauchy random numbers, in place.
 
         >>> Tensor.zeros(2).cauchy_(3, 0).tolist()
         [3.0, 3.0]
@@ -119,7 +119,7 @@ class Filling:
         return self._drawn("cauchy_", self._uniform().sub(0.5).mul(math.pi).tan().mul(sigma).add(median))
 
     def geometric_(self: Tensor, p: float) -> Tensor:
-        """How many trials of probability ``p`` a first success takes, written here.
+        """Fill with geometric random numbers (the trial of the first success with probability ``p``), in place.
 
         >>> Tensor.zeros(2).geometric_(1.0).tolist()
         [1.0, 1.0]
@@ -129,7 +129,7 @@ class Filling:
         return self._drawn("geometric_", self._uniform().neg().log1p().div(rate).floor().add(1))
 
     def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
-        """1 with probability ``p``, else 0, written here.
+        """Fill with 1 (probability ``p``) or 0, in place.
 
         >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
         [1.0, 1.0]
@@ -137,7 +137,7 @@ class Filling:
         return self._drawn("bernoulli_", type(self).rand(*self.shape, device=self.device).lt(p))
 
     def bernoulli(self: Tensor, p: float | None = None) -> Tensor:
-        """1 with the probability that each element is (or ``p``), else 0.
+        """Draw 1 with each element's value as probability (or ``p``), else 0.
 
         >>> Tensor([0.0, 1.0]).bernoulli().tolist()
         [0.0, 1.0]
@@ -146,7 +146,7 @@ class Filling:
         return draw.lt(self.detach() if p is None else number("bernoulli", "p", p, 0, 1)).cast(self.dtype)
 
     def random_(self: Tensor, low: int = 0, high: int | None = None) -> Tensor:
-        """Integers from ``low`` up to but without ``high``, written here; from 0 if only one is given.
+        """Fill with random integers from [low, high), in place; with one argument, from [0, low).
 
         >>> bool((Tensor([0, 0, 0]).random_(3) < 3).all())
         True
@@ -167,7 +167,7 @@ class Filling:
 
     def randint_like(self: Tensor, low: int, high: int | None = None, dtype: DType_ = None,
                      device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Integers from ``low`` up to but without ``high`` (from 0 if only one is given), with this tensor's shape.
+        """Random integers from [low, high), or [0, low) with one bound, with this tensor's shape.
 
         >>> Tensor([1, 2]).randint_like(5).shape
         (2,)
@@ -177,11 +177,11 @@ class Filling:
                                   device=self.device if device is None else device)
         return draw.cast(self.dtype) if dtype is None else draw
 
-    # *** new ones ***
+    # *** new_* constructors ***
 
     def new_zeros(self: Tensor, *size: Any, dtype: DType_ = None, device: DeviceName | None = None,
                   requires_grad: bool = False) -> Tensor:
-        """Zeros of another shape, with this tensor's dtype and device.
+        """Zeros of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_zeros(2).tolist()
         [0, 0]
@@ -191,7 +191,7 @@ class Filling:
 
     def new_ones(self: Tensor, *size: Any, dtype: DType_ = None, device: DeviceName | None = None,
                  requires_grad: bool = False) -> Tensor:
-        """Ones of another shape, with this tensor's dtype and device.
+        """Ones of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_ones(2).tolist()
         [1, 1]
@@ -201,7 +201,7 @@ class Filling:
 
     def new_empty(self: Tensor, *size: Any, dtype: DType_ = None, device: DeviceName | None = None,
                   requires_grad: bool = False) -> Tensor:
-        """Memory of another shape, with this tensor's dtype and device.
+        """Uninitialized memory of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_empty(2, 3).shape
         (2, 3)
@@ -211,7 +211,7 @@ class Filling:
 
     def new_full(self: Tensor, size: Any, fill_value: float, dtype: DType_ = None, device: DeviceName | None = None,
                  requires_grad: bool = False) -> Tensor:
-        """A number in another shape, with this tensor's dtype and device.
+        """A tensor of shape ``size`` filled with a number, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_full((2,), 7).tolist()
         [7, 7]
@@ -221,17 +221,17 @@ class Filling:
 
     def new_tensor(self: Tensor, data: Any, dtype: DType_ = None, device: DeviceName | None = None,
                    requires_grad: bool = False) -> Tensor:
-        """A tensor of data, with this one's dtype and device.
+        """A tensor made of ``data``, with this tensor's dtype and device.
 
         >>> Tensor([1.0]).new_tensor([1, 2]).tolist()
         [1.0, 2.0]
         """
         return type(self)(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
-    # *** places and dtypes ***
+    # *** device and dtype ***
 
     def cpu(self: Tensor) -> Tensor:
-        """The same values on the CPU.
+        """Copy to the CPU: ``to("CPU")``.
 
         >>> Tensor([1]).cpu().device
         'CPU'
@@ -239,7 +239,7 @@ class Filling:
         return self.to("CPU")
 
     def cuda(self: Tensor, device: int | str | None = None) -> Tensor:
-        """The same values on a GPU: ``to("CUDA")``, or of the given number.
+        """Copy to a GPU: ``to("CUDA")``, or to the GPU of the given number or name.
 
         >>> try:
         ...     Tensor([1]).cuda().device
@@ -250,7 +250,7 @@ class Filling:
         return self.to("CUDA" if device is None else f"CUDA:{device}" if isinstance(device, int) else device)
 
     def type(self: Tensor, dtype: DType_ = None) -> Any:
-        """Cast to ``dtype``; without one, the dtype.
+        """Cast to ``dtype``; without an argument, return the dtype.
 
         >>> Tensor([1]).type("float32").type()
         dtypes.float
@@ -274,7 +274,7 @@ class Filling:
         return self.cast(dtypes.int8)
 
     def dim(self: Tensor) -> int:
-        """Number of axes: ``ndim``.
+        """The number of axes (``ndim``).
 
         >>> Tensor([[1]]).dim()
         2
@@ -282,7 +282,7 @@ class Filling:
         return self.ndim
 
     def ndimension(self: Tensor) -> int:
-        """Number of axes: ``ndim``.
+        """The number of axes (``ndim``).
 
         >>> Tensor([[1]]).ndimension()
         2
@@ -291,7 +291,7 @@ class Filling:
 
     @property
     def itemsize(self: Tensor) -> int:
-        """Bytes of one element.
+        """The size of one element in bytes.
 
         >>> Tensor([1.0]).itemsize
         4
@@ -300,7 +300,7 @@ class Filling:
 
     @property
     def is_cpu(self: Tensor) -> bool:
-        """Whether the values live on the CPU.
+        """True if the tensor is on the CPU.
 
         >>> Tensor([1]).to("CPU").is_cpu
         True
@@ -309,7 +309,7 @@ class Filling:
 
     @property
     def is_cuda(self: Tensor) -> bool:
-        """Whether the values live on an NVIDIA GPU.
+        """True if the tensor is on an NVIDIA GPU.
 
         >>> Tensor([1]).to("CPU").is_cuda
         False
@@ -318,7 +318,7 @@ class Filling:
 
     @property
     def is_leaf(self: Tensor) -> bool:
-        """Whether this was made of data, not computed from other tensors.
+        """True if the tensor was made from data, not computed from other tensors.
 
         >>> Tensor([1.0]).is_leaf, (Tensor([1.0]) * 2).is_leaf
         (True, False)
@@ -326,7 +326,7 @@ class Filling:
         return not is_computed(self.uop)
 
     def is_complex(self: Tensor) -> bool:
-        """False: there is no complex dtype.
+        """Return False: there is no complex dtype.
 
         >>> Tensor([1.0]).is_complex()
         False
@@ -334,7 +334,7 @@ class Filling:
         return False
 
     def is_signed(self: Tensor) -> bool:
-        """Whether the dtype has negative values.
+        """Return True if the dtype has negative values.
 
         >>> Tensor([1]).is_signed()
         True
@@ -342,7 +342,7 @@ class Filling:
         return not self.dtype.is_unsigned
 
     def positive(self: Tensor) -> Tensor:
-        """The value itself.
+        """The tensor itself (unary plus).
 
         >>> Tensor([-1]).positive().tolist()
         [-1]
@@ -350,7 +350,7 @@ class Filling:
         return self[...]
 
     def view_as(self: Tensor, other: Tensor) -> Tensor:
-        """Under the shape of ``other``.
+        """Reshape to the shape of ``other``.
 
         >>> Tensor([1, 2]).view_as(Tensor([[0], [0]])).shape
         (2, 1)

@@ -1,9 +1,9 @@
-"""Random tensors from counters.
+"""Counter-based random numbers: bits = threefry(key=seed, counter=(element, call)) (Salmon et al. 2011).
 
-bits = threefry(key = seed, counter = (element, call)). The call number is fixed when the method is called, so that
-neither the order of realization nor device, fusion or sharding changes a bit. Only what is computed from the bits by
-functions may be rounded otherwise on another device: normal numbers of a GPU (``Tensor.randn``). Seed and call number
-are bound variables of the graph: another draw runs the same compiled kernel.
+The call number is fixed when the method is called, so the bits do not depend on the order of realization, device,
+fusion or sharding. Functions of the bits may round differently per device: see the normal numbers of a GPU
+(``Tensor.randn``).
+Seed and call number are bound variables of the graph: another draw runs the same compiled kernel.
 """
 # mypy: disable-error-code=misc
 # ``cls`` is the Tensor that this class is mixed into.
@@ -30,12 +30,12 @@ from tinsmith.tensor.python_data import check_range
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # of sin(x)/x, in powers of x²
+_SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # sin(x)/x in powers of x²
 _LARGEST = (1 << 31) - 1
 
 
 class _Stream:
-    """The seed and the number of the next call."""
+    """The state of the random stream: the seed and the number of the next call."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -47,7 +47,7 @@ class _Stream:
         self.resets += 1
 
     def next_call(self) -> tuple[UOp, UOp, UOp]:
-        """(low and high half of the seed, call number), as uint32 scalars of the graph."""
+        """Return (low half of the seed, high half, call number) as uint32 scalars of the graph, and count the call."""
         with self.lock:
             call = self.calls
             self.calls += 1
@@ -64,38 +64,38 @@ _stream = _Stream()
 
 
 def state() -> tuple[int, int]:
-    """The seed and the number of the next call: all that random numbers depend on."""
+    """Return (seed, number of the next call): the full state of the random stream."""
     return _stream.seed, _stream.calls
 
 
 def restore(state: tuple[int, int]) -> None:
-    """Go back to what ``state`` said."""
+    """Restore a ``state()``."""
     with _stream.lock:
         _stream.seed, _stream.calls = state
 
 
 def resets() -> int:
-    """How often a seed was set: two equal counts say that the stream was not started again between them."""
+    """Return the number of times a seed was set: equal counts mean that the stream was not restarted in between."""
     return _stream.resets
 
 
 def advance(calls: int) -> None:
-    """Skip numbers of calls, as if so many draws had been made."""
+    """Skip ``calls`` call numbers, as if ``calls`` draws had been made."""
     with _stream.lock:
         _stream.calls += calls
 
 
 def rebound(name: str, value: int, captured_first: int, seed: int, first: int) -> int:
-    """The value of a bound variable of a captured draw when it is drawn again with ``seed`` from call ``first`` on."""
+    """Return the value of a captured draw's bound variable for a replay with ``seed`` from call ``first`` on."""
     now = {"seed_low": seed & _LARGEST, "seed_high": (seed >> 31) & _LARGEST, "call": (value - captured_first + first)}
     return now[name] & _LARGEST if name in now else value
 
 
 def _fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
-    """A shape whose elements can be numbered.
+    """Return a shape of fixed sizes.
 
     Raises:
-        ShapeError: if a size is symbolic: the stream of numbers goes on by as many as a call draws.
+        ShapeError: if a size is symbolic: the stream advances by the number of counters of a call.
     """
     wanted = sizes(op, shape)
     if any(isinstance(s, UOp) for s in wanted):
@@ -105,7 +105,7 @@ def _fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _words(count: int) -> tuple[UOp, UOp]:
-    """``count`` counters, two words each; a new call of the stream."""
+    """Return the two 32-bit words of ``count`` counters; this is a new call of the stream."""
     if count >= 1 << 32:
         raise ShapeError("rand", f"{count} counters are more than one call can number", "several tensors")
     shape = (count,)
@@ -114,24 +114,24 @@ def _words(count: int) -> tuple[UOp, UOp]:
 
 
 def _pairs(count: int) -> UOp:
-    """Words of 32 random bits of shape (2, half): a column's two words are of one counter."""
+    """Return random 32-bit words of shape (2, ceil(count / 2)): the two words of a column share a counter."""
     half = -(-count // 2)
     x, y = (w.reshape((1, half)).expand((2, half)) for w in _words(half))
     return UOp.iota(2).reshape((2, 1)).expand((2, half)).eq(0).where(x, y)
 
 
 def _flat(pairs: UOp, count: int) -> UOp:
-    """The first ``count`` elements: number i and number i + half share a counter."""
+    """Return the first ``count`` elements of both rows: elements i and i + half share a counter."""
     return pairs.reshape((pairs.size,)).shrink(((0, count),))
 
 
 def _bits(count: int) -> UOp:
-    """``count`` words of 32 random bits."""
+    """Return ``count`` random 32-bit words."""
     return _flat(_pairs(count), count)
 
 
 def _fractions(count: int, dtype: DType) -> UOp:
-    """Uniform on [0, 1), every value exact in ``dtype``."""
+    """Return ``count`` uniform numbers in [0, 1), each exactly representable in ``dtype``."""
     if dtype is dtypes.float64:
         x, y = _words(count)
         return ((x >> 5).cast(dtype) * 67108864.0 + (y >> 6).cast(dtype)) * (1 / 9007199254740992.0)
@@ -142,9 +142,9 @@ def _fractions(count: int, dtype: DType) -> UOp:
 
 
 def _gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
-    """Standard normal by the method of Box and Muller: one counter for two numbers.
+    """Return ``count`` standard normal numbers by the Box–Muller transform: one counter gives two numbers.
 
-    Where a device has rough functions, they are what ``Tensor.randn`` says of a GPU.
+    On a device with approximate math instructions (``target.rough``), accuracy is as documented in ``Tensor.randn``.
     """
     half = -(-count // 2)
     x, y = _words(half)
@@ -159,7 +159,7 @@ def _gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
 
 
 def _rough_pairs(x: UOp, y: UOp) -> UOp:
-    """Two numbers of each pair of words, of shape (2, n); 32 bits with a sign are all angles within half a turn."""
+    """Return two normal numbers per pair of words, shape (2, n); a signed 32-bit word is an angle in [-π, π)."""
     above_zero = muladd((x >> 8).cast(dtypes.float32), 2.0**-24, 2.0**-24)
     radius = _rough(Ops.SQRT, _rough(Ops.LOG2, above_zero) * (-2 * math.log(2)))
     angle = y.bitcast(dtypes.int32).cast(dtypes.float32) * (math.pi * 2.0**-31)
@@ -173,10 +173,10 @@ def _rough(op: Op, x: UOp) -> UOp:
 
 
 def sine_and_cosine(turns: UOp) -> UOp:
-    """The sine and the cosine, of shape (2, n), of n angles in [0, 1) of a turn.
+    """Return sine and cosine, of shape (2, n), of n angles given in turns, in [0, 1).
 
-    Both are sines of at most a quarter turn. In float32 these are the polynomial of Abramowitz and Stegun, Handbook of
-    Mathematical Functions, 4.3.97 (error below 2e-9), since nothing as large has to be reduced as SIN expects.
+    Both are sines of at most a quarter turn. In float32 they use the polynomial of Abramowitz and Stegun, Handbook of
+    Mathematical Functions, 4.3.97 (error below 2e-9): no argument reduction as in SIN is needed.
     """
     shape = (2, turns.size)
     z = turns - 0.5
@@ -194,7 +194,7 @@ def sine_and_cosine(turns: UOp) -> UOp:
 
 
 def _size(x: UOp) -> UOp:
-    """abs(x): its bits but for the sign."""
+    """abs(x): the sign bit cleared."""
     bits = x.bitcast(dtypes.uint64 if x.dtype is dtypes.float64 else dtypes.uint32)
     return (bits & ((1 << (x.dtype.bits - 1)) - 1)).bitcast(x.dtype)
 
@@ -207,13 +207,13 @@ def _float_kind(op: str, dtype: DTypeLike | None) -> DType:
 
 
 class Random:
-    """Tensors of random numbers."""
+    """Methods that create tensors of random numbers."""
 
     __slots__ = ()
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
-        """Start the stream of random numbers again from ``seed``, an integer, or an array or a tensor of one.
+        """Restart the random stream from ``seed``: an integer, or an array or tensor with one element.
 
         >>> Tensor.manual_seed(1); a = Tensor.rand(3).tolist()
         >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
@@ -225,7 +225,7 @@ class Random:
 
     @classmethod
     def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
-        """32 random bits per element, as uint32.
+        """Random uint32 words: 32 random bits per element.
 
         >>> Tensor.random_bits(2).dtype
         dtypes.uint
@@ -238,7 +238,7 @@ class Random:
     @classmethod
     def rand(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
              requires_grad: bool | None = None) -> Tensor:
-        """Uniform on [0, 1).
+        """Uniform random numbers in [0, 1).
 
         >>> Tensor.rand(2, 3).shape
         (2, 3)
@@ -251,10 +251,10 @@ class Random:
     @classmethod
     def randn(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
               requires_grad: bool | None = None) -> Tensor:
-        """Standard normal, from two uniform numbers each (Box and Muller 1958).
+        """Standard normal random numbers (Box and Muller 1958): two from two uniform numbers.
 
-        A GPU takes logarithm, sine and cosine from its instructions: its numbers are those of a CPU within 1e-7 on
-        average, one in 160,000 is off by more than 1e-5, the worst of 64 million by 2e-4.
+        A GPU uses its approximate logarithm, sine and cosine instructions: numbers differ from the CPU's by 1e-7 on
+        average, one in 160,000 by more than 1e-5, the worst of 64 million by 2e-4.
 
         >>> Tensor.randn(2, 3).shape
         (2, 3)
@@ -267,7 +267,7 @@ class Random:
     @classmethod
     def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
                 device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Uniform on [low, high).
+        """Uniform random numbers in [low, high).
 
         >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
         True
@@ -282,7 +282,7 @@ class Random:
     @classmethod
     def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Normal with the given mean and standard deviation.
+        """Normal random numbers with the given mean and standard deviation.
 
         >>> Tensor.normal(3, mean=5, std=0).tolist()
         [5.0, 5.0, 5.0]
@@ -297,14 +297,14 @@ class Random:
     @classmethod
     def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None,
                 device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Integers from ``low`` up to but without ``high``.
+        """Random integers in [low, high).
 
         >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
         True
 
         Raises:
-            ArgumentError: if there are none of them, or more than 2**32.
-            RangeError: if the dtype does not hold them.
+            ArgumentError: if the range is empty or larger than 2**32.
+            RangeError: if the dtype cannot hold the range.
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
         low, high = integer("randint", "low", low), integer("randint", "high", high)
@@ -326,7 +326,7 @@ class Random:
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
                  device: DeviceName | None = None) -> Tensor:
-        """The numbers below ``n`` in random order: where random bits come to stand when they are sorted.
+        """A random permutation of the integers below ``n``: the indices that sort random bits.
 
         >>> sorted(Tensor.randperm(5).tolist())
         [0, 1, 2, 3, 4]
@@ -340,7 +340,7 @@ class Random:
     @classmethod
     def scaled_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Uniform on [-1, 1) over the square root of the number of elements.
+        """Uniform random numbers in [-1, 1), divided by the square root of the number of elements.
 
         >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
         True
@@ -351,7 +351,7 @@ class Random:
     @classmethod
     def glorot_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Uniform within the bound of Glorot and Bengio (2010).
+        """Uniform random numbers within the bound of Glorot and Bengio (2010), ``sqrt(6 / (fan_in + fan_out))``.
 
         >>> Tensor.glorot_uniform(4, 4).shape
         (4, 4)
@@ -363,7 +363,7 @@ class Random:
     @classmethod
     def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
                         device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Uniform within the bound of He et al. (2015) for inputs = all axes but the first.
+        """Uniform random numbers within the bound of He et al. (2015); fan-in: the product of all axes but the first.
 
         >>> Tensor.kaiming_uniform(4, 4).shape
         (4, 4)
@@ -374,7 +374,7 @@ class Random:
     @classmethod
     def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
-        """Normal with the deviation of He et al. (2015) for inputs = all axes but the first.
+        """Normal random numbers with the deviation of He et al. (2015); fan-in: the product of all axes but the first.
 
         >>> Tensor.kaiming_normal(4, 4).shape
         (4, 4)
@@ -383,17 +383,17 @@ class Random:
         return cls.normal(*shape, std=std, dtype=dtype, device=device, requires_grad=requires_grad)
 
     def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
-        """Positions drawn with these weights, one row of them for each row of weights.
+        """Draw indices with probabilities proportional to the weights; a matrix holds one distribution per row.
 
-        With replacement a position is where a uniform number falls among the running sums; without, the positions are
-        those of the greatest ``weight ** (1 / uniform)`` in logarithms (Efraimidis and Spirakis, 2006).
+        With replacement, the index is found by a uniform number among the running sums of the weights. Without, the
+        indices are those of the greatest ``weight ** (1 / uniform)``, in logarithms (Efraimidis and Spirakis, 2006).
 
         >>> Tensor([0., 1., 0.]).multinomial(2, replacement=True).tolist()
         [1, 1]
 
         Raises:
-            ShapeError: if this is no vector or matrix.
-            ArgumentError: if there are too few weights to draw from without replacement.
+            ShapeError: if the tensor is not a vector or a matrix.
+            ArgumentError: if there are fewer weights than draws without replacement.
         """
         if self.ndim not in (1, 2) or not self.shape[-1]:
             raise ShapeError("multinomial", f"weights of shape {self.shape}", "a vector or a matrix of weights")
@@ -410,7 +410,7 @@ class Random:
             drawn = type(self).rand(count, num_samples, 1, device=self.device) * ends[:, -1:].unsqueeze(1)
             found = (ends.unsqueeze(1) <= drawn).cast(dtypes.int32).sum(-1)
             last = (rows > 0).cast(dtypes.int32).mul(type(self).arange(rows.shape[1], device=self.device)).max(1)
-            found = found.minimum(last.unsqueeze(1))  # a number that rounding put behind all of them
+            found = found.minimum(last.unsqueeze(1))  # rounding may place a number after the last weight
         else:
             noise = type(self).rand(*rows.shape, device=self.device).maximum(1e-30).log()
             found = (rows > 0).where(rows.log() - noise.neg().log(), -math.inf).topk(num_samples).indices
@@ -418,7 +418,7 @@ class Random:
 
     def rand_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """Uniform on [0, 1), with this tensor's shape, dtype and device.
+        """Uniform random numbers in [0, 1), with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).rand_like().shape
         (2,)
@@ -428,7 +428,7 @@ class Random:
 
     def randn_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
                    requires_grad: bool | None = None) -> Tensor:
-        """Standard normal, with this tensor's shape, dtype and device.
+        """Standard normal random numbers, with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).randn_like().shape
         (2,)

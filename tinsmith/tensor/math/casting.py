@@ -1,7 +1,8 @@
 # mypy: disable-error-code=misc
-"""Other dtypes: of the same numbers, or of the same bits.
+"""Dtype conversion: ``cast`` (same values), ``bitcast`` (same bits), and one method per dtype name.
 
-Casts by the names of their dtypes, in a class of their own: the names hide Python's types in its annotations."""
+The methods named after dtypes (``float``, ``int``, ``bool``) are in a class of their own, because inside that class
+these names hide Python's types in annotations."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ class Casting:
     __slots__ = ()
 
     def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
-        """Converted to ``dtype``; see the op table's CAST for special values.
+        """Convert the values to ``dtype``; see the op table's CAST for out-of-range and non-finite values.
 
         >>> Tensor([1.7, 300]).cast("uint8").tolist()
         [1, 255]
@@ -33,13 +34,13 @@ class Casting:
         return self._new(self.uop.cast(to_dtype(dtype)))
 
     def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
-        """The bits read as another dtype, a view: of another width, the last axis is as much longer or shorter.
+        """Reinterpret the bits as ``dtype``: a view. If the item sizes differ, the last axis grows or shrinks to match.
 
         >>> hex(Tensor([1.0]).bitcast("int32").item()), Tensor([1.0]).bitcast("uint8").tolist()
         ('0x3f800000', [0, 0, 128, 63])
 
         Raises:
-            ShapeError: if the last axis is no multiple of the wider elements.
+            ShapeError: if the bytes of the last axis are not a multiple of the new item size.
         """
         to = to_dtype(dtype)
         own, new = self.dtype.itemsize, to.itemsize
@@ -53,9 +54,9 @@ class Casting:
         return self._view(BITS, Bits(self.dtype, to, type(self), self._device))
 
     def _as_bits(self: Tensor, to: DType) -> Tensor:
-        """What ``bitcast`` shows, as a value of its own."""
+        """Return the result of ``bitcast`` as a new value instead of a view."""
         own, new = self.dtype.itemsize, to.itemsize
-        if to.is_bool or self.dtype.is_bool:  # any byte but 0 is true, and true is 1
+        if to.is_bool or self.dtype.is_bool:  # any nonzero byte is true; true is stored as 1
             bits = self.cast(dtypes.uint8) if self.dtype.is_bool else self._new(self.uop.bitcast(dtypes.uint8))
             return bits.ne(0) if to.is_bool else bits._new(bits.uop.bitcast(to))
         if own == new:
@@ -72,7 +73,7 @@ class Casting:
 
 
 class Conversions:
-    """Casts to a named dtype."""
+    """Casts to a named dtype: ``float half bfloat16 double int long short bool type_as``."""
 
     __slots__ = ()
 
@@ -133,7 +134,7 @@ class Conversions:
         return self.cast(dtypes.int16)
 
     def bool(self: Tensor) -> Tensor:
-        """Whether the value is not zero.
+        """Cast to bool: True where the value is not zero.
 
         >>> Tensor([0., 0.5]).bool().tolist()
         [False, True]

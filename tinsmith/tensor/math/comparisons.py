@@ -1,4 +1,4 @@
-"""Truth: logic of elements, tests of special values, and choices between two values."""
+"""Elementwise logic and comparisons, tests for special values (NaN, infinities, signs), and one-sided clamps."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Comparisons:
-    """``logical_and fmax isposinf signbit equal`` and their like."""
+    """``logical_and eq lt isnan isclose fmax signbit`` and similar methods."""
 
     __slots__ = ()
 
     def logical_and(self: Tensor, other: Any) -> Tensor:
-        """Whether both values are not zero.
+        """Return True where both values are nonzero.
 
         >>> Tensor([0, 1, 2]).logical_and(Tensor([1, 1, 0])).tolist()
         [False, True, False]
@@ -30,7 +30,7 @@ class Comparisons:
         return self.bool().bitwise_and(operand("logical_and", other, self).bool())
 
     def logical_or(self: Tensor, other: Any) -> Tensor:
-        """Whether a value is not zero.
+        """Return True where at least one of the two values is nonzero.
 
         >>> Tensor([0, 1]).logical_or(Tensor([0, 0])).tolist()
         [False, True]
@@ -38,7 +38,7 @@ class Comparisons:
         return self.bool().bitwise_or(operand("logical_or", other, self).bool())
 
     def logical_xor(self: Tensor, other: Any) -> Tensor:
-        """Whether one of two values is not zero.
+        """Return True where exactly one of the two values is nonzero.
 
         >>> Tensor([0, 1]).logical_xor(Tensor([2, 3])).tolist()
         [True, False]
@@ -46,7 +46,7 @@ class Comparisons:
         return self.bool().ne(operand("logical_xor", other, self).bool())
 
     def equal(self: Tensor, other: Tensor) -> bool:
-        """Whether shapes and all values are the same; computed now.
+        """Return True if shapes and all values are equal, as a Python bool: this realizes both tensors.
 
         >>> Tensor([1, 2]).equal(Tensor([1, 2])), Tensor([1, 2]).equal(Tensor([1]))
         (True, False)
@@ -55,7 +55,7 @@ class Comparisons:
         return self.shape == y.shape and (0 in self.shape or bool(self.eq(y).all().item()))
 
     def is_nonzero(self: Tensor) -> bool:
-        """Whether the only element is not zero; computed now.
+        """Return True if the only element is nonzero, as a Python bool: this realizes the tensor.
 
         >>> Tensor([0.0]).is_nonzero()
         False
@@ -63,7 +63,7 @@ class Comparisons:
         return bool(self)
 
     def is_same_size(self: Tensor, other: Tensor) -> bool:
-        """Whether two shapes are equal.
+        """Return True if the two shapes are equal.
 
         >>> Tensor([1]).is_same_size(Tensor([2]))
         True
@@ -71,7 +71,7 @@ class Comparisons:
         return isinstance(other, TensorBase) and self.shape == other.shape
 
     def isposinf(self: Tensor) -> Tensor:
-        """Whether the value is positive infinity.
+        """Return True where the value is positive infinity.
 
         >>> Tensor([1.0, math.inf]).isposinf().tolist()
         [False, True]
@@ -79,7 +79,7 @@ class Comparisons:
         return self.isinf(detect_negative=False)
 
     def isneginf(self: Tensor) -> Tensor:
-        """Whether the value is negative infinity.
+        """Return True where the value is negative infinity.
 
         >>> Tensor([1.0, -math.inf]).isneginf().tolist()
         [False, True]
@@ -87,7 +87,7 @@ class Comparisons:
         return self.isinf(detect_positive=False)
 
     def isreal(self: Tensor) -> Tensor:
-        """True everywhere: there is no complex dtype.
+        """Return True for every element: there is no complex dtype.
 
         >>> Tensor([1.0]).isreal().tolist()
         [True]
@@ -95,7 +95,7 @@ class Comparisons:
         return self._everywhere(True)
 
     def signbit(self: Tensor) -> Tensor:
-        """Whether the sign is negative, that of zeros and NaN included.
+        """Return True where the sign bit is set, which includes -0.0 and NaN with a negative sign.
 
         >>> Tensor([-0.0, 1.0]).signbit().tolist()
         [True, False]
@@ -105,7 +105,7 @@ class Comparisons:
         return self.const_like(1).copysign(self).lt(0)
 
     def fmax(self: Tensor, other: Any) -> Tensor:
-        """The greater of two values; of a number and NaN, the number.
+        """The elementwise maximum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmax(Tensor([2.0, 3.0])).tolist()
         [2.0, 3.0]
@@ -114,7 +114,7 @@ class Comparisons:
         return self.ge(y).bitwise_or(y.isnan()).where(self, y)
 
     def fmin(self: Tensor, other: Any) -> Tensor:
-        """The smaller of two values; of a number and NaN, the number.
+        """The elementwise minimum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmin(Tensor([2.0, 3.0])).tolist()
         [1.0, 3.0]
@@ -123,7 +123,7 @@ class Comparisons:
         return self.le(y).bitwise_or(y.isnan()).where(self, y)
 
     def clamp_min(self: Tensor, min: Any) -> Tensor:
-        """Values below a bound become it.
+        """Replace values below ``min`` by ``min``.
 
         >>> Tensor([-1, 2]).clamp_min(0).tolist()
         [0, 2]
@@ -131,7 +131,7 @@ class Comparisons:
         return self.clamp(min)
 
     def clamp_max(self: Tensor, max: Any) -> Tensor:
-        """Values above a bound become it.
+        """Replace values above ``max`` by ``max``.
 
         >>> Tensor([-1, 2]).clamp_max(0).tolist()
         [-1, 0]
@@ -140,7 +140,7 @@ class Comparisons:
 
     def nan_to_num(self: Tensor, nan: float | None = 0.0, posinf: float | None = None,
                    neginf: float | None = None) -> Tensor:
-        """Numbers in place of NaN and infinities; of infinities the greatest and the least number by default.
+        """Replace NaN by ``nan``, infinities by ``posinf`` and ``neginf`` (default: the dtype's extreme numbers).
 
         >>> Tensor([1.0, math.nan, -math.inf]).nan_to_num(neginf=-9).tolist()
         [1.0, 0.0, -9.0]
@@ -153,11 +153,11 @@ class Comparisons:
         return out.eq(-math.inf).where(-most if neginf is None else neginf, out)
 
     def _everywhere(self: Tensor, truth: bool) -> Tensor:
-        """One truth value in this shape: how the values compare with an integer that their dtype cannot hold."""
+        """Return a bool tensor filled with ``truth``: the comparison with an integer outside the dtype's range."""
         return self._new(UOp.const(dtypes.bool, truth).expand_to(self.shape))
 
     def eq(self: Tensor, x: Any) -> Tensor:
-        """Whether the values are equal.
+        """Return True where the values are equal.
 
         >>> Tensor([1, 2]).eq(2).tolist()
         [False, True]
@@ -166,7 +166,7 @@ class Comparisons:
         return self._everywhere(False) if side else self._binary("eq", Ops.CMPEQ, x)
 
     def ne(self: Tensor, x: Any) -> Tensor:
-        """Whether the values differ (NaN differs from everything).
+        """Return True where the values differ (NaN differs from everything).
 
         >>> Tensor([1, 2]).ne(2).tolist()
         [True, False]
@@ -175,7 +175,7 @@ class Comparisons:
         return self._everywhere(True) if side else self._binary("ne", Ops.CMPNE, x)
 
     def lt(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is less.
+        """Return True where this value is less than ``x``.
 
         >>> Tensor([1, 2]).lt(2).tolist()
         [True, False]
@@ -184,7 +184,7 @@ class Comparisons:
         return self._everywhere(side > 0) if side else self._binary("lt", Ops.CMPLT, x)
 
     def gt(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is greater.
+        """Return True where this value is greater than ``x``.
 
         >>> Tensor([1, 2]).gt(1).tolist()
         [False, True]
@@ -193,7 +193,7 @@ class Comparisons:
         return self._everywhere(side < 0) if side else self._binary("gt", Ops.CMPLT, x, reverse=True)
 
     def le(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is less or equal.
+        """Return True where this value is less than or equal to ``x``.
 
         >>> Tensor([1, 2]).le(1).tolist()
         [True, False]
@@ -206,7 +206,7 @@ class Comparisons:
         return less.bitwise_or(self._binary("le", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.gt(y).logical_not()
 
     def ge(self: Tensor, x: Any) -> Tensor:
-        """Whether this value is greater or equal.
+        """Return True where this value is greater than or equal to ``x``.
 
         >>> Tensor([1, 2]).ge(2).tolist()
         [False, True]
@@ -219,7 +219,7 @@ class Comparisons:
         return more.bitwise_or(self._binary("ge", Ops.CMPEQ, y)) if _may_be_nan(self, y) else self.lt(y).logical_not()
 
     def isnan(self: Tensor) -> Tensor:
-        """Whether the value is not a number.
+        """Return True where the value is NaN.
 
         >>> Tensor([1., math.nan]).isnan().tolist()
         [False, True]
@@ -227,7 +227,7 @@ class Comparisons:
         return self.ne(self)
 
     def isinf(self: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
-        """Whether the value is infinite.
+        """Return True where the value is infinite; ``detect_positive`` and ``detect_negative`` select the signs tested.
 
         >>> Tensor([1., -math.inf]).isinf().tolist()
         [False, True]
@@ -242,7 +242,7 @@ class Comparisons:
         return found if detect_positive or detect_negative else self._new(self.uop.zeros(dtypes.bool))
 
     def isfinite(self: Tensor) -> Tensor:
-        """Whether the value is neither infinite nor NaN.
+        """Return True where the value is neither infinite nor NaN.
 
         >>> Tensor([1., -math.inf, math.nan]).isfinite().tolist()
         [True, False, False]
@@ -252,7 +252,7 @@ class Comparisons:
         return self.abs().lt(math.inf)
 
     def isclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-        """Whether two values differ by at most ``atol + rtol * abs(other)``.
+        """Return True where the values differ by at most ``atol + rtol * abs(other)``.
 
         >>> Tensor([1., 2.]).isclose(Tensor([1.000001, 2.1])).tolist()
         [True, False]
@@ -263,7 +263,7 @@ class Comparisons:
         return out | (self.isnan() & y.isnan()) if equal_nan else out
 
     def allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-        """Whether all values are close; computed now.
+        """Return True if ``isclose`` holds for all elements, as a Python bool: this realizes both tensors.
 
         >>> Tensor([1., 2.]).allclose(Tensor([1., 2.]))
         True
@@ -271,7 +271,7 @@ class Comparisons:
         return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
 
     def logical_not(self: Tensor) -> Tensor:
-        """True where the value is zero.
+        """Return True where the value is zero.
 
         >>> Tensor([0, 2]).logical_not().tolist()
         [True, False]

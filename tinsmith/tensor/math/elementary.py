@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
-"""Powers, roots, exponentials and logarithms.
+"""Powers, roots, exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
 
-Circular and hyperbolic functions and their inverses, from the few that are primitive ops."""
+Each is a primitive op (``Ops.EXP``, ``Ops.SIN``, …) or composed of primitive ops."""
 from __future__ import annotations
 
 import math
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Powers:
-    """``pow sqrt exp log`` and their like."""
+    """``pow sqrt exp log`` and similar methods."""
 
     __slots__ = ()
 
     def square(self: Tensor) -> Tensor:
-        """The value times itself.
+        """The square of the value.
 
         >>> Tensor([2., -3.]).square().tolist()
         [4.0, 9.0]
@@ -32,7 +32,7 @@ class Powers:
         return self._new(self.uop.cast(dtypes.default_int)).square() if self.dtype.is_bool else self.mul(self)
 
     def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The value to the power ``x``; signs and zeros as in NumPy.
+        """Raise to the power ``x``; signs and zeros as in NumPy.
 
         >>> Tensor([2, -3]).pow(3).tolist()
         [8, -27]
@@ -51,7 +51,7 @@ class Powers:
         return base._general_power(exponent)
 
     def _constant_power(self: Tensor, exponent: int | float) -> Tensor | None:
-        """A power that needs no logarithm; None for the others."""
+        """Return the power by multiplications and ``sqrt`` for a suitable constant exponent, else None."""
         dtype = promote(self.dtype, dtypes.default_float) if isinstance(exponent, float) and not self.dtype.is_float \
             else (dtypes.default_int if self.dtype.is_bool else self.dtype)
         x = self.cast(dtype)
@@ -60,13 +60,13 @@ class Powers:
                                 ".cast(dtypes.float32) first")
         if exponent in (0.5, -0.5):
             return x.sqrt() if exponent > 0 else x.rsqrt()
-        least, most = (-2, 4) if dtype.is_float else (0, 64)  # every product of floats is rounded
+        least, most = (-2, 4) if dtype.is_float else (0, 64)  # floats: each product rounds, so only short chains
         if not least <= exponent <= most or exponent != int(exponent):
             return None
         if exponent == 0:
             one = x._new(x.uop.const_like(1))
             return with_slopes(one, _power_slopes, x, x._new(x.uop.const_like(0))) if dtype.is_float else one
-        if exponent < 0:  # the square of 1/x, which is finite where 1 over the square is
+        if exponent < 0:  # square 1/x: it is finite where the reciprocal of the square is not
             out = x.reciprocal() if exponent == -1 else x.reciprocal().square()
             return with_slopes(out, _power_slopes, x, x._new(x.uop.const_like(exponent)))
         product, square, left = None, x, int(exponent)
@@ -78,10 +78,12 @@ class Powers:
         return product
 
     def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
-        """Integers to integer powers by repeated squaring, wrapping like products; negative powers but of ±1 give 0.
+        """Raise integers to integer powers by repeated squaring, wrapping modulo 2**bits.
 
-        Modulo 2**bits, the powers of an odd number return after 2**(bits - 2) of them, and those of an even one are 0
-        from the power ``bits`` on.
+        A negative power gives 0, except for the bases ±1.
+
+        The powers of an odd number have period 2**(bits - 2), and those of an even number are 0 from exponent
+        ``bits`` on; so ``bits - 2`` squarings suffice.
         """
         x, n = (self._new(u) for u in matched("pow", self, exponent))
         if x.dtype.is_bool:
@@ -105,7 +107,7 @@ class Powers:
         odd = whole & y.mul(0.5).trunc().ne(y.mul(0.5))
         below = x.lt(0)
         power = self._new(x.abs().uop.alu(Ops.POW, y.uop))
-        out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 too keeps its sign
+        out = (odd & (below | x.reciprocal().lt(0))).where(power.neg(), power)  # -0 keeps its sign
         out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
         return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
 
@@ -119,7 +121,7 @@ class Powers:
 
     @rounded_once
     def rsqrt(self: Tensor) -> Tensor:
-        """One divided by the square root.
+        """The reciprocal of the square root.
 
         >>> Tensor([1., 4.]).rsqrt().tolist()
         [1.0, 0.5]
@@ -127,7 +129,7 @@ class Powers:
         return self.sqrt().reciprocal()
 
     def exp(self: Tensor) -> Tensor:
-        """e to the power of the value.
+        """e raised to the value.
 
         >>> Tensor([0., 1.]).exp().numpy().round(4).tolist()
         [1.0, 2.7183001041412354]
@@ -135,7 +137,7 @@ class Powers:
         return self._unary_float(Ops.EXP)
 
     def exp2(self: Tensor) -> Tensor:
-        """2 to the power of the value.
+        """2 raised to the value.
 
         >>> Tensor([0., 3.]).exp2().tolist()
         [1.0, 8.0]
@@ -168,7 +170,7 @@ class Powers:
         return self.log2().mul(math.log10(2))
 
     def log1p(self: Tensor) -> Tensor:
-        """The logarithm of 1 + x, exact near 0.
+        """``log(1 + x)``, accurate near 0.
 
         >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
         True
@@ -176,7 +178,7 @@ class Powers:
         return self._unary_float(Ops.LOG1P)
 
     def expm1(self: Tensor) -> Tensor:
-        """e to the x minus 1, exact near 0.
+        """``exp(x) - 1``, accurate near 0.
 
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
         True
@@ -184,7 +186,7 @@ class Powers:
         return self._unary_float(Ops.EXPM1)
 
     def logaddexp(self: Tensor, other: Any) -> Tensor:
-        """The logarithm of the sum of two exponentials.
+        """``log(exp(self) + exp(other))`` without overflow.
 
         >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
         1000.693
@@ -195,14 +197,14 @@ class Powers:
 
 @rounded_once
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities differ by 0
+    lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities: difference 0, not NaN
     out = x.maximum(y).add(lead.neg().exp().log1p())
     return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, x, y)[1:]))
 
 
 
 def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Where the power is 0 the base does not matter; at the base 0 positive powers do not."""
+    """Return the gradients of ``x ** y``: 0 for the base where y == 0, 0 for the exponent where x == 0 and y >= 0."""
     if y.uop.base.is_const:
         power = y.uop.base.arg
         return None if power == 0 else g.mul(x.pow(power - 1).mul(power)), None
@@ -224,7 +226,7 @@ _ATAN_Q = (1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.32881060
 
 
 class Trigonometry:
-    """Circular and hyperbolic functions."""
+    """Trigonometric and hyperbolic functions, their inverses, and ``erf``."""
 
     __slots__ = ()
 
@@ -255,7 +257,7 @@ class Trigonometry:
 
     @rounded_once
     def atan(self: Tensor) -> Tensor:
-        """The angle in (-pi/2, pi/2) with this tangent.
+        """The inverse tangent in radians, in (-pi/2, pi/2).
 
         >>> Tensor([0.]).atan().tolist()
         [0.0]
@@ -264,7 +266,7 @@ class Trigonometry:
         negative = x.lt(0)
         size = negative.where(x.neg(), x)
         steep, middle = size.gt(1 + math.sqrt(2)), size.gt(0.66)
-        flat = steep.where(0.0, size)  # each branch sees only arguments that it can differentiate
+        flat = steep.where(0.0, size)  # masked: arguments of a branch not taken would give NaN gradients
         reduced = steep.where(steep.where(size, 1.0).reciprocal().neg(),
                               middle.where(flat.sub(1).div(flat.add(1)), flat))
         start = steep.where(math.pi / 2, middle.where(math.pi / 4, x._new(x.uop.const_like(0))))
@@ -274,7 +276,7 @@ class Trigonometry:
 
     @rounded_once
     def asin(self: Tensor) -> Tensor:
-        """The angle in [-pi/2, pi/2] with this sine; NaN beyond [-1, 1].
+        """The inverse sine in radians, in [-pi/2, pi/2]; NaN outside [-1, 1].
 
         >>> Tensor([0.]).asin().tolist()
         [0.0]
@@ -285,7 +287,7 @@ class Trigonometry:
 
     @rounded_once
     def acos(self: Tensor) -> Tensor:
-        """The angle in [0, pi] with this cosine; NaN beyond [-1, 1].
+        """The inverse cosine in radians, in [0, pi]; NaN outside [-1, 1].
 
         >>> Tensor([1.]).acos().tolist()
         [0.0]
@@ -329,7 +331,7 @@ class Trigonometry:
 
     @rounded_once
     def asinh(self: Tensor) -> Tensor:
-        """The inverse of ``sinh``.
+        """The inverse hyperbolic sine.
 
         >>> Tensor([0.]).asinh().tolist()
         [0.0]
@@ -340,26 +342,26 @@ class Trigonometry:
         large = size.gt(1e9)
         small = large.where(1, size)  # its square stays finite
         near = small.add(small.mul(small).div(small.mul(small).add(1).sqrt().add(1))).log1p()
-        far = large.where(size, 1).log()  # of 1 where it is not taken: the slope at 0 would be inf * 0
+        far = large.where(size, 1).log()  # 1 where not taken: the gradient at 0 would be inf * 0
         out = large.where(far.add(math.log(2)), near)
         return x.eq(0).where(x, negative.where(out.neg(), out))  # -0 keeps its sign
 
     @rounded_once
     def acosh(self: Tensor) -> Tensor:
-        """The inverse of ``cosh``; NaN below 1.
+        """The inverse hyperbolic cosine; NaN below 1.
 
         >>> Tensor([1.]).acosh().tolist()
         [0.0]
         """
         x = self._new(float_of(self))
         large = x.gt(1e9)
-        above = large.where(1, x.lt(1).where(math.nan, x.sub(1)))  # its square stays finite
+        above = large.where(1, x.lt(1).where(math.nan, x.sub(1)))  # the square must stay finite
         near = above.add(above.mul(above.add(2)).sqrt()).log1p()
         return with_slopes(large.where(x.log().add(math.log(2)), near), _acosh_slope, x)
 
     @rounded_once
     def atanh(self: Tensor) -> Tensor:
-        """The inverse of ``tanh``; infinite at -1 and 1, NaN beyond.
+        """The inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
 
         >>> Tensor([0.]).atanh().tolist()
         [0.0]
@@ -376,14 +378,15 @@ class Trigonometry:
         """
         return self._unary_float(Ops.ERF)
 
-# c and exp(c)/2: numbers of few bits whose exponentials are almost floats, so that exp(x - c)·exp(c)/2 = exp(x)/2
+# (c, exp(c)/2) per dtype: both are almost exact floats, so that exp(x - c)·(exp(c)/2) = exp(x)/2 without overflow
 _HALVED = {dtypes.float32: (14.52734375, 1018861.6875), dtypes.float64: (4.14190673828125, 31.461342115095473)}
 
 
 
 def _half_exponential(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(a up to 20, exp(a)/2 beyond, whether a > 20, whether x < 0), a = abs(x): from 20 on the hyperbolic sine and
-    cosine are half the exponential, which may be finite where the exponential is not."""
+    """Return (a where a <= 20 else 0, exp(a)/2 for a > 20, a > 20, x < 0) with a = abs(x).
+
+    Beyond 20, sinh and cosh equal exp(a)/2 in both float formats, and exp(a)/2 may be finite where exp(a) overflows."""
     negative = x.lt(0)
     size = negative.where(x.neg(), x)
     is_far = size.gt(20)
@@ -423,7 +426,7 @@ def _atanh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Horner's scheme, highest power first."""
+    """Evaluate a polynomial by Horner's scheme; ``coefficients`` start at the highest power."""
     out: Any = coefficients[0]
     for c in coefficients[1:]:
         out = x.mul(out).add(c)

@@ -1,10 +1,10 @@
 # mypy: disable-error-code=misc
-"""Elementwise methods: arithmetic, choices between values, bits, signs and rounding.
+"""Elementwise methods: arithmetic, selection, bit operations, signs and rounding.
 
-Both operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype, but
-for a float beside integers (default float) and an integer beside bools (default int).
+The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
+except a float with an integer tensor (default float) and an integer with a bool tensor (default int).
 
-More arithmetic of elements: products and quotients added, angles, integers' divisors, powers of two."""
+``ArithmeticMethods`` holds the composed ones: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …"""
 from __future__ import annotations
 
 import math
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
-    """Methods that work on one element at a time."""
+    """Elementwise methods that map to one op or a few."""
 
     __slots__ = ()
-    __array_priority__ = 1000.0  # NumPy arrays leave `array + tensor` to the tensor
+    __array_priority__ = 1000.0  # makes NumPy defer `array + tensor` to Tensor.__radd__
 
     def _unary_float(self: Tensor, op: Op) -> Tensor:
         return self._new(float_of(self).alu(op))
@@ -54,7 +54,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
             a = self.uop.cast(weak_dtype(other, self.dtype))
             check_range(name, other, a.dtype)
             if op in _IN_FLOAT32 and a.dtype.itemsize <= 2 and a.dtype.is_float and a.dtype.as_const(other) != other:
-                wide = self._new(a.cast(dtypes.float32))  # the scalar has all of its digits, the result is rounded once
+                wide = self._new(a.cast(dtypes.float32))  # keeps the scalar's float32 digits; one final rounding
                 return wide._binary(name, op, other, reverse).cast(a.dtype)
             b = a.const_like(other)
             a, b = (b, a) if reverse else (a, b)
@@ -73,7 +73,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** arithmetic ***
 
     def add(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
-        """The sum, of ``alpha`` times the other.
+        """The sum ``self + alpha * x``.
 
         >>> Tensor([1, 2]).add(3).tolist()
         [4, 5]
@@ -84,7 +84,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("add", Ops.ADD, x, reverse)
 
     def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
-        """The difference, of ``alpha`` times the other; of bools, that of 0 and 1.
+        """The difference ``self - alpha * x``; bools are subtracted as the integers 0 and 1.
 
         >>> Tensor([1, 2]).sub(3).tolist()
         [-2, -1]
@@ -106,7 +106,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("mul", Ops.MUL, x, reverse)
 
     def div(self: Tensor, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
-        """The quotient as a float; ``rounding_mode`` may be "floor" or "trunc".
+        """The quotient as a float; ``rounding_mode`` "floor" or "trunc" rounds it.
 
         >>> Tensor([1, 2]).div(2).tolist()
         [0.5, 1.0]
@@ -132,7 +132,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("div", Ops.FDIV, y, reverse)
 
     def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The quotient rounded down; an integer divided by 0 gives 0.
+        """The quotient rounded down (floor division); an integer divided by 0 gives 0.
 
         >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
         [3, -4, 0]
@@ -142,7 +142,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         if self.dtype.is_float or y.dtype.is_float:
             dtype = promote(self.dtype, y.dtype)
             a, b = self.cast(dtype), y.cast(dtype)
-            if type(x) in (int, float):  # with all of its digits beside a 16-bit float, as in a quotient
+            if type(x) in (int, float):  # float32 digits for a scalar next to a 16-bit float, as in div
                 b = self._new(UOp.const(promote(dtype, dtypes.float32), x))
             return (_floor_quotient(b, a) if reverse else _floor_quotient(a, b)).cast(dtype)
         if self.dtype.is_bool and y.dtype.is_bool:
@@ -150,7 +150,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("idiv", Ops.IDIV, y, reverse)
 
     def mod(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The remainder with the sign of the divisor; of an integer divided by 0 it is 0.
+        """The remainder with the sign of the divisor; an integer modulo 0 is 0.
 
         >>> Tensor([7, -7, 7]).mod(Tensor([2, 2, 0])).tolist()
         [1, 1, 0]
@@ -176,7 +176,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("fmod", Ops.FMOD, y)
 
     def neg(self: Tensor) -> Tensor:
-        """Minus the value; NOT of bools.
+        """The negated value; logical NOT for bools.
 
         >>> Tensor([1, -2]).neg().tolist()
         [-1, 2]
@@ -184,7 +184,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self.logical_not() if self.dtype.is_bool else self._new(self.uop.alu(Ops.NEG))
 
     def reciprocal(self: Tensor) -> Tensor:
-        """One divided by the value.
+        """The reciprocal, 1 / x.
 
         >>> Tensor([2., 4.]).reciprocal().tolist()
         [0.5, 0.25]
@@ -192,7 +192,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._unary_float(Ops.RECIP)
 
     def maximum(self: Tensor, x: Any) -> Tensor:
-        """The greater of two values; NaN if either is NaN.
+        """The elementwise maximum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).maximum(3).tolist()
         [3, 5]
@@ -200,7 +200,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("maximum", Ops.MAX, x)
 
     def minimum(self: Tensor, x: Any) -> Tensor:
-        """The smaller of two values; NaN if either is NaN.
+        """The elementwise minimum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).minimum(3).tolist()
         [1, 3]
@@ -208,7 +208,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("minimum", Ops.MIN, x)
 
     def clamp(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
-        """Values below ``min_`` become it, values above ``max_`` become that; a value at a bound keeps the gradient.
+        """Limit the values to [``min_``, ``max_``]; a value equal to a bound keeps its gradient.
 
         PyTorch's ``min=`` and ``max=`` are the same arguments.
 
@@ -235,7 +235,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self.clamp(min_, max_, min=min, max=max)
 
     def lerp(self: Tensor, end: Any, weight: Any) -> Tensor:
-        """The value a fraction ``weight`` of the way to ``end``.
+        """Interpolate linearly: ``self + weight * (end - self)``.
 
         >>> Tensor([0., 10.]).lerp(Tensor([10., 20.]), 0.5).tolist()
         [5.0, 15.0]
@@ -243,11 +243,11 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         weight = weight if type(weight) in (int, float) else operand("lerp", weight, self)
         return _lerp(self, operand("lerp", end, self), weight)
 
-    # *** choosing ***
+    # *** selection ***
 
     def where(self: Tensor, x: Any, y: Any) -> Tensor:
-        """``x`` where this condition holds, else ``y``; of a tensor that is no bool and a bool ``x``, as PyTorch
-        has it, this tensor where ``x`` holds, else ``y``.
+        """Select ``x`` where this condition is true, else ``y``. PyTorch's order is accepted, too:
+        ``t.where(condition, y)``, with a non-bool ``t``, selects ``t`` where the condition is true, else ``y``.
 
         >>> Tensor([True, False]).where(Tensor([1, 2]), 9).tolist()
         [1, 9]
@@ -267,7 +267,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.WHERE, None, in_one_shape("where", condition.uop, a.cast(dtype), b.cast(dtype))))
 
     def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-        """``value`` where the mask holds; the dtype stays.
+        """Replace elements by ``value`` where the mask is true; the dtype stays.
 
         >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
         [0, 2]
@@ -283,7 +283,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
 
     def copysign(self: Tensor, other: Any) -> Tensor:
-        """The magnitude of this value with the sign of ``other``, zeros and NaN included.
+        """The magnitude of this value with the sign of ``other``; the sign of zeros and NaN counts.
 
         >>> Tensor([1., 2.]).copysign(Tensor([-0., 3.])).tolist()
         [-1.0, 2.0]
@@ -297,7 +297,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** bits ***
 
     def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """Bits set in both; AND of bools.
+        """The bitwise AND; logical AND for bools.
 
         >>> Tensor([6, 5]).bitwise_and(3).tolist()
         [2, 1]
@@ -305,7 +305,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.AND, None, tuple(self._integers("bitwise_and", x, reverse))))
 
     def bitwise_or(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """Bits set in either; OR of bools.
+        """The bitwise OR; logical OR for bools.
 
         >>> Tensor([6, 5]).bitwise_or(3).tolist()
         [7, 7]
@@ -313,7 +313,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.OR, None, tuple(self._integers("bitwise_or", x, reverse))))
 
     def bitwise_xor(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """Bits set in one only.
+        """The bitwise XOR; logical XOR for bools.
 
         >>> Tensor([6, 5]).bitwise_xor(3).tolist()
         [5, 6]
@@ -321,7 +321,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.XOR, None, tuple(self._integers("bitwise_xor", x, reverse))))
 
     def bitwise_not(self: Tensor) -> Tensor:
-        """All bits inverted; NOT of bools.
+        """Invert all bits; logical NOT for bools.
 
         >>> Tensor([0, 5]).bitwise_not().tolist()
         [-1, -6]
@@ -330,7 +330,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self.logical_not() if self.dtype.is_bool else self.bitwise_xor(ones)
 
     def lshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """Bits moved up by ``x`` places; 0 if ``x`` is negative or at least the width.
+        """Shift the bits left by ``x``; 0 if ``x`` is negative or at least the bit width.
 
         >>> Tensor([1, 3]).lshift(2).tolist()
         [4, 12]
@@ -338,7 +338,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.SHL, None, tuple(self._integers("lshift", x, reverse, allow_bool=False))))
 
     def rshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """Bits moved down by ``x`` places, copying the sign.
+        """Shift the bits right by ``x``; signed integers copy the sign bit (arithmetic shift).
 
         >>> Tensor([4, -8]).rshift(2).tolist()
         [1, -2]
@@ -348,18 +348,18 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** sign and rounding ***
 
     def abs(self: Tensor) -> Tensor:
-        """The magnitude; its gradient at 0 is 0.
+        """The absolute value; its gradient at 0 is 0.
 
         >>> Tensor([-1., 2.]).abs().tolist()
         [1.0, 2.0]
         """
         if self.dtype.is_unsigned:
             return self._copy()
-        magnitude = self.maximum(self.neg())  # of two zeros a maximum may be either: + 0.0 makes it the positive one
+        magnitude = self.maximum(self.neg())  # max(0.0, -0.0) may be either zero: adding 0.0 gives +0.0
         return magnitude + 0.0 if self.dtype.is_float else magnitude
 
     def sign(self: Tensor) -> Tensor:
-        """-1, 0 or 1; NaN stays NaN.
+        """The sign: -1, 0 or 1; NaN stays NaN.
 
         >>> Tensor([-3., 0., 2.]).sign().tolist()
         [-1.0, 0.0, 1.0]
@@ -371,7 +371,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return out if self.dtype.is_unsigned else self.lt(0).where(-1, out)
 
     def trunc(self: Tensor) -> Tensor:
-        """Rounded towards zero.
+        """Round towards zero.
 
         >>> Tensor([1.7, -1.7]).trunc().tolist()
         [1.0, -1.0]
@@ -379,7 +379,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(self.uop.alu(Ops.TRUNC)) if self.dtype.is_float else self._copy()
 
     def floor(self: Tensor) -> Tensor:
-        """Rounded down.
+        """Round down.
 
         >>> Tensor([1.7, -1.2]).floor().tolist()
         [1.0, -2.0]
@@ -390,7 +390,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self.lt(whole).where(whole.sub(1), whole)
 
     def ceil(self: Tensor) -> Tensor:
-        """Rounded up.
+        """Round up.
 
         >>> Tensor([1.2, -1.7]).ceil().tolist()
         [2.0, -1.0]
@@ -401,7 +401,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return whole.lt(self).where(whole.add(1), whole)
 
     def round(self: Tensor, decimals: int = 0) -> Tensor:
-        """Rounded to the nearest whole number, or to so many ``decimals``, halves to the even one.
+        """Round to ``decimals`` decimal places, halves to even; negative ``decimals`` round to tens, hundreds, ….
 
         >>> Tensor([0.5, 1.5, -1.2]).round().tolist(), Tensor([12., 15.]).round(-1).tolist()
         ([0.0, 2.0, -1.0], [10.0, 20.0])
@@ -413,7 +413,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
             return self._copy()
         if decimals:
             return _round_to(self, decimals)
-        whole = self.trunc()  # which keeps the sign of what rounds to 0
+        whole = self.trunc()  # trunc keeps the sign of values that round to 0
         beyond = self.sub(whole).abs()
         odd = whole.mul(0.5).trunc().mul(2).ne(whole)
         away = beyond.gt(0.5) | (beyond.eq(0.5) & odd)
@@ -454,7 +454,7 @@ def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A value at a bound counts as inside."""
+    """Return the gradients of ``clamp``: a value equal to a bound counts as inside."""
     ordered = low.lt(high) | high.eq(math.inf)
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
             (x.gt(high) | high.lt(low)).where(g, 0))
@@ -472,7 +472,7 @@ def _sign_bit(x: UOp) -> UOp:
 
 
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
-    """Where a remainder with the sign of the dividend is that of the divisor less the divisor."""
+    """Return True where a remainder with the dividend's sign must be shifted by ``b`` to have the divisor's sign."""
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
@@ -485,7 +485,7 @@ def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
 
 @rounded_once
 def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient of floats rounded down, by way of the exact remainder, as in Python and PyTorch."""
+    """Floor division of floats by way of the exact remainder, as in Python and PyTorch."""
     a, b = (a._new(u) for u in matched("idiv", a, b))
     rest = a._binary("idiv", Ops.FMOD, b)
     whole = a.sub(rest).div(b)
@@ -499,7 +499,7 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ArithmeticMethods:
-    """``addcmul atan2 hypot gcd xlogy logit frac`` and their like."""
+    """``addcmul atan2 hypot gcd xlogy logit frac`` and similar methods."""
 
     __slots__ = ()
 
@@ -528,7 +528,7 @@ class ArithmeticMethods:
         return self.sub(other, True, alpha=alpha)
 
     def float_power(self: Tensor, exponent: Any) -> Tensor:
-        """``pow`` in float64.
+        """Raise to the power ``exponent`` in float64.
 
         >>> Tensor([2, 3]).float_power(2).tolist()
         [4.0, 9.0]
@@ -546,7 +546,7 @@ class ArithmeticMethods:
         return x.mul(operand("ldexp", other, x).cast(x.dtype).exp2())
 
     def frac(self: Tensor) -> Tensor:
-        """What ``trunc`` takes away.
+        """The fractional part, ``x - trunc(x)``; it has the sign of x.
 
         >>> Tensor([1.5, -1.5]).frac().tolist()
         [0.5, -0.5]
@@ -554,7 +554,7 @@ class ArithmeticMethods:
         return self.sub(self.trunc())
 
     def heaviside(self: Tensor, values: Any) -> Tensor:
-        """0 below zero, 1 above it, ``values`` at zero.
+        """The Heaviside step function: 0 for negative values, 1 for positive ones, ``values`` at zero.
 
         >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
         [0.0, 0.5, 1.0]
@@ -566,7 +566,7 @@ class ArithmeticMethods:
         return self.isnan().where(self, out) if self.dtype.is_float else out
 
     def deg2rad(self: Tensor) -> Tensor:
-        """Degrees in radians.
+        """Convert degrees to radians.
 
         >>> Tensor([180.0]).deg2rad().numpy().round(4).tolist()
         [3.1415998935699463]
@@ -574,7 +574,7 @@ class ArithmeticMethods:
         return self.mul(math.pi / 180)
 
     def rad2deg(self: Tensor) -> Tensor:
-        """Radians in degrees.
+        """Convert radians to degrees.
 
         >>> Tensor([math.pi]).rad2deg().numpy().round(3).tolist()
         [180.0]
@@ -582,7 +582,7 @@ class ArithmeticMethods:
         return self.mul(180 / math.pi)
 
     def atan2(self: Tensor, other: Any) -> Tensor:
-        """The angle in [-pi, pi] of the point (other, self): signs of zeros and infinities as in C.
+        """The angle in [-pi, pi] of the point (x=other, y=self); signs of zeros and infinities as in C.
 
         >>> Tensor([1.0, 0.0]).atan2(Tensor([1.0, -1.0])).numpy().round(4).tolist()
         [0.7853999733924866, 3.1415998935699463]
@@ -592,7 +592,7 @@ class ArithmeticMethods:
                                 self.uop.cast(y.dtype)), y)
 
     def hypot(self: Tensor, other: Any) -> Tensor:
-        """``sqrt(self² + other²)``, which overflows only where the result does.
+        """``sqrt(self² + other²)`` without intermediate overflow.
 
         >>> Tensor([3e30]).hypot(Tensor([4e30])).tolist() == Tensor([5e30]).tolist()
         True
@@ -600,7 +600,7 @@ class ArithmeticMethods:
         return _hypot(self, operand("hypot", other, self))
 
     def xlogy(self: Tensor, other: Any) -> Tensor:
-        """``self * log(other)``, and 0 where this is 0 and the other no NaN.
+        """``self * log(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlogy(Tensor([0.0, 1.0])).tolist()
         [0.0, 0.0]
@@ -609,7 +609,7 @@ class ArithmeticMethods:
 
     @rounded_once
     def logit(self: Tensor, eps: float | None = None) -> Tensor:
-        """``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` holds x in [eps, 1 - eps].
+        """``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` clamps x to [eps, 1 - eps].
 
         >>> Tensor([0.5]).logit().tolist()
         [0.0]
@@ -619,7 +619,7 @@ class ArithmeticMethods:
         return x.div(x.neg().add(1)).log()
 
     def logaddexp2(self: Tensor, other: Any) -> Tensor:
-        """The logarithm to base 2 of the sum of two powers of 2.
+        """``log2(2 ** self + 2 ** other)`` without overflow.
 
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
@@ -627,14 +627,14 @@ class ArithmeticMethods:
         return _logaddexp2(self, operand("logaddexp2", other, self))
 
     def gcd(self: Tensor, other: Any) -> Tensor:
-        """The greatest common divisor of integers: Euclid's steps, as many as the dtype may take.
+        """The greatest common divisor of integers (Euclid's algorithm, unrolled to the dtype's worst case).
 
         >>> Tensor([12, 7]).gcd(Tensor([18, 0])).tolist()
         [6, 7]
         """
         a, b = (self._new(u).abs() for u in self._integers("gcd", other, allow_bool=False))
-        for _ in range(math.ceil(a.dtype.bits * 1.4403) + 2):  # Lamé: Fibonacci numbers take the most
-            a, b = b.eq(0).where(a, b), a.mod(b)  # of 0 the remainder is 0
+        for _ in range(math.ceil(a.dtype.bits * 1.4403) + 2):  # Lamé: consecutive Fibonacci numbers need the most steps
+            a, b = b.eq(0).where(a, b), a.mod(b)  # 0 % 0 == 0
         return a
 
     def lcm(self: Tensor, other: Any) -> Tensor:
@@ -649,13 +649,13 @@ class ArithmeticMethods:
 
     def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
              append: Tensor | None = None) -> Tensor:
-        """Differences of neighbours along an axis, ``n`` times.
+        """The differences between adjacent elements along ``dim``, taken ``n`` times.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
 
         Args:
-            prepend: tensors to put in front of the values, and behind them, first.
+            prepend, append: tensors concatenated before and after the values along ``dim`` first.
         """
         d, _ = axis_and_size("diff", self, dim)
         if integer("diff", "n", n, least=0) == 0:
@@ -669,7 +669,7 @@ class ArithmeticMethods:
         return x
 
     def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
-        """The integral of values by trapezoids, at ``x`` or ``dx`` apart.
+        """Integrate along ``dim`` by the trapezoidal rule, at the points ``x`` or with spacing ``dx``.
 
         >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
         4.0

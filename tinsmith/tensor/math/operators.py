@@ -1,4 +1,4 @@
-"""Python's operators: each is a named method; in-place forms give the tensor a new version."""
+"""Python's operators, each a call of the named method; an in-place operator writes to the tensor's memory."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tu
 def _known(value: Any) -> bool:
     if isinstance(value, _OPERANDS):
         return True
-    if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python would name twice the same type
+    if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python's message: Tensor and Tensor
         raise DTypeError(type(value).__module__, "its tensors are not ours", "tinsmith.from_dlpack(x), or x.numpy()")
     return False
 
 
 class OperatorMethods:
-    """``+ - * / // % ** @ & | ^ << >> ~ < <= > >= == !=``, reflected and in place."""
+    """``+ - * / // % ** @ & | ^ << >> ~ < <= > >= == !=``, with their reflected and in-place forms."""
 
     __slots__ = ()
 
@@ -97,12 +97,12 @@ class OperatorMethods:
     def __irshift__(self: Tensor, x: Any) -> Tensor: return self._updated("rshift", x)
 
     def _updated(self: Tensor, method: str, x: Any) -> Tensor:
-        """The result of a method written to this tensor's memory: another thread sees both or neither."""
+        """Write the result of ``method`` to this tensor's memory, atomically with respect to other threads."""
         with writing(self):
             return self._become(method, getattr(self, method)(x))
 
     def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
-        """The in-place form of a method: ``value`` is written to this tensor's memory."""
+        """Write ``value``, the result of an in-place operator, to this tensor's memory."""
         if not same_sizes(value.shape, self.shape):
             raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",
                              "the form that makes a new tensor: x = x + y")
@@ -112,6 +112,6 @@ class OperatorMethods:
                                  "the form that makes a new tensor: x = x + y")
             value = value.cast(self.dtype)
         if value.device != self.device:
-            return self.assign(value)  # which says what is wrong
+            return self.assign(value)  # raises the error that names both devices
         self._write(as_sized(value.uop, self.shape))
         return self

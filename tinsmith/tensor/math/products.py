@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
-"""Products of matrices: each is a multiplication and a sum over one axis, which the code generator recognizes.
+"""Matrix products: a multiplication and a sum over one axis, which the code generator recognizes as a matmul.
 
-Products of vectors, matrices and their batches by PyTorch's names: all of them are ``dot``, ``mul`` and sums."""
+``Products`` gives PyTorch's names for products of vectors, matrices and batches; all use ``dot``, ``mul``, sums."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,16 +26,16 @@ class MatMul:
 
     @contraction
     def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-        """The product of matrices (or vectors) over the last axis of this one and the last but one of ``w``.
+        """The matrix (or vector) product over the last axis of ``self`` and the second-to-last axis of ``w``.
 
-        Leading axes are broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
-        their dtype and wrap, as in PyTorch: ``dtype=dtypes.int32`` has the whole sums of narrower ones.
+        Leading axes broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
+        their dtype and wrap, as in PyTorch: ``dtype=dtypes.int32`` avoids that for narrower ones.
 
         >>> Tensor([[1, 2], [3, 4]]).dot(Tensor([1, 1])).tolist()
         [3, 7]
 
         Raises:
-            ShapeError: if the axes to be summed over differ.
+            ShapeError: if the sizes of the summed axes differ.
         """
         y = operand("dot", w, self)
         left, right = self.uop.shape, y.uop.shape
@@ -74,7 +74,7 @@ class MatMul:
         return operand("matmul", x, self).dot(self, dtype) if reverse else self.dot(x, dtype)
 
     def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None) -> Tensor:
-        """``self @ weight + bias``; a weight with one axis is multiplied elementwise.
+        """``self @ weight + bias``; a 1-D weight is multiplied elementwise.
 
         >>> Tensor([1., 2.]).linear(Tensor([[1., 0.], [0., 2.]]), Tensor([1., 1.])).tolist()
         [2.0, 5.0]
@@ -87,7 +87,7 @@ class MatMul:
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
     def outer(self: Tensor, x: Tensor) -> Tensor:
-        """All products of an element of this vector and one of ``x``.
+        """The outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
 
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
@@ -99,13 +99,13 @@ class MatMul:
 
     @staticmethod
     def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
-        """A sum of products by Einstein's convention.
+        """Sum products of operands over repeated indices (Einstein's summation convention).
 
         >>> Tensor.einsum("ij,jk->ik", Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
         [[11]]
 
         Raises:
-            ShapeError: if one letter stands for two sizes, or the letters do not fit the axes.
+            ShapeError: if one letter has two sizes, or the letters do not match the number of axes.
         """
         tensors: list[Tensor] = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) \
             else list(operands)
@@ -136,7 +136,7 @@ class MatMul:
 
 
 def _result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType, DType]:
-    """The dtype of a product of operands, and the one that it is summed in. What is no product is a sum."""
+    """Return (result dtype, accumulation dtype) of a product; a single operand follows the rules of ``sum``."""
     result = promote(*(t.dtype for t in operands)) if dtype is None else to_dtype(dtype)
     if dtype is None and (result.is_bool or len(operands) == 1):
         result = sum_dtype(result)
@@ -147,7 +147,7 @@ def _result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType,
 
 
 def _letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result; the axes of ``...`` become capital Greek letters."""
+    """Return the letters of each operand and of the result; axes of ``...`` get capital Greek letters."""
     text = formula.replace(" ", "")
     left, arrow, right = text.partition("->")
     inputs = left.split(",")
@@ -182,7 +182,7 @@ def _letter_sizes(formula: str, inputs: list[str], tensors: list[Tensor]) -> dic
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
-    """An operand with a letter twice is its diagonal."""
+    """Replace axes that share a letter by their diagonal; return the tensor and its letters."""
     for c in letters:
         while letters.count(c) > 1:
             i = letters.index(c)
@@ -194,7 +194,7 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
 
 
 def _contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tuple[Tensor, str]:
-    """The product of two operands, summed over the letters that nothing later needs."""
+    """Return the product of two operands, summed over the letters not in ``later``, and its letters."""
     union = have + "".join(c for c in more if c not in have)
     order = "".join(c for c in union if c in later) + "".join(c for c in union if c not in later)
     product = _spread(x, have, order).mul(_spread(y, more, order))
@@ -205,14 +205,14 @@ def _contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tu
 
 
 def _spread(x: Tensor, letters: str, order: str) -> Tensor:
-    """Axes in the order of ``order``, of size 1 where the operand has none."""
+    """Permute the axes to ``order`` and insert axes of size 1 for missing letters."""
     sorted_axes = x.permute(*[letters.index(c) for c in order if c in letters])
     return sorted_axes.reshape(tuple(x.shape[letters.index(c)] if c in letters else 1 for c in order))
 
 
 
 class Products:
-    """``mm bmm mv addmm tensordot inner kron cross trace`` and their like."""
+    """``mm bmm mv addmm tensordot inner kron cross trace`` and similar methods."""
 
     __slots__ = ()
 
@@ -223,12 +223,12 @@ class Products:
         [[11]]
 
         Raises:
-            ShapeError: for what is no matrix; ``matmul`` takes vectors and batches.
+            ShapeError: if an operand is not a matrix; ``matmul`` takes vectors and batches.
         """
         return _ranked("mm", self, mat2, 2, 2)
 
     def bmm(self: Tensor, mat2: Tensor) -> Tensor:
-        """The products of two batches of matrices.
+        """The matrix products of two batches of equal size.
 
         >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
         [[[11]]]
@@ -276,7 +276,7 @@ class Products:
         return _added(self, _ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
 
     def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self`` plus ``alpha`` times the sum of the products of two batches.
+        """``beta * self + alpha * (batch1 @ batch2).sum(0)``.
 
         >>> Tensor([[1]]).addbmm(Tensor([[[1]], [[2]]]), Tensor([[[3]], [[4]]])).tolist()
         [[12]]
@@ -284,7 +284,7 @@ class Products:
         return _added(self, _ranked("addbmm", batch1, batch2, 3, 3).sum(0), beta, alpha)
 
     def inner(self: Tensor, other: Tensor) -> Tensor:
-        """Sums of products over the last axes of both.
+        """The sums of products over the last axis of both operands.
 
         >>> Tensor([1, 2]).inner(Tensor([[3, 4], [5, 6]])).tolist()
         [11, 17]
@@ -295,7 +295,7 @@ class Products:
         return self.tensordot(y, ([-1], [-1]))
 
     def vdot(self: Tensor, other: Tensor) -> Tensor:
-        """The sum of products of two vectors.
+        """The dot product of two vectors.
 
         >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
         11
@@ -303,7 +303,7 @@ class Products:
         return _ranked("vdot", self, other, 1, 1)
 
     def vecdot(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-        """The sum of products along an axis; the others are broadcast.
+        """The dot product along ``dim``; the other axes broadcast.
 
         >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 1])).tolist()
         [3, 7]
@@ -311,13 +311,13 @@ class Products:
         return self.mul(other).sum(integer("vecdot", "dim", dim))
 
     def tensordot(self: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
-        """Sums of products over several axes of both.
+        """Contract several axes of both operands: sum their products over them.
 
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 1], [1, 1]])).item()
         10
 
         Args:
-            dims: how many of the last axes here and the first there, or a list of axes of each.
+            dims: a count (the last axes of ``self`` with the first of ``other``), or one list of axes for each.
 
         Raises:
             ShapeError: if the axes differ in number or size.
@@ -337,7 +337,7 @@ class Products:
         return left.matmul(right).reshape(*[self.shape[a] for a in keep], *[y.shape[a] for a in rest])
 
     def kron(self: Tensor, other: Tensor) -> Tensor:
-        """The product of Kronecker: ``other`` times each element, as blocks.
+        """The Kronecker product: blocks ``self[i, j] * other``.
 
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
         [1, 2, 10, 20]
@@ -350,13 +350,13 @@ class Products:
         return left.mul(right).reshape(*[s * t for s, t in zip(a, b)])
 
     def cross(self: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-        """The vectors at right angles to pairs of vectors along an axis of size 3.
+        """The cross product of 3-vectors along ``dim``.
 
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
 
         Args:
-            dim: the first axis of size 3 by default.
+            dim: default: the first axis of size 3.
         """
         y = operand("cross", other, self)
         shape = broadcast_shape("cross", self.shape, y.shape)
@@ -367,7 +367,7 @@ class Products:
         return a.roll(-1, d).mul(b.roll(-2, d)).sub(a.roll(-2, d).mul(b.roll(-1, d)))
 
     def trace(self: Tensor) -> Tensor:
-        """The sum of the diagonal of a matrix.
+        """The sum of the main diagonal of a matrix.
 
         >>> Tensor([[1, 2], [3, 4]]).trace().item()
         5
@@ -377,7 +377,7 @@ class Products:
         return self.diagonal().sum()
 
     def vander(self: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-        """The powers of a vector's elements in columns, the highest first.
+        """The Vandermonde matrix: powers of a vector's elements as columns, the highest power first.
 
         >>> Tensor([1, 2, 3]).vander().tolist()
         [[1, 1, 1], [4, 2, 1], [9, 3, 1]]
@@ -404,7 +404,7 @@ def _count(x: Tensor, axes: Sequence[int]) -> Any:
 
 
 def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
-    """The product of operands of so many axes."""
+    """Return ``x.dot(y)``, requiring ``left`` and ``right`` axes."""
     check_tensors(op, [x, y])
     if x.ndim != left or y.ndim != right or (left == 3 and not equal(x.shape[0], y.shape[0])):
         raise ShapeError(op, f"takes {left} and {right} axes (and equal batches), got shapes {x.shape} and {y.shape}",
@@ -414,7 +414,7 @@ def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
 
 
 def _added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    """``beta * x + alpha * product``; nothing of ``x`` where beta is 0, be it NaN."""
+    """``beta * x + alpha * product``; with beta 0, ``x`` is ignored, NaN included."""
     if beta == 0:
         return product if alpha == 1 else product.mul(alpha)
     return x.add(product) if alpha == beta == 1 else _added_scaled(x, product, beta, alpha)

@@ -1,6 +1,6 @@
-"""Special functions: of the error function's and the gamma function's families.
+"""Special functions of the error-function and gamma-function families.
 
-Those of the gamma function are computed in float64 and rounded once.
+The gamma-function family is computed in float64 and rounded once.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -30,13 +30,13 @@ _FAR_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1
           1.60837851487422766e-2, 6.58749161529837803e-4)
 _FAR_Q = (1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1, 6.05183413124413191e-2,
           2.33520497626869185e-3)
-# The inverse of erf, to begin with: M. Giles, Approximating the erfinv function (2012), table 5
+# Initial estimate of erfinv for Newton's method: M. Giles, Approximating the erfinv function (2012), table 5
 _INVERSE = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
             -0.00417768164, 0.246640727, 1.50140941)
 _INVERSE_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
                 0.00943887047, 1.00167406, 2.83297682)
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)  # B(2), B(4), ...
-_SHIFT = 10  # from which on the asymptotic series are taken
+_SHIFT = 10  # asymptotic series are evaluated at arguments of at least this
 
 
 class Special:
@@ -46,7 +46,7 @@ class Special:
 
     @rounded_once
     def erfc(self: Tensor) -> Tensor:
-        """1 - erf(x), exact where that is small.
+        """``1 - erf(x)``, accurate where the result is small.
 
         >>> Tensor([0.0]).erfc().tolist(), 0 < Tensor([9.0]).erfc().item() < 1e-36
         ([1.0], True)
@@ -60,7 +60,7 @@ class Special:
         ratio = far.where(tail.div(far.where(size, 4.0)),
                           _polynomial(middle, _ERFC_P).div(_polynomial(middle, _ERFC_Q)))
         held = size.minimum(40.0)
-        whole = held.mul(16).trunc().mul(1 / 16)  # its square has few bits: exp(-x²) in two parts
+        whole = held.mul(16).trunc().mul(1 / 16)  # few bits, exact square: exp(-x²) as a product of two exponentials
         out = whole.square().neg().exp().mul(held.sub(whole).mul(held.add(whole)).neg().exp()).mul(ratio)
         out = x.lt(0).where(out.neg().add(2), out)
         out = size.eq(math.inf).where(x.lt(0).where(2.0, out._zeros()), out)
@@ -68,7 +68,7 @@ class Special:
 
     @rounded_once
     def sinc(self: Tensor) -> Tensor:
-        """``sin(pi x) / (pi x)``; 1 at 0, and 0 at the other whole numbers.
+        """``sin(pi x) / (pi x)``; 1 at 0, and exactly 0 at the other integers.
 
         >>> Tensor([0.0, 0.5, 2.0]).sinc().numpy().round(4).tolist()
         [1.0, 0.6366000175476074, 0.0]
@@ -79,7 +79,7 @@ class Special:
         return x.isinf().where(0.0, zero.where(1.0, _sine(away).div(away.mul(math.pi))))
 
     def erfinv(self: Tensor) -> Tensor:
-        """x with ``erf(x)`` this value: infinite at -1 and 1, NaN beyond. Computed in float64.
+        """The inverse of ``erf``: infinite at -1 and 1, NaN outside; computed in float64.
 
         >>> Tensor([0.0, 0.5]).erfinv().numpy().round(4).tolist()
         [0.0, 0.47690001130104065]
@@ -91,14 +91,14 @@ class Special:
         close = w.lt(5)
         start = close.where(_polynomial(w.sub(2.5), _INVERSE), _polynomial(w.sqrt().sub(3), _INVERSE_FAR))
         x, left = start.mul(size), size.neg().add(1)
-        for _ in range(1 if y.dtype.itemsize <= 4 else 3):  # Newton's steps, on the side where no digits cancel
+        for _ in range(1 if y.dtype.itemsize <= 4 else 3):  # Newton steps on erf or erfc, whichever does not cancel
             off = size.lt(0.5).where(x.erf().sub(size), left.sub(x.erfc()))
             x = x.sub(off.mul(x.square().exp()).mul(math.sqrt(math.pi) / 2))
         x = size.eq(1).where(math.inf, size.gt(1).where(math.nan, x))
         return with_slopes(x.copysign(wide).cast(y.dtype), _erfinv_slope, y)
 
     def lgamma(self: Tensor) -> Tensor:
-        """The logarithm of the magnitude of the gamma function: Stirling's series beyond 10.
+        """The logarithm of abs(gamma(x)), by Stirling's series beyond 10.
 
         >>> Tensor([1.0, 5.0]).lgamma().numpy().round(4).tolist()
         [0.0, 3.178100109100342]
@@ -109,7 +109,7 @@ class Special:
         return with_slopes((x.isinf() | pole).where(math.inf, out), _lgamma_slope, x)
 
     def digamma(self: Tensor) -> Tensor:
-        """The derivative of ``lgamma``; NaN at negative whole numbers.
+        """The derivative of ``lgamma``; NaN at negative integers.
 
         >>> Tensor([1.0]).digamma().numpy().round(4).tolist()
         [-0.5771999955177307]
@@ -121,7 +121,7 @@ class Special:
         return with_slopes(out, _digamma_slope, x)
 
     def polygamma(self: Tensor, n: int) -> Tensor:
-        """The derivative of order ``n`` of ``digamma``; infinite at 0 and negative whole numbers.
+        """The ``n``-th derivative of ``digamma``; infinite at 0 and negative integers.
 
         >>> Tensor([1.0]).polygamma(1).numpy().round(4).tolist()
         [1.6448999643325806]
@@ -138,7 +138,7 @@ class Special:
         return with_slopes(out, _polygamma_slope, x, x.const_like(n))
 
     def mvlgamma(self: Tensor, p: int) -> Tensor:
-        """The logarithm of the gamma function of ``p`` dimensions.
+        """The logarithm of the multivariate gamma function of dimension ``p``.
 
         >>> Tensor([3.0]).mvlgamma(1).numpy().round(4).tolist()
         [0.6930999755859375]
@@ -160,7 +160,7 @@ class Special:
         return with_slopes(_bessel(x, 0, scaled=False), _i0_slope, x)
 
     def i0e(self: Tensor) -> Tensor:
-        """``i0(x) * exp(-abs(x))``, which does not overflow.
+        """``i0(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i0e().numpy().round(4).tolist()
         [1.0, 0.4657999873161316]
@@ -169,7 +169,7 @@ class Special:
         return with_slopes(_bessel(x, 0, scaled=True), _i0e_slope, x)
 
     def i1(self: Tensor) -> Tensor:
-        """The modified Bessel function of the first kind, of order 1: the derivative of ``i0``.
+        """The modified Bessel function of the first kind, of order 1 (the derivative of ``i0``).
 
         >>> Tensor([0.0, 1.0]).i1().numpy().round(4).tolist()
         [0.0, 0.5651999711990356]
@@ -178,7 +178,7 @@ class Special:
         return with_slopes(_bessel(x, 1, scaled=False), _i1_slope, x)
 
     def i1e(self: Tensor) -> Tensor:
-        """``i1(x) * exp(-abs(x))``, which does not overflow.
+        """``i1(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i1e().numpy().round(4).tolist()
         [0.0, 0.2079000025987625]
@@ -187,7 +187,7 @@ class Special:
         return with_slopes(_bessel(x, 1, scaled=True), _i1e_slope, x)
 
     def ndtr(self: Tensor) -> Tensor:
-        """The part of the normal distribution that lies below x; computed in float64.
+        """The standard normal cumulative distribution function; computed in float64.
 
         >>> Tensor([0.0, 1.0]).ndtr().numpy().round(4).tolist()
         [0.5, 0.8413000106811523]
@@ -196,7 +196,7 @@ class Special:
         return x.cast(dtypes.float64).mul(-math.sqrt(0.5)).erfc().mul(0.5).cast(x.dtype)
 
     def log_ndtr(self: Tensor) -> Tensor:
-        """``log(ndtr(x))``, exact where that is small; computed in float64.
+        """``log(ndtr(x))``, accurate where ``ndtr(x)`` underflows; computed in float64.
 
         >>> Tensor([0.0, -40.0]).log_ndtr().numpy().round(3).tolist()
         [-0.6930000185966492, -804.6079711914062]
@@ -213,7 +213,7 @@ class Special:
 
     @rounded_once
     def entr(self: Tensor) -> Tensor:
-        """``-x * log(x)``: 0 at 0, minus infinity below.
+        """``-x * log(x)``: 0 at 0, minus infinity for negative x.
 
         >>> Tensor([0.0, 2.0, -1.0]).entr().numpy().round(4).tolist()
         [0.0, -1.386299967765808, -inf]
@@ -223,7 +223,7 @@ class Special:
         return x.eq(0).where(0.0, x.lt(0).where(-math.inf, x.isnan().where(x, out)))
 
     def xlog1py(self: Tensor, other: Tensor | float) -> Tensor:
-        """``self * log1p(other)``, and 0 where this is 0 and the other no NaN.
+        """``self * log1p(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlog1py(Tensor([-1.0, 0.0])).tolist()
         [0.0, 0.0]
@@ -234,8 +234,8 @@ class Special:
 
 
 def _bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
-    """The modified Bessel function of the first kind, of order 0 or 1, in float64: its power series up to 15, where
-    all terms are positive, and its asymptotic one beyond (DLMF 10.25.2, 10.40.1)."""
+    """The modified Bessel function I of order 0 or 1, in float64: its power series up to 15 (all terms positive), its
+    asymptotic series beyond (DLMF 10.25.2, 10.40.1). ``scaled``: multiply by exp(-abs(x))."""
     wide = x.cast(dtypes.float64)
     size = wide.abs()
     far = size.gt(15)
@@ -252,7 +252,7 @@ def _bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
     if scaled:
         out = far.where(tail, small.mul(near.neg().exp()))
     else:
-        half = large.mul(0.5).exp()  # in two parts: the exponential overflows before the product with the tail does
+        half = large.mul(0.5).exp()  # in two factors: exp alone overflows before its product with the tail does
         out = far.where(half.mul(tail).mul(half), small)
     out = size.isinf().where(0.0 if scaled else math.inf, out)
     out = out.copysign(wide) if order else out
@@ -260,7 +260,7 @@ def _bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
 
 
 def _reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """A function of positive values, and what it is of negative ones by that of ``1 - x``; in float64."""
+    """Evaluate ``positive(x)`` for x >= 0.5, else ``below(x, positive(1 - x))`` (reflection formula); in float64."""
     wide = x.cast(dtypes.float64)
     negative = wide.lt(0.5)
     found = positive(negative.where(wide.neg().add(1), wide))
@@ -268,7 +268,7 @@ def _reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[
 
 
 def _sine(x: Tensor) -> Tensor:
-    """sin(pi x), 0 at whole numbers: of the distance to the nearest one."""
+    """sin(pi x) from the distance to the nearest integer: exactly 0 at integers."""
     whole = x.round()
     odd = whole.mul(0.5).trunc().mul(2).ne(whole)
     turn = x.sub(whole).mul(math.pi).sin()
@@ -281,7 +281,7 @@ def _cotangent(x: Tensor) -> Tensor:
 
 
 def _cotangent_slope(n: int) -> tuple[float, ...]:
-    """The derivative of order n of cot(x) as a polynomial in cot(x), highest power first: that of c is -(1 + c²).
+    """The ``n``-th derivative of cot(x) as a polynomial in c = cot(x), highest power first; dc/dx = -(1 + c²).
 
     >>> _cotangent_slope(1), _cotangent_slope(2)
     ((-1, 0, -1), (2, 0, 2, 0))
@@ -298,7 +298,7 @@ def _series(z: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _log_gamma(x: Tensor) -> Tensor:
-    """Stirling's series, at x + 10 where x is less than that, with the product between them taken away."""
+    """Stirling's series at x, or at x + 10 with the product x·(x+1)…(x+9) divided out where x < 10."""
     small = x.lt(_SHIFT)
     product = small.where(x, 1.0)
     for k in range(1, _SHIFT):
@@ -323,7 +323,7 @@ def _digamma(x: Tensor) -> Tensor:
 
 
 def _zeta(s: int, q: Tensor) -> Tensor:
-    """Hurwitz' zeta function for positive q: ten terms and Euler's and Maclaurin's sum of the rest."""
+    """The Hurwitz zeta function for q > 0: ten terms, then the Euler–Maclaurin formula for the rest."""
     total = q.reciprocal().pow(s)
     for k in range(1, _SHIFT):
         total = total.add(q.add(k).reciprocal().pow(s))
@@ -378,7 +378,7 @@ def _i1e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _log_ndtr_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    exponent = x.square().mul(-0.5).sub(x.log_ndtr())  # the density over the part below
+    exponent = x.square().mul(-0.5).sub(x.log_ndtr())  # density / ndtr
     return (g.mul(exponent.exp()).mul(1 / math.sqrt(2 * math.pi)),)
 
 

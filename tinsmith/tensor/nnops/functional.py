@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
-"""Operations of neural networks: norms, dropout, attention; with activations, windows and losses beside this file.
+"""Neural-network operations: normalization, dropout, attention, embedding, and functions of ``torch.nn.functional``.
 
-Functions of ``torch.nn.functional`` that belong to no layer: activations, pixels and channels, losses."""
+Activations, windows (convolutions, pools) and the classification losses are in modules of their own in this folder."""
 from __future__ import annotations
 
 import math
@@ -28,7 +28,7 @@ Axes = int | Sequence[int]
 
 
 def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
-    """Keys and values of as many heads as the query has; where they are ``grouped``, neighbours share one."""
+    """Return key and value with as many heads as the query; if ``grouped``, adjacent query heads share one."""
     ours, theirs, last = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
     if equal(ours, theirs) and equal(ours, last):
         return key, value
@@ -44,13 +44,13 @@ def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> 
 
 
 class NNOps(Activations, WindowMethods, Losses):
-    """What layers are made of."""
+    """Normalization, dropout, attention, embedding; inherits activations, windows and losses."""
 
     __slots__ = ()
 
     @classmethod
     def train(cls: type[Tensor], mode: bool = True) -> Mode:
-        """Training mode for a block, or a function that it decorates: dropout drops, batch norm uses its batch.
+        """Set training mode for a ``with`` block or a decorated function: dropout drops, batch norm uses its batch.
 
         >>> with Tensor.train():
         ...     Tensor.training
@@ -60,11 +60,11 @@ class NNOps(Activations, WindowMethods, Losses):
 
     @classmethod
     def test(cls: type[Tensor]) -> Mode:
-        """Evaluation mode for a block: the opposite of ``train``."""
+        """Set evaluation mode for a ``with`` block or a decorated function: the opposite of ``train``."""
         return cls.train(False)
 
     def sequential(self: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-        """The layers called one after the other.
+        """Apply layers one after the other.
 
         >>> Tensor([-1., 4.]).sequential([Tensor.relu, Tensor.sqrt]).tolist()
         [0.0, 2.0]
@@ -79,21 +79,21 @@ class NNOps(Activations, WindowMethods, Losses):
         return x
 
     def _float(self: Tensor) -> Tensor:
-        """Integers and bools as the default float."""
+        """Cast integers and bools to the default float."""
         return self if self.dtype.is_float else self.cast(dtypes.default_float)
 
     def _statistics(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
-        """(mean, x - mean, variance) along ``axis``, which stays with size 1."""
+        """Return (mean, x - mean, variance) along ``axis``, kept with size 1."""
         centred, variance, off = self._centred(axis)
         return self.detach().mean(axis=axis, keepdim=True) + off, centred, variance
 
     def _centred(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
-        """(x - mean, variance, what rounding the mean left) along ``axis``, which stays with size 1."""
+        """Return (x - mean, variance, rounding error of the computed mean) along ``axis``, kept with size 1."""
         away, off = self._away(axis)
         return away - off, ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0), off
 
     def layernorm(self: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
-        """Mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are taken in float32.
+        """Normalize to mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are computed in float32.
 
         >>> [round(v, 3) for v in Tensor([1., 2., 3.]).layernorm().tolist()]
         [-1.225, 0.0, 1.225]
@@ -105,11 +105,11 @@ class NNOps(Activations, WindowMethods, Losses):
 
     def rms_norm(self: Tensor, axis: Axes = -1, *args: Any, weight: Tensor | None = None,
                  eps: float | None = None) -> Tensor:
-        """Divided by the root of the mean square along ``axis``, times ``weight``.
+        """Divide by the root mean square along ``axis`` and multiply by ``weight``.
 
-        Behind ``axis`` comes ``eps`` (1e-6), or PyTorch's ``weight, eps``: then, and where ``axis`` is a sequence that
-        can only be sizes, it is PyTorch's ``normalized_shape``, the sizes of the last axes, and ``eps`` is by default
-        the distance of floats at 1.
+        ``rms_norm(x, axis, eps=1e-6)`` is tinygrad's form. PyTorch's is ``rms_norm(x, normalized_shape, weight, eps)``:
+        if a weight is given, or ``axis`` can only be a shape, ``axis`` holds the sizes of the last axes, and
+        ``eps`` defaults to the machine epsilon of the dtype.
 
         >>> Tensor([3.0, 3.0]).rms_norm((2,), Tensor([2.0, 1.0])).tolist()
         [2.0, 1.0]
@@ -132,7 +132,7 @@ class NNOps(Activations, WindowMethods, Losses):
 
     def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,
                   axis: Axes = 1) -> Tensor:
-        """``(x - mean) * invstd * weight + bias`` with one value of each per position along ``axis``.
+        """``(x - mean) * invstd * weight + bias``, with one value of each per position along ``axis``.
 
         >>> Tensor([[1., 4.]]).batchnorm(None, None, Tensor([1., 2.]), Tensor([1., 0.5])).tolist()
         [[0.0, 1.0]]
@@ -150,7 +150,7 @@ class NNOps(Activations, WindowMethods, Losses):
         return _affine(self, mean.reshape(shape), scale.reshape(shape), None if bias is None else bias.reshape(shape))
 
     def dropout(self: Tensor, p: float = 0.5) -> Tensor:
-        """Elements zeroed with probability ``p``, the others scaled by 1 / (1 - p); nothing outside training.
+        """Zero elements with probability ``p`` and scale the others by 1 / (1 - p); the identity outside training mode.
 
         >>> Tensor([1., 2.]).dropout(0.9).tolist()
         [1.0, 2.0]
@@ -171,13 +171,13 @@ class NNOps(Activations, WindowMethods, Losses):
         """``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
 
         Args:
-            attn_mask: bool (False = not seen) or float, added to the scores; broadcasts to ``[…, L, S]``. A row that
-                sees nothing gives zeros.
-            is_causal: position i sees positions up to i.
-            scale: 1/√E unless given.
-            enable_gqa: fewer key and value heads than query heads, each shared by neighbours.
+            attn_mask: bool (False = masked out) or float, added to the scores; broadcasts to ``[…, L, S]``. A fully
+                masked row gives zeros.
+            is_causal: position i attends to positions up to i.
+            scale: default 1/√E.
+            enable_gqa: fewer key and value heads than query heads; adjacent query heads share one.
 
-        Scores and sums of 16-bit floats are float32; the weights are rounded to 16 bits, as matrix units multiply them.
+        Scores and sums of 16-bit floats are float32; the weights are rounded to 16 bits, the input of matrix units.
 
         >>> q = Tensor([[[1., 0.], [0., 1.]]])
         >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
@@ -194,7 +194,7 @@ class NNOps(Activations, WindowMethods, Losses):
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
         key, value = _for_each_head(self, key, value, enable_gqa)
         factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
-        # 16-bit scores would overflow before the scale, and lose what tells them apart
+        # 16-bit scores would overflow before scaling, and lose precision
         scores = self.matmul(key.transpose(-2, -1), dtype=accumulator(promote(self.dtype, key.dtype))) * factor
         if is_causal:
             line, column = scores.uop.iota_like(scores.ndim - 2), scores.uop.iota_like(scores.ndim - 1)
@@ -205,20 +205,20 @@ class NNOps(Activations, WindowMethods, Losses):
             scores = attn_mask.where(scores, -math.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        # softmax(scores) @ v with the division behind the product: once per row and column of the result
+        # softmax(scores) @ v with the division after the product: one per element of the result, not of the scores
         shifted, axes = scores._shifted(op, -1, None, masked=attn_mask is not None)
         weights = shifted.exp()
         total = weights._reduce(Ops.ADD, axes, True)
         if attn_mask is not None:
-            total = total.eq(0).where(1, total)  # a row that sees nothing
+            total = total.eq(0).where(1, total)  # a fully masked row
         weights, halves = weights.dropout(dropout_p), value.dtype.is_float and value.dtype.itemsize == 2
         if halves and self.dtype is value.dtype:
-            weights = weights.cast(value.dtype)  # what a matrix unit multiplies
+            weights = weights.cast(value.dtype)  # 16-bit operands for the matrix unit
         wide = weights.matmul(value, dtype=total.dtype)
         return (wide * total.reciprocal()).cast(value.dtype)
 
     def embedding(self: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-        """Rows of ``weight`` by these indices: ``[…] → […, width]``; zeros for a computed one out of range.
+        """Look up rows of ``weight``: indices ``[…] → […, width]``; a computed index out of range gives zeros.
 
         Args:
             padding_idx: an index (from the end if negative) whose row gets no gradient.
@@ -227,7 +227,7 @@ class NNOps(Activations, WindowMethods, Losses):
         [[3.0, 4.0], [1.0, 2.0]]
 
         Raises:
-            AxisError: for an index out of range that the host knows.
+            AxisError: if an index known on the host is out of range.
         """
         if not self.dtype.is_int:
             raise DTypeError("embedding", f"indices of dtype {self.dtype!r}", ".cast(dtypes.int)")
@@ -246,7 +246,7 @@ class NNOps(Activations, WindowMethods, Losses):
         return self.eq(silent).unsqueeze(-1).where(out.detach(), out)
 
     def one_hot(self: Tensor, num_classes: int) -> Tensor:
-        """1 at the class, 0 elsewhere: ``[…] → […, num_classes]``, of the default int."""
+        """The one-hot encoding of class indices, ``[…] → […, num_classes]``, in the default int dtype."""
         x = self.uop.reshape((*self.shape, 1)).expand((*self.shape, num_classes))
         hit = x.iota_like(self.ndim).cast(x.dtype).eq(x)
         return self._new(hit.cast(dtypes.default_int))
@@ -261,12 +261,12 @@ def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Te
 
 
 class Functional:
-    """``glu prelu threshold pixel_shuffle kl_div triplet_margin_loss`` and their like."""
+    """``glu prelu threshold pixel_shuffle kl_div triplet_margin_loss`` and similar methods."""
 
     __slots__ = ()
 
     def glu(self: Tensor, dim: int = -1) -> Tensor:
-        """The first half of an axis times the sigmoid of the second.
+        """The first half of an axis times the sigmoid of the second half (gated linear unit).
 
         >>> Tensor([2.0, 0.0]).glu().tolist()
         [1.0]
@@ -278,7 +278,7 @@ class Functional:
         return a.mul(b.sigmoid())
 
     def prelu(self: Tensor, weight: Tensor) -> Tensor:
-        """x above 0, ``weight * x`` below: one weight, or one for each channel (axis 1).
+        """x where x > 0, else ``weight * x``; ``weight`` has one value, or one per channel (axis 1).
 
         >>> Tensor([-4.0, 2.0]).prelu(Tensor([0.25])).tolist()
         [-1.0, 2.0]
@@ -288,7 +288,7 @@ class Functional:
         return self.gt(0).where(self, self.mul(w if self.ndim else w.reshape(())))
 
     def threshold(self: Tensor, threshold: float, value: float) -> Tensor:
-        """x above ``threshold``, ``value`` elsewhere.
+        """x where x > ``threshold``, else ``value``.
 
         >>> Tensor([1.0, 3.0]).threshold(2, -1).tolist()
         [-1.0, 3.0]
@@ -296,7 +296,7 @@ class Functional:
         return self.le(number("threshold", "threshold", threshold)).where(number("threshold", "value", value), self)
 
     def hardshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
-        """x where its magnitude is more than ``lambd``, else 0.
+        """x where abs(x) > ``lambd``, else 0.
 
         >>> Tensor([0.2, 1.0]).hardshrink().tolist()
         [0.0, 1.0]
@@ -304,7 +304,7 @@ class Functional:
         return self.abs().le(number("hardshrink", "lambd", lambd)).where(0, self)
 
     def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
-        """x moved towards 0 by ``lambd``.
+        """x moved towards 0 by ``lambd``; 0 where abs(x) <= ``lambd``.
 
         >>> Tensor([0.2, 1.0, -2.0]).softshrink().tolist()
         [0.0, 0.5, -1.5]
@@ -313,13 +313,13 @@ class Functional:
         return self.gt(lambd).where(self.sub(lambd), self.lt(-lambd).where(self.add(lambd), self.mul(0)))
 
     def gumbel_softmax(self: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
-        """A softmax of logits with Gumbel noise: a draw of a category that has a gradient.
+        """A softmax of logits plus Gumbel noise: a differentiable draw of a category.
 
         >>> Tensor([0.0, 100.0]).gumbel_softmax(hard=True).tolist()
         [0.0, 1.0]
 
         Args:
-            hard: 0 and 1, with the gradient of the soft draw.
+            hard: return a one-hot draw, with the gradient of the soft one (straight-through).
         """
         noise = self.rand_like().clamp(1e-20).log().neg().clamp(1e-20).log().neg().detach()
         soft = self.add(noise).div(number("gumbel_softmax", "tau", tau, zero=False)).softmax(dim)
@@ -330,7 +330,7 @@ class Functional:
         return picked.sub(soft.detach()).add(soft)
 
     def pixel_shuffle(self: Tensor, upscale_factor: int) -> Tensor:
-        """(…, c·r², h, w) as (…, c, h·r, w·r).
+        """Rearrange channels to pixels: ``[…, c·r², h, w] → […, c, h·r, w·r]``.
 
         >>> Tensor([[[[1]], [[2]], [[3]], [[4]]]]).pixel_shuffle(2).tolist()
         [[[[1, 2], [3, 4]]]]
@@ -344,7 +344,7 @@ class Functional:
         return x.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2).reshape(*lead, c // (r * r), h * r, w * r)
 
     def pixel_unshuffle(self: Tensor, downscale_factor: int) -> Tensor:
-        """(…, c, h·r, w·r) as (…, c·r², h, w).
+        """Rearrange pixels to channels: ``[…, c, h·r, w·r] → […, c·r², h, w]``.
 
         >>> Tensor([[[[1, 2], [3, 4]]]]).pixel_unshuffle(2).tolist()
         [[[[1]], [[2]], [[3]], [[4]]]]
@@ -358,7 +358,7 @@ class Functional:
         return x.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3).reshape(*lead, c * r * r, h // r, w // r)
 
     def channel_shuffle(self: Tensor, groups: int) -> Tensor:
-        """Channels (axis 1) distributed over groups.
+        """Interleave ``groups`` equal groups of channels (axis 1).
 
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
         [1, 3, 2, 4]
@@ -372,14 +372,14 @@ class Functional:
     # *** losses ***
 
     def kl_div(self: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-        """The divergence of Kullback and Leibler from logarithms of probabilities here to those of ``target``.
+        """The Kullback–Leibler divergence of ``target`` from the distribution whose log-probabilities are ``self``.
 
         >>> Tensor([-1.0]).kl_div(Tensor([0.0])).item()
         0.0
 
         Args:
-            reduction: "mean", "sum", "none", or "batchmean" for the sum over the size of axis 0.
-            log_target: the target is of logarithms, too.
+            reduction: "mean", "sum", "none", or "batchmean": the sum divided by the size of axis 0.
+            log_target: the target holds log-probabilities, too.
         """
         y = operand("kl_div", target, self)
         each = y.exp().mul(y.sub(self)) if flag("kl_div", "log_target", log_target) else y.xlogy(y).sub(y.mul(self))
@@ -387,7 +387,7 @@ class Functional:
 
     def poisson_nll_loss(self: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                          reduction: str = "mean") -> Tensor:
-        """Minus the logarithm of a Poisson distribution's density, its rate (or the logarithm of it) given here.
+        """The negative log-likelihood of a Poisson distribution with rate ``self`` (its logarithm if ``log_input``).
 
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([1.0])).item()
         1.0
@@ -401,20 +401,20 @@ class Functional:
 
     def gaussian_nll_loss(self: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6,
                           reduction: str = "mean") -> Tensor:
-        """Minus the logarithm of a normal distribution's density, of means here and variances ``var``.
+        """The negative log-likelihood of a normal distribution with means ``self`` and variances ``var``.
 
         >>> Tensor([0.0]).gaussian_nll_loss(Tensor([0.0]), Tensor([1.0])).item()
         0.0
         """
         y, wide = operand("gaussian_nll_loss", target, self), operand("gaussian_nll_loss", var, self)
         if wide.shape != self.shape and wide.ndim and same_sizes(wide.shape, self.shape[:-1]):
-            wide = wide.unsqueeze(-1)  # one variance for each row, as in PyTorch
+            wide = wide.unsqueeze(-1)  # one variance per row, as in PyTorch
         wide = wide.add(wide.detach().clamp(eps).sub(wide.detach()))
         loss = wide.log().add(self.sub(y).square().div(wide)).mul(0.5)
         return (loss.add(0.5 * math.log(2 * math.pi)) if full else loss)._reduced(reduction)
 
     def soft_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """``log(1 + exp(-target * x))``, for targets 1 and -1.
+        """``log(1 + exp(-target * x))`` for targets 1 and -1.
 
         >>> Tensor([0.0]).soft_margin_loss(Tensor([1.0])).numpy().round(4).item()
         0.6930999755859375
@@ -443,7 +443,7 @@ class Functional:
 
     def cosine_embedding_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
                               reduction: str = "mean") -> Tensor:
-        """1 minus the cosine where the target is 1, ``max(0, cosine - margin)`` where it is -1.
+        """``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
 
         >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1.0])).item()
         1.0

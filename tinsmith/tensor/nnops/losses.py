@@ -1,4 +1,4 @@
-"""Losses. A class index picks its column by comparison inside the row's kernel: no gather, no one-hot in memory."""
+"""Losses. A class index selects its column by comparison inside the row's kernel: no gather, no stored one-hot."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Finite for certain predictions."""
+    """Return gradients that stay finite for predictions of exactly 0 and 1."""
     return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
 
 
@@ -30,7 +30,7 @@ def _classes(op: str, label: Tensor) -> Tensor:
 
 
 class Losses:
-    """Distances between predictions and targets; ``reduction`` is "mean", "sum" or "none"."""
+    """Loss functions of predictions (``self``) and targets; ``reduction`` is "mean", "sum" or "none"."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class Losses:
         return (self if weight is None else self * operand(op, weight, self))._reduced(reduction, dtype)
 
     def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
-        """Predictions and targets as they are computed with, 16-bit floats in float32, and the dtype of the loss."""
+        """Return predictions and targets in the working dtype (float32 for 16-bit floats), and the loss's dtype."""
         x, target = self._float(), operand(op, target, self)
         if not same_sizes(x.shape, target.shape):
             raise ShapeError(op, f"predictions {x.shape}, targets {target.shape}", "equal shapes")
@@ -52,7 +52,7 @@ class Losses:
         return x.cast(wide), target.cast(wide), dtype
 
     def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """Squared differences.
+        """The squared differences.
 
         >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
         2.0
@@ -61,12 +61,12 @@ class Losses:
         return (x - y).square()._reduced(reduction, dtype)
 
     def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """Absolute differences."""
+        """The absolute differences."""
         x, y, dtype = self._beside("l1_loss", target)
         return (x - y).abs()._reduced(reduction, dtype)
 
     def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-        """Half the squared difference below ``delta``, then linear with the same slope."""
+        """``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``."""
         delta = number("huber_loss", "delta", delta)
         x, y, dtype = self._beside("huber_loss", target)
         d = x - y
@@ -74,16 +74,16 @@ class Losses:
         return (size < delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
 
     def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-        """The Huber loss divided by its bend ``beta``."""
+        """The Huber loss with ``delta=beta``, divided by ``beta``; the L1 loss for ``beta=0``."""
         beta = number("smooth_l1_loss", "beta", beta)
         return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
 
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean",
                             weight: Tensor | None = None) -> Tensor:
-        """Of probabilities in [0, 1]; logarithms are held above -100.
+        """The binary cross entropy of probabilities in [0, 1]; logarithms are clamped to at least -100.
 
         Args:
-            weight: of each element, or of what broadcasts to it.
+            weight: a factor per element, broadcast to the loss.
 
         >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).numpy().round(4).item()
         0.6930999755859375
@@ -94,11 +94,11 @@ class Losses:
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
                                    pos_weight: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-        """``binary_crossentropy`` of ``sigmoid(self)``, exact for large logits.
+        """``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
 
         Args:
-            pos_weight: of the part that targets of 1 have.
-            weight: of each element, or of what broadcasts to it.
+            pos_weight: a factor of the term of targets 1.
+            weight: a factor per element, broadcast to the loss.
 
         >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
         100.3466
@@ -106,7 +106,7 @@ class Losses:
         x, y, dtype = self._beside("binary_crossentropy_logits", target)
         if pos_weight is None:
             ramp, bend = map(x._new, ramp_and_bend(x.uop))
-            loss = ramp - x * y + bend  # large terms first, which cancel
+            loss = ramp - x * y + bend  # the large terms first: they cancel
             return loss._weighted("binary_crossentropy_logits", weight, reduction, dtype)
         pos_weight = operand("binary_crossentropy_logits", pos_weight, self)
         ramp, bend = map(x._new, ramp_and_bend(-x.uop))
@@ -115,9 +115,9 @@ class Losses:
         return loss._weighted("binary_crossentropy_logits", weight, reduction, promote(dtype, pos_weight.dtype))
 
     def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """Logits below their row's maximum, and the logarithm of their row's sum of exponentials.
+        """Return (logits minus their row's maximum, logarithm of the row's sum of exponentials of that).
 
-        The maximum is a constant to the derivative: whatever it is, the difference of the two stays the same.
+        The maximum is detached: the difference of the two results does not depend on it.
         """
         x = self._float()
         x = x.float() if x.dtype.itemsize <= 2 else x
@@ -125,22 +125,22 @@ class Losses:
         return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
 
     def _picked(self: Tensor, label: Tensor, axis: int) -> Tensor:
-        """The element of each row that ``label`` (with size 1 at ``axis``) names; 0 where it is out of range.
+        """Return the element of each row selected by ``label`` (size 1 along ``axis``); 0 where it is out of range.
 
-        ``CHECKED=1`` knows this sum by its form.
+        ``CHECKED=1`` recognizes this sum by its form.
         """
         wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
         hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
         return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
 
     def _rows(self: Tensor, op: str, axis: int) -> tuple[Any, ...]:
-        """The shape without the axis of classes."""
+        """Return the shape without the class axis."""
         if not self.ndim:
             raise ShapeError(op, "0-d logits have no axis of classes", "shape [classes] or [N, classes, …]")
         return (*self.shape[:axis], *self.shape[axis + 1 :])
 
     def _by_class(self: Tensor, op: str, weight: Tensor, axis: int) -> Tensor:
-        """One weight per class, in the shape of the logits."""
+        """Expand one weight per class to the shape of the logits."""
         weight = operand(op, weight, self)
         if not same_sizes(weight.shape, (self.shape[axis],)):
             raise ShapeError(op, f"weight {weight.shape} for {self.shape[axis]} classes",
@@ -149,7 +149,7 @@ class Losses:
 
     def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
                     reduction: str, weight: Tensor | None = None) -> Tensor:
-        """Minus the log-probability of class indices ``label`` along ``axis``."""
+        """Return the negative log-probability of the class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
         label = _classes("cross_entropy", operand("cross_entropy", label, self))
         if not same_sizes(label.shape, rows):
@@ -180,13 +180,13 @@ class Losses:
         """Cross entropy of logits ``[…, classes]`` with class indices ``[…]``.
 
         Args:
-            ignore_index: rows with this label count nothing.
+            ignore_index: rows with this label are ignored.
 
         >>> round(Tensor([[0., 0.], [9., 0.]]).sparse_categorical_crossentropy(Tensor([1, -1])).item(), 4)
         0.6931
 
         Raises:
-            AxisError: for a label out of range that the host knows; a computed one adds the row's logarithm of sums,
+            AxisError: if a label known on the host is out of range; a computed one contributes the row's log-sum-exp,
                 and ``CHECKED=1`` reports it.
         """
         return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
@@ -197,8 +197,8 @@ class Losses:
 
         Args:
             Y: class indices ``[N, …]``, or probabilities in the logits' shape.
-            ignore_index: rows with this label count nothing.
-            weight: of each class; the mean over class indices divides by the sum of the labels' weights.
+            ignore_index: rows with this label are ignored.
+            weight: a factor per class; the mean over class indices divides by the sum of the labels' weights.
 
         >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([1])).item(), 4)
         0.6931
@@ -206,7 +206,7 @@ class Losses:
         0.6931
 
         Raises:
-            AxisError: for a label out of range, as ``sparse_categorical_crossentropy``.
+            AxisError: if a label is out of range, as in ``sparse_categorical_crossentropy``.
         """
         axis = 1 if self.ndim > 1 else 0
         Y = operand("cross_entropy", Y, self)
@@ -228,13 +228,13 @@ class Losses:
 
     def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
                  reduction: str = "mean") -> Tensor:
-        """Minus the log-probability of the labelled class; ``self`` holds log-probabilities ``[N, classes, …]``.
+        """The negative log-probability of the labelled class; ``self`` holds log-probabilities ``[N, classes, …]``.
 
         Args:
-            weight: of each class; the mean divides by the sum of the weights used.
+            weight: a factor per class; the mean divides by the sum of the weights used.
 
         Raises:
-            AxisError: for a label out of range that the host knows; a computed one picks 0.
+            AxisError: if a label known on the host is out of range; a computed one contributes 0.
         """
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)

@@ -1,4 +1,4 @@
-"""Images and signals at another size."""
+"""Resampling of images and signals: ``interpolate``."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -34,16 +34,15 @@ class Resampling:
     def interpolate(self: Tensor, size: int | Sequence[int] | None = None, mode: str = "linear",
                     align_corners: bool | None = False, *, scale_factor: float | Sequence[float] | None = None,
                     recompute_scale_factor: bool | None = None) -> Tensor:
-        """The last axes at another size. Positions are exact fractions, so that no size is off by a rounding.
+        """Resample the last axes to another size. Positions are exact fractions: no rounding error in sizes.
 
         Args:
-            size: new sizes of the last axes; a number for all behind the first two.
+            size: the new sizes of the last axes; one number applies to all axes after the first two.
             mode: "linear" (also "bilinear" and "trilinear"), "bicubic", "nearest", "nearest-exact", or "area" for the
                 mean of each window of an adaptive pool.
-            align_corners: for linear and cubic: the outermost elements keep their places, instead of the edges
-                around them.
-            scale_factor: instead of ``size``, how many times as long axes become (rounded down).
-            recompute_scale_factor: take the factor that comes of the sizes instead.
+            align_corners: for linear and cubic: align the centers of the outermost elements, not their outer edges.
+            scale_factor: the ratio of new to old size (the new size is rounded down), instead of ``size``.
+            recompute_scale_factor: compute positions from the ratio of the sizes instead of ``scale_factor``.
 
         >>> Tensor([1., 2., 3.]).interpolate((5,), align_corners=True).tolist()
         [1.0, 1.5, 2.0, 2.5, 3.0]
@@ -53,9 +52,9 @@ class Resampling:
         [[[1.0, 1.0, 2.0, 2.0]]]
 
         Raises:
-            ArgumentError: for an unknown mode, or unless one of ``size`` and ``scale_factor`` is given.
-            DTypeError: if integers are to be interpolated.
-            ShapeError: if there are more sizes than axes, or nothing to make elements of.
+            ArgumentError: for an unknown mode, or unless exactly one of ``size`` and ``scale_factor`` is given.
+            DTypeError: if integers are interpolated.
+            ShapeError: if there are more sizes than axes, or an axis to resample is empty.
         """
         wanted, ratios = _wanted(self, size, scale_factor)
         choice("interpolate", "mode", mode, (*_LINEAR, "bicubic", "area", "nearest", "nearest-exact"))
@@ -83,7 +82,7 @@ class Resampling:
 
 
 def _wanted(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
-    """The new sizes, and old over new where a factor says it."""
+    """Return the new sizes, and the ratios old / new given by ``scale_factor`` (None: from the sizes)."""
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate", f"size={shown(size)} and scale_factor={shown(scale_factor)}",
                             "one of the two")
@@ -109,7 +108,10 @@ def _nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tens
 
 
 def _between(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> Tensor:
-    """Element i lies at (i + 1/2) ratio - 1/2, or at i (old - 1)/(new - 1): a fraction of whole numbers."""
+    """Interpolate linearly or cubically along ``axis``.
+
+    Output element i is at (i + 1/2)·ratio - 1/2 of the input, or at i·(old - 1)/(new - 1) with ``align_corners``: an
+    exact fraction of integers."""
     old, step = x.shape[axis], type(x).arange(new, device=x.device)
     if align_corners:
         above, below = step * (old - 1), max(new - 1, 1)
@@ -126,17 +128,17 @@ def _between(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: boo
 
 
 def _near(t: Tensor) -> Tensor:
-    """The cubic convolution kernel with a = -3/4 (Keys, 1981), up to a distance of 1."""
+    """The cubic convolution kernel with a = -3/4 (Keys 1981) for distances up to 1."""
     return (t * 1.25 - 2.25) * t * t + 1
 
 
 def _far(t: Tensor) -> Tensor:
-    """The same, at a distance from 1 to 2."""
+    """The cubic convolution kernel with a = -3/4 (Keys 1981) for distances from 1 to 2."""
     return ((t * -0.75 + 3.75) * t - 6) * t + 3
 
 
 def _area(x: Tensor, axis: int, new: int) -> Tensor:
-    """Element i is the mean of those from ⌊i·old/new⌋ up to ⌈(i + 1)·old/new⌉."""
+    """Average along ``axis``: output i is the mean of the inputs ⌊i·old/new⌋ to ⌈(i + 1)·old/new⌉, excluded."""
     old = x.shape[axis]
     place, i = np.arange(old), np.arange(new)[:, None]
     inside = (place >= i * old // max(new, 1)) & (place < -(-(i + 1) * old // max(new, 1)))

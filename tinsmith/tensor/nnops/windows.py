@@ -1,4 +1,4 @@
-"""Convolutions and pools: sliding windows are one movement op, so each is a product and one reduction.
+"""Convolutions and pools: sliding windows are one movement op (WINDOW), followed by one product and one reduction.
 
 A convolution multiplies windows of the input with the weight in the shape
 ``[N, groups, Cout/groups, out…, Cin/groups, kernel…]`` and sums the last axes: a contraction to the compiler. Its
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_ORDERS: Final = {  # of arguments behind kernel_size and stride: tinygrad's, which is ours, and PyTorch's
+_ORDERS: Final = {  # argument orders after kernel_size and stride: tinygrad's (the signature here), then PyTorch's
     "max_pool2d": (("dilation", "padding", "ceil_mode", "return_indices"),
                    ("padding", "dilation", "ceil_mode", "return_indices")),
     "avg_pool2d": (("dilation", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
@@ -40,22 +40,22 @@ _ORDERS: Final = {  # of arguments behind kernel_size and stride: tinygrad's, wh
 
 
 def in_either_order(pool: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
-    """A pool whose positional arguments have tinygrad's order or PyTorch's; refused where that makes two pools."""
+    """Decorate a pool to take positional arguments in tinygrad's or PyTorch's order; refuse ambiguous calls."""
     op = pool.__name__
 
     def ordered(self: Tensor, /, *args: Any, **kwargs: Any) -> R:
         named = _pool_keywords(op, args[2:], kwargs) if len(args) > 2 else kwargs
         return pool(self, *args[:2], **named)
 
-    ordered.__code__ = ordered.__code__.replace(co_name=op)  # nodes and errors name the method that was called
+    ordered.__code__ = ordered.__code__.replace(co_name=op)  # nodes and errors show the called method
     return functools.wraps(pool)(ordered)
 
 
 def _pool_keywords(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments behind kernel and stride by their names.
+    """Return the positional arguments after ``kernel_size`` and ``stride`` by name.
 
     Raises:
-        ArgumentError: if they may be two different pools.
+        ArgumentError: if the two orders mean two different pools.
     """
     found = [dict(zip(order, args)) for order in _ORDERS[op]
              if len(args) <= len(order) and not {*order[: len(args)]} & {*kwargs}]
@@ -67,7 +67,7 @@ def _pool_keywords(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 
 def _is_pool(named: dict[str, Any]) -> bool:
-    """Return True if positional arguments can be what they are named: flags are bools, a dilation is not 0."""
+    """Return True if the arguments have valid types under these names: flags are bools, a dilation is not 0."""
     flags = [v for k, v in named.items() if k in ("ceil_mode", "count_include_pad", "return_indices")]
     sizes = [v for k, v in named.items() if k in ("dilation", "padding")]
     return all(isinstance(v, bool) for v in flags) and not any(isinstance(v, bool) for v in sizes) and \
@@ -84,28 +84,28 @@ def _spelled(named: dict[str, Any]) -> str:
 
 
 class WindowMethods:
-    """conv2d and its relatives for one, two and three spatial axes."""
+    """Convolutions and pools over one, two or three spatial axes."""
 
     __slots__ = ()
 
     @contraction
     def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
-        """Convolution over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
+        """Convolve over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
 
-        The number of spatial axes is that of the weight (1 to 3). An input without N has a result without N.
+        The weight determines the number of spatial axes (1 to 3). Without the axis N, the result has none either.
 
         Args:
             bias: ``[Cout]``, added to every position.
             padding: zeros around each axis: one number, one per axis, or (before, after) pairs from the last axis on;
-                "valid" for none, "same" (with stride 1) for as many as keep the size.
-            dtype: what products are summed in; 16-bit floats are summed in float32.
+                "valid" for none, "same" (with stride 1) to keep the size.
+            dtype: the dtype of the sums; default: float32 for 16-bit floats.
 
         >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
         [[[[4.0, 4.0], [4.0, 4.0]]]]
 
         Raises:
-            ShapeError: if channels, groups or kernel do not fit the input.
+            ShapeError: if channels, groups or kernel do not match the input.
         """
         weight, bias = operand("conv2d", weight, self), None if bias is None else operand("conv2d", bias, self)
         if _unbatched(self, weight):
@@ -133,7 +133,7 @@ class WindowMethods:
     @contraction
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                          dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
-        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``, N left out or not.
+        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``; N is optional.
 
         >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
         [[[[1.0, 2.0, 1.0]]]]
@@ -174,16 +174,16 @@ class WindowMethods:
     @in_either_order
     def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
-        """Greatest value of each window over the last axes (two, or as many as ``kernel_size`` has).
+        """The maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
 
-        Of equal greatest values the first one of a window has the gradient. Behind ``stride``, positional arguments may
-        have tinygrad's order or PyTorch's, ``padding, dilation``; what is another pool to each of them is refused.
+        Of equal maxima in a window, the first one gets the gradient. After ``stride``, positional arguments may be in
+        tinygrad's order or PyTorch's (``padding, dilation``); a call that is ambiguous raises an error.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
 
         Args:
-            return_indices: also give each value's place in its plane of the input, read row by row.
+            return_indices: also return the index of each maximum in its flattened input plane.
         """
         kernel, steps, spread, amounts = _pool_arguments("max_pool2d", self, kernel_size, stride, dilation, padding)
         x = _padded(self.uop, ((0, 0),) * (self.ndim - len(kernel)) + amounts, self.dtype.min)
@@ -201,10 +201,10 @@ class WindowMethods:
 
     def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Ints = 2, stride: Ints | None = None,
                      dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Tensor:
-        """Each value at the place that ``max_pool2d(return_indices=True)`` found it at, zeros elsewhere.
+        """Put each value at the index returned by ``max_pool2d(return_indices=True)``; zeros elsewhere.
 
         Args:
-            output_size: of the last axes, or the whole shape, where the pool left open what it was.
+            output_size: the sizes of the last axes, or the full shape, where the pool's arguments leave them ambiguous.
 
         >>> x, places = Tensor([[[[1, 2], [3, 4]]]]).max_pool2d(return_indices=True)
         >>> x.max_unpool2d(places).tolist()
@@ -231,14 +231,14 @@ class WindowMethods:
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Tensor:
-        """Mean of each window over the last axes.
+        """The mean of each window over the last axes.
 
-        Behind ``stride``, positional arguments may have tinygrad's order or PyTorch's, ``padding, ceil_mode,
-        count_include_pad, divisor_override``; what is another pool to each of them is refused.
+        After ``stride``, positional arguments may be in tinygrad's order or PyTorch's (``padding, ceil_mode,
+        count_include_pad, divisor_override``); a call that means different pools in the two orders raises an error.
 
         Args:
-            count_include_pad: whether padding counts as zeros of the window or is left out of the mean.
-            divisor_override: what sums are divided by instead of their windows' sizes.
+            count_include_pad: True: padding counts as zeros of the window; False: padding is left out of the mean.
+            divisor_override: the divisor of the sums instead of the window size.
 
         >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
         [[[[2.5, 4.5], [10.5, 12.5]]]]
@@ -267,13 +267,13 @@ class WindowMethods:
 
 
 def _steps(op: str, stride: Ints, dilation: Ints, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Stride and dilation of each spatial axis."""
+    """Return (stride, dilation), one number per spatial axis each."""
     return integers(op, "stride", stride, dims, least=1), integers(op, "dilation", dilation, dims, least=1)
 
 
 def pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (), strides: Sequence[int] = (),
                dilations: Sequence[int] = ()) -> Pairs:
-    """(before, after) of each spatial axis."""
+    """Return one (before, after) per spatial axis."""
     if isinstance(padding, str):
         return same_padding(op, padding, kernel, strides, dilations)
     flat = integers(op, "padding", padding)
@@ -288,10 +288,10 @@ def pad_pairs(op: str, padding: Ints | str, dims: int, kernel: Sequence[int] = (
 
 def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence[int],
                  dilations: Sequence[int]) -> Pairs:
-    """(before, after) of each spatial axis for "valid" and "same", the odd zero behind.
+    """Return one (before, after) per spatial axis for "valid" and "same"; an odd zero is added after.
 
     Raises:
-        ArgumentError: for another name, or "same" with a stride.
+        ArgumentError: for another name, or for "same" with a stride.
     """
     if padding == "valid":
         return tuple((0, 0) for _ in kernel)
@@ -331,7 +331,7 @@ def _check_channels(op: str, x: Tensor, weight: Tensor, bias: Tensor | None, cha
 
 
 def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tuple[DType, DType]:
-    """The dtype of the result, and the one that products are summed in."""
+    """Return (result dtype, accumulation dtype)."""
     out = promote(x.dtype, weight.dtype)
     if x.device != weight.device:
         raise DeviceError(op, f"input on {x.device}, weight on {weight.device}", f".to({x.device!r})")
@@ -344,7 +344,7 @@ def _accumulator(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tup
 
 
 def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any:
-    """How many windows fit."""
+    """Return the number of windows along an axis."""
     reach = dilation * (kernel - 1) + 1
     if size < reach:
         raise ShapeError(op, f"kernel {kernel} with dilation {dilation} and stride {stride} does not fit size "
@@ -353,7 +353,7 @@ def _outputs(op: str, size: Any, kernel: int, stride: int, dilation: int) -> Any
 
 
 def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
-    """Pad with any value (negative amounts cut)."""
+    """Pad with ``value``; negative amounts slice."""
     cut = tuple((max(-b, 0), s - max(-e, 0)) for (b, e), s in zip(amounts, x.shape))
     x = x.shrink(cut)
     grown = tuple((max(b, 0), max(e, 0)) for b, e in amounts)
@@ -365,7 +365,7 @@ def _padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
 
 
 def _first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
-    axes = _reduced_axes(out, windows)  # once more from these windows: ``out`` may be of an earlier computation
+    axes = _reduced_axes(out, windows)  # recomputed from ``windows``: ``out`` may be of another run
     return (_is_first_greatest(windows.detach().max(axes, keepdim=True), windows).where(g, 0),)
 
 
@@ -374,19 +374,19 @@ def _reduced_axes(out: Tensor, windows: Tensor) -> list[int]:
 
 
 def _is_first_greatest(out: Tensor, windows: Tensor) -> Tensor:
-    """Which element of each window is the one that its greatest value is taken from."""
+    """Return True at the element of each window that is its maximum: the first of equal ones, the last NaN."""
     axes = _reduced_axes(out, windows)
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
     for a in axes[1:]:
         place = place * windows.shape[a] + windows.uop.iota_like(a)
     count = product([windows.shape[a] for a in axes])
     places = windows._new(place)
-    rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # of NaNs the last
+    rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # last NaN wins
     return rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
 
 
 def _places(x: Tensor, dims: int) -> UOp:
-    """Each element's place in its plane of the last axes, row by row."""
+    """Return each element's row-major index in its plane of the last ``dims`` axes."""
     place = x.uop.iota_like(x.ndim - dims)
     for a in range(x.ndim - dims + 1, x.ndim):
         place = place * x.shape[a] + x.uop.iota_like(a)
@@ -410,12 +410,12 @@ def _pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, 
 
 def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...], spread: tuple[int, ...],
                   ceil: Pairs | None, fill: int | float | bool) -> tuple[UOp, tuple[int, ...], tuple[Any, ...]]:
-    """The windows of a pool, the axes to reduce, and the result's shape.
+    """Return (windows of a pool, axes to reduce, shape of the result).
 
-    Windows side by side are a reshape; others go through WINDOW.
+    Adjacent windows (stride = kernel size, no dilation) are a reshape; others use WINDOW.
 
     Args:
-        ceil: the padding, where windows that hang over the end count too (unless they begin in the padding after it).
+        ceil: the padding; windows that overhang the end count too, unless they begin in the padding after it.
     """
     dims = len(kernel)
     lead, size = x.shape[: x.ndim - dims], x.shape[x.ndim - dims :]
@@ -439,5 +439,5 @@ def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ..
 
 
 def _found_again(g: Tensor, value: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, None]:
-    """The gradient of every value that was written to a place, as in PyTorch, also where several were."""
+    """The gradient of ``max_unpool2d``: every value gets its position's gradient, as in PyTorch."""
     return g.gather(-1, places), None

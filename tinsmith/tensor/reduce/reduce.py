@@ -1,6 +1,7 @@
-"""Reductions: sums, extremes, statistics, and the row functions made of them.
+"""Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
 
-The axes are ``axis``, or ``dim`` for those who come from PyTorch (not of ``max`` and ``min``: there they return pairs).
+The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
+returns pairs of values and indices.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -25,7 +26,7 @@ Axis = int | Sequence[int] | None
 
 
 class Reduce:
-    """Methods that combine the elements along axes."""
+    """Methods that reduce the elements along axes."""
 
     __slots__ = ()
 
@@ -36,7 +37,7 @@ class Reduce:
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Tensor:
-        """The sum along axes. Small integers are counted in 32 bits, 16-bit floats in float32.
+        """The sum along axes. Integers below 32 bits are summed in 32 bits, 16-bit floats in float32.
 
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         [4, 6]
@@ -57,13 +58,13 @@ class Reduce:
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
     def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
-        """The greatest value along axes; NaN if there is one. Equal greatest values share the gradient.
+        """The maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
 
         >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
         [5, 4]
 
         Args:
-            axis: or a tensor, for ``maximum``.
+            axis: an axis or axes; or a tensor: then the result is ``maximum``.
         """
         _no_pair("max", dim)
         if isinstance(axis, TensorBase):
@@ -71,13 +72,13 @@ class Reduce:
         return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
 
     def min(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
-        """The smallest value along axes; NaN if there is one.
+        """The minimum along axes; NaN if any value is NaN.
 
         >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
         [1, 3]
 
         Args:
-            axis: or a tensor, for ``minimum``.
+            axis: an axis or axes; or a tensor: then the result is ``minimum``.
         """
         _no_pair("min", dim)
         if isinstance(axis, TensorBase):
@@ -85,7 +86,7 @@ class Reduce:
         return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
 
     def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
-        """Whether any value along axes is not zero.
+        """Return True where any value along the axes is nonzero.
 
         >>> Tensor([[0, 2], [0, 0]]).any(axis=1).tolist()
         [True, False]
@@ -93,7 +94,7 @@ class Reduce:
         return self._reduce(Ops.OR, axes_of("any", self, axis_or_dim("any", axis, dim)), keepdim, self.bool().uop)
 
     def all(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
-        """Whether all values along axes are not zero.
+        """Return True where all values along the axes are nonzero.
 
         >>> Tensor([[1, 2], [0, 3]]).all(axis=1).tolist()
         [True, False]
@@ -102,7 +103,7 @@ class Reduce:
 
     def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
-        """The mean along axes: a float.
+        """The mean along axes, as a float.
 
         >>> Tensor([1, 2, 3, 4]).mean().item()
         2.5
@@ -116,9 +117,9 @@ class Reduce:
     @rounded_once
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
-        """The variance along axes: squares of deviations over ``count - correction`` (0 if not ``unbiased``).
+        """The variance along axes: the sum of squared deviations over ``count - correction`` (0 if not ``unbiased``).
 
-        The mean of floats is rounded, and what that leaves is taken away; that of integers is taken as it is computed.
+        For floats, the error from rounding the mean is corrected; for integers, the mean is used as computed.
 
         >>> Tensor([1, 2, 3, 5]).var(correction=0).item()
         2.1875
@@ -136,15 +137,15 @@ class Reduce:
             return _over(squares._reduce(Ops.ADD, axes, keepdim), count - correction)
         away, off = x._away(axes)
         squares = away.square()._reduce(Ops.ADD, axes, True).sub(off.square().mul(count))
-        squares = (squares < 0).where(0, squares)  # unlike a maximum, no tie at zero that takes half of the gradient
+        squares = (squares < 0).where(0, squares)  # not a maximum: its tie at 0 would halve the gradient
         out = _over(squares, count - correction)
         return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
 
     def _away(self: Tensor, axes: Axis) -> tuple[Tensor, Tensor]:
-        """The values minus their mean as it is computed, and the mean of that: what the first one's rounding left.
+        """Return (values - computed mean, mean of that): the second is the rounding error of the computed mean.
 
-        The computed mean is a constant to the derivative, so that derivatives of every order are right, and the first
-        needs no reduction of its own.
+        The computed mean is detached: derivatives of every order are still right, and the first difference needs no
+        reduction in the backward pass.
         """
         away = self.sub(self.detach().mean(axes, keepdim=True))
         return away, away.mean(axes, keepdim=True)
@@ -152,7 +153,7 @@ class Reduce:
     @rounded_once
     def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
-        """The standard deviation along axes; ``unbiased=False`` is correction 0.
+        """The standard deviation along axes; ``unbiased=False`` means ``correction=0``.
 
         >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
         1.0
@@ -162,7 +163,7 @@ class Reduce:
 
     def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
-        """Variance and mean.
+        """The variance and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
         [2.0, 2.0]
@@ -173,7 +174,7 @@ class Reduce:
 
     def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
-        """Standard deviation and mean.
+        """The standard deviation and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
         [1.0, 2.0]
@@ -183,7 +184,7 @@ class Reduce:
                 self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
     def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
-        """The first position of the greatest value; NaN counts as greatest. Over all elements, the flat position.
+        """The index of the first maximum along an axis; NaN counts as greatest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
         [1, 0]
@@ -192,7 +193,7 @@ class Reduce:
         return _position("argmax", Ops.MAX, self, axis, keepdim)
 
     def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
-        """The first position of the smallest value; NaN counts as smallest.
+        """The index of the first minimum along an axis; NaN counts as smallest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
         [0, 1]
@@ -200,27 +201,27 @@ class Reduce:
         axis = axis_or_dim("argmin", axis, dim)
         return _position("argmin", Ops.MIN, self, axis, keepdim)
 
-    # *** functions of rows ***
+    # *** softmax and norms ***
 
     def _shifted(self: Tensor, op: str, axis: Axis, dtype: DTypeLike | None,
                  masked: bool = False) -> tuple[Tensor, tuple[int, ...]]:
-        """The values minus the greatest, in their working precision, and the axes.
+        """Return (values minus their maximum along the axes, in the accumulation dtype; the axes).
 
         Args:
-            masked: whether all values of a row may be -inf, and are to stay.
+            masked: True if all values of a row may be -inf; such a row stays -inf.
         """
         axes = axes_of(op, self, axis)
         x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
         wide = x.cast(accumulator(x.dtype))
         if 0 in self.shape:
             return wide, axes
-        # the result does not depend on the shift, so that it needs no gradient
+        # the result does not depend on the shift: no gradient needed
         top = wide.detach().max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
     def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
-        """Exponentials that sum to 1 along an axis.
+        """The softmax along an axis: ``exp(x) / exp(x).sum(axis)``, computed without overflow.
 
         >>> Tensor([0., 0.]).softmax().tolist()
         [0.5, 0.5]
@@ -232,7 +233,7 @@ class Reduce:
 
     def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Tensor:
-        """The logarithm of ``softmax``.
+        """The logarithm of ``softmax``, computed without overflow.
 
         >>> Tensor([5.]).log_softmax().tolist()
         [0.0]
@@ -244,7 +245,7 @@ class Reduce:
 
     def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
-        """The softmax of minus the values.
+        """The softmax of the negated values.
 
         >>> Tensor([0., 0.]).softmin().tolist()
         [0.5, 0.5]
@@ -253,7 +254,7 @@ class Reduce:
         return self.neg().softmax(axis, dtype)
 
     def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
-        """The logarithm of the sum of exponentials along axes.
+        """``log(exp(x).sum(axis))``, computed without overflow.
 
         >>> Tensor([3.]).logsumexp().item()
         3.0
@@ -271,7 +272,7 @@ class Reduce:
 
     @rounded_once
     def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-        """Scaled so that the p-norm along an axis is 1.
+        """Scale to p-norm 1 along ``dim``; norms below ``eps`` count as ``eps``.
 
         >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
         [[0.6000000238418579, 0.800000011920929]]
@@ -281,8 +282,8 @@ class Reduce:
     @rounded_once
     def norm(self: Tensor, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
-        """The p-norm along axes: the greatest magnitude for infinite p, the number of values that are not 0 for p = 0.
-        "fro" is the norm of Frobenius, p = 2; "nuc" the sum of the singular values along two axes.
+        """The p-norm along axes: the greatest magnitude for infinite p, the number of nonzero values for p = 0.
+        "fro" is the Frobenius norm, p = 2; "nuc" is the nuclear norm, the sum of the singular values along two axes.
 
         >>> Tensor([3., 4.]).norm().item()
         5.0
@@ -297,7 +298,7 @@ class Reduce:
             return _root(self.square().sum(axis, keepdim))
         if abs(p) == float("inf"):
             return self.abs().max(axis, keepdim) if p > 0 else self.abs().min(axis, keepdim)
-        zero = self.eq(0)  # its power has no slope where p < 1, and gets none
+        zero = self.eq(0)  # abs(x) ** p has no derivative at 0 for p < 1: masked out
         powers = zero.where(0.0 if p > 0 else float("inf"), zero.where(1.0, self.abs()).pow(p))
         return powers.sum(axis, keepdim).pow(1 / p)
 
@@ -312,7 +313,7 @@ def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
 
 
 def _root(total: Tensor) -> Tensor:
-    """The root of a sum of squares, with slope 0 where all of them are 0."""
+    """The square root of a sum of squares, with gradient 0 where the sum is 0."""
     return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
 
 
@@ -322,7 +323,7 @@ def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def accumulator(dtype: DType) -> DType:
-    """What values of ``dtype`` are summed in."""
+    """Return the dtype in which values of ``dtype`` are summed."""
     return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
 
 
@@ -333,14 +334,14 @@ def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
-    """``total / count`` as a multiplication by a constant; of no more values than are taken off, ``total / 0``."""
+    """``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
     if isinstance(count, UOp):
         return total.div(count)
     return total.mul(1 / count if count > 0 else float("inf"))
 
 
 def _no_pair(op: str, dim: Any) -> None:
-    """``max(dim=1)`` is a pair in PyTorch: a program that expects it would go wrong later."""
+    """Refuse ``dim=``: in PyTorch, ``max(dim=1)`` returns a pair, so a ported program would fail later."""
     if dim is not None:
         raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
                             f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
@@ -367,7 +368,7 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     best = x.detach()._reduce(extreme, axes, True)
     hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
     size = x.shape[number]
-    if isinstance(size, int) and size > dtypes.int32.max:  # int32 does not hold the places, and not the size
+    if isinstance(size, int) and size > dtypes.int32.max:  # positions overflow int32
         line = type(x).arange(size, dtype=dtypes.int64, device=x.device)
         places = line.reshape((size, *(1 for _ in x.shape[number + 1 :]))).expand(x.shape)
     else:

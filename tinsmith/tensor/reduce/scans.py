@@ -1,4 +1,4 @@
-"""Running values along an axis: sums, products, extremes."""
+"""Scans (running reductions) along an axis: ``cumsum``, ``cumprod``, ``cummax``, ``cummin``, ``logcumsumexp``."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -17,81 +17,81 @@ if TYPE_CHECKING:
 
 
 class ValuesAndIndices(NamedTuple):
-    """What ``cummax``, ``sort``, ``topk`` and their like return: unpack it, or take ``.values`` and ``.indices``."""
+    """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
 
     values: Tensor
     indices: Tensor
 
 
 class Scans:
-    """Methods that carry a value along an axis. Long axes are cut into blocks, which run side by side."""
+    """Inclusive scans. Long axes are split into blocks that are scanned in parallel."""
 
     __slots__ = ()
 
     def _scan(self: Tensor, name: str, op: Op, axis: int, x: UOp) -> UOp:
-        """``x``, which has this tensor's shape, combined along ``axis`` up to and with each element."""
+        """Return the inclusive scan of ``x``, which has this tensor's shape, along ``axis``."""
         d = axis_of(name, self, axis)
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
     def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
-        """The sum of the elements up to and with each one. Small integers are counted in 32 bits.
+        """The running sum along an axis. Integers below 32 bits are summed in 32 bits.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
         """
         result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumsum", axis, dim, 0)
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
     def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
-        """The product of the elements up to and with each one.
+        """The running product along an axis.
 
         >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
         [1, 2, 6, 24]
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
         """
         result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumprod", axis, dim, 0)
         return self._new(self._scan("cumprod", Ops.MUL, axis, self.uop.cast(accumulator(result))).cast(result))
 
     def cummax(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
-        """The greatest of the elements up to and with each one, and where it stands; NaN from the first NaN on.
+        """The running maximum along an axis and its index; NaN from the first NaN on.
 
-        Of equal elements the last one counts, as in PyTorch.
+        Of equal elements the last one's index is returned, as in PyTorch.
 
         >>> values, indices = Tensor([1, 3, 2, 3]).cummax()
         >>> values.tolist(), indices.tolist()
         ([1, 3, 3, 3], [0, 1, 1, 3])
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
         """
         return _extremes(self, "cummax", Ops.MAX, axis_or_dim("cummax", axis, dim, 0))
 
     def cummin(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
-        """The smallest of the elements up to and with each one, and where it stands; NaN from the first NaN on.
+        """The running minimum along an axis and its index; NaN from the first NaN on.
 
         >>> values, indices = Tensor([3, 1, 2, 1]).cummin()
         >>> values.tolist(), indices.tolist()
         ([3, 1, 1, 1], [0, 1, 1, 3])
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
         """
         return _extremes(self, "cummin", Ops.MIN, axis_or_dim("cummin", axis, dim, 0))
 
     def logcumsumexp(self: Tensor, axis: int = 0, *, dim: int | None = None) -> Tensor:
-        """The logarithm of the running sum of exponentials, kept in range by the running maximum m:
-        ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])`` and the result is ``m + log(s)``.
+        """The logarithm of the running sum of exponentials, without overflow. With the running maximum m:
+        ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])``, and the result is ``m + log(s)``.
 
         >>> [round(v, 3) for v in Tensor([1000., 1000.]).logcumsumexp().tolist()]
         [1000.0, 1000.693]
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
         """
         d = axis_of("logcumsumexp", self, axis_or_dim("logcumsumexp", axis, dim, 0))
         dtype = float_of(self).dtype

@@ -1,8 +1,8 @@
-"""Sorting, and what follows from it.
+"""Sorting and selection: ``sort``, ``topk``, ``median``, ``unique``.
 
-Elements become unsigned integers in the same order. Short rows are sorted by counting how many elements come before
-each; long ones by a radix sort (``ir.sort_graph``). Both are stable. NaN is greater than all else, as in PyTorch
-and NumPy.
+Elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements that
+come before each one, long rows by a radix sort (``ir.sort_graph``). Both are stable. NaN is the greatest value, as in
+PyTorch and NumPy.
 """
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
@@ -28,10 +28,10 @@ from tinsmith.tensor.reduce.scans import ValuesAndIndices
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_COUNTED = 256  # elements of a row up to which each is compared with all others
-_FEW = 16  # greatest elements that are looked for one after another, in short rows,
-_ROWS = 8  # if there are more than so many: a kernel for each of the greatest then has enough to do
-_GROUPED = 16  # elements for each of the greatest from which on groups are less work than sorting all
+_COUNTED = 256  # longest row (elements) that is sorted by comparing all pairs
+_FEW = 16  # largest k for which topk of a short row selects one maximum after another
+_ROWS = 8  # … in more rows than this: one kernel per selected element then has enough work
+_GROUPED = 16  # elements per selected element from which on selecting groups is cheaper than sorting
 
 
 class Sorting:
@@ -40,38 +40,38 @@ class Sorting:
     __slots__ = ()
 
     def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices:
-        """The elements along an axis in order, and where each was. Equal elements keep their order; NaN is greatest.
+        """The sorted elements along an axis and their original indices; stable, NaN is greatest.
 
         Args:
-            stable: accepted for users of PyTorch; sorting is always stable.
+            stable: accepted for PyTorch compatibility; sorting is always stable.
 
         >>> values, indices = Tensor([3, 1, 2]).sort()
         >>> values.tolist(), indices.tolist()
         ([1, 2, 3], [1, 2, 0])
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
             ShapeError: if the size of the axis is symbolic.
         """
         return _picked(self, "sort", dim, lambda x: _sorted(x, descending))
 
     def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-        """Where each element of the sorted axis was.
+        """The indices that sort the elements along an axis.
 
         >>> Tensor([3, 1, 2]).argsort(descending=True).tolist()
         [0, 2, 1]
 
         Raises:
-            AxisError: if there is no such axis.
+            AxisError: if the axis does not exist.
             ShapeError: if the size of the axis is symbolic.
         """
         return self.sort(dim, descending).indices
 
     def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices:
-        """The k greatest (or smallest) elements along an axis, best first, and where each is. NaN is greatest.
+        """The ``k`` greatest (or smallest) elements along an axis, best first, and their indices. NaN is greatest.
 
         Args:
-            sorted_: accepted for users of PyTorch; the result is always sorted.
+            sorted_: accepted for PyTorch compatibility; the result is always sorted.
 
         >>> values, indices = Tensor([3, 1, 4, 2]).topk(2)
         >>> values.tolist(), indices.tolist()
@@ -88,7 +88,7 @@ class Sorting:
         return _picked(self, "topk", dim, lambda x: (None, _first(x, k, largest)))
 
     def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-        """The k-th smallest element along an axis (counted from 1), and where it is.
+        """The k-th smallest element along an axis (k counts from 1), and its index.
 
         >>> values, indices = Tensor([3, 1, 2]).kthvalue(2)
         >>> values.item(), indices.item()
@@ -106,7 +106,7 @@ class Sorting:
         return found if keepdim or not self.ndim else ValuesAndIndices(*(t.squeeze(d) for t in found))
 
     def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The middle element (the lower of two); NaN if there is one. With an axis also where it is.
+        """The median (the lower of the two middle elements); NaN if any value is NaN. With an axis, also its index.
 
         >>> Tensor([3, 1, 4, 2]).median().item()
         2
@@ -132,13 +132,13 @@ class Sorting:
 
     def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False, *, sorted: bool = True,
                dim: int | None = None) -> Any:
-        """The different elements, sorted; how many there are is found out now. Every NaN differs from all others.
+        """The distinct elements, sorted; this realizes the tensor. Every NaN differs from all others.
 
         Args:
-            return_inverse: also where each element is among them, in this tensor's shape.
-            return_counts: also how often each occurs.
-            sorted: accepted for users of PyTorch; they always are.
-            dim: of the slices along this axis, instead of elements.
+            return_inverse: also return the index of each element among the distinct ones, in this tensor's shape.
+            return_counts: also return the number of occurrences of each distinct element.
+            sorted: accepted for PyTorch compatibility; the result is always sorted.
+            dim: compare the slices along this axis instead of elements.
 
         >>> Tensor([3, 1, 3]).unique().tolist()
         [1, 3]
@@ -162,7 +162,7 @@ class Sorting:
 
 
 def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
-    """The different slices along an axis in order, where each slice is among them, and how often each occurs."""
+    """Return the distinct slices along axis ``d``, sorted, the index of each slice among them, and their counts."""
     array = (x.float() if x.dtype.is_float and x.dtype.itemsize < 4 else x).numpy()
     _, first, inverse, counts = np.unique(array, return_index=True, return_inverse=True, return_counts=True, axis=d)
     indices = [type(x)(i.reshape(-1).astype(dtypes.default_int.numpy), device=x.device)
@@ -171,8 +171,9 @@ def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
 
 
 def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The different integers of a vector, where each element is among them and how often they occur, by counting; None
-    where there are more integers between the least and the greatest than elements."""
+    """Return the distinct integers of a vector, each element's index among them, and their counts, by counting.
+
+    None if the dtype is not an integer or the value range is not smaller than the number of elements."""
     if not flat.dtype.is_int:
         return None
     low, high = flat.detach().min(), flat.detach().max()
@@ -183,7 +184,7 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     wide = flat.dtype if flat.dtype.itemsize == 8 else dtypes.int64
     place = (flat.cast(wide) - low.cast(wide)).cast(dtypes.default_int)
     each = place.ones_like(dtype=dtypes.default_int)
-    size = 1 << between.bit_length()  # few different sizes, for each of which there are kernels
+    size = 1 << between.bit_length()  # powers of two: few sizes, so few kernels to compile
     counts = type(flat).zeros(size, dtype=dtypes.default_int, device=flat.device).scatter_add(0, place, each).realize()
     found = counts.gt(0)
     values = found.nonzero().reshape(-1)
@@ -192,9 +193,9 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of any vector, by sorting it; where each element is and how often is computed where it is read."""
+    """``_counted_values`` of any vector, by sorting; inverse and counts stay lazy."""
     values, order = flat.sort()
-    type(flat).realize(values, order)  # once: how many of them differ is asked first
+    type(flat).realize(values, order)  # together: the next lines read both
     new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)
     found = values[new]
     inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
@@ -202,7 +203,7 @@ def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]) -> ValuesAndIndices:
-    """Elements along an axis at ``positions`` of the rows, which it gets as a matrix; it may know the elements, too."""
+    """Return elements along ``dim`` and their indices; ``positions`` maps rows to (elements or None, indices)."""
     d = axis_of(op, x, dim)
     row = x.reshape(1) if not x.ndim else x.transpose(d, -1)
     if isinstance(row.shape[-1], UOp):
@@ -219,14 +220,14 @@ def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp |
 
 
 def _put_back(node: UOp, gradient: UOp) -> tuple[UOp, None]:
-    """The gradient of sorted rows, in the order that they had."""
+    """Return the gradient of sorted rows in their original order."""
     return gradient.const_like(0).scatter(node.src[2], gradient, 1, Ops.ASSIGN), None
 
 
 def ordered_bits(x: UOp) -> UOp:
-    """Unsigned integers in the order of ``x``: equal where they are equal (zeros of both signs), all ones for NaN.
+    """Return unsigned keys in the order of ``x``: equal for equal elements (zeros of both signs), all ones for NaN.
 
-    Positive floats order like their bits; for negative ones all bits are flipped.
+    The bits of positive floats are already in order; for negative floats all bits are flipped.
     """
     if x.dtype.is_bool:
         return x.cast(dtypes.uint8)
@@ -242,8 +243,8 @@ def ordered_bits(x: UOp) -> UOp:
 
 
 def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
-    """The elements of ``x`` at places that have these ``ordered_bits``; zeros and NaN, which have lost their sign and
-    payload there, are read again."""
+    """Return the elements of ``x`` with the given ``ordered_bits``; zeros and NaN, whose sign and payload the keys
+    lack, are gathered from ``x`` at ``at``."""
     if x.dtype.is_bool or x.dtype.kind == "uint":
         return keys.cast(x.dtype)
     top, ones = keys.const_like(1 << (x.dtype.bits - 1)), keys.const_like((1 << x.dtype.bits) - 1)
@@ -267,7 +268,7 @@ def _complement(keys: UOp) -> UOp:
 
 
 def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
-    """The elements of each row in order, if they come with them, and their positions."""
+    """Return (sorted elements of each row if the sort yields them, else None; their indices)."""
     if x.shape[1] <= _COUNTED:
         return None, _by_counting(_keys(x, descending))
     keys = _keys(x, descending)
@@ -282,7 +283,7 @@ def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
 
 
 def _by_counting(keys: UOp) -> UOp:
-    """An element's place is the number of elements that are smaller, or equal and before it."""
+    """Return sorting indices: the rank of an element is the number of smaller, or equal and earlier, elements."""
     rows, size = keys.shape
     cube = (rows, size, size)
     keys = keys.contiguous()
@@ -295,13 +296,15 @@ def _by_counting(keys: UOp) -> UOp:
 
 
 def _first(x: UOp, k: int, largest: bool) -> UOp:
-    """Positions of the k greatest or smallest of each row, in order."""
+    """Return the indices of the ``k`` greatest or smallest elements of each row, in order."""
     return _greatest(_keys(x, not largest).contiguous(), k)
 
 
 def _greatest(keys: UOp, k: int) -> UOp:
-    """Positions of the k greatest of each row, in order: they lie in the k groups of neighbours with the greatest
-    maxima, of equal ones the first; how wide these are makes fewest groups and elements to look at."""
+    """Return the indices of the ``k`` greatest keys of each row, in order.
+
+    They lie in the k groups of adjacent elements with the greatest maxima (the first of equal ones). A group width of
+    sqrt(size / k) minimizes the number of groups plus candidates."""
     rows, size = keys.shape
     if 0 < k <= _FEW and size <= 2 * _COUNTED and keys.dtype.itemsize <= 4 and rows > _ROWS:
         return _one_by_one(keys, k)
@@ -309,7 +312,7 @@ def _greatest(keys: UOp, k: int) -> UOp:
         return _sorted(keys, True)[1].shrink(((0, rows), (0, k)))
     width = math.isqrt(size // k)
     count = -(-size // width)
-    groups = keys.pad(((0, 0), (0, count * width - size)))  # what fills the last one up comes behind all others
+    groups = keys.pad(((0, 0), (0, count * width - size)))  # padding: smallest key, after all others
     tops = groups.reshape((rows, count, width)).reduce("MAX", (2,)).reshape((rows, count)).contiguous()
     chosen = _greatest(tops, k)
     chosen = chosen.gather(_sorted(chosen.cast(dtypes.uint32), False)[1], 1)  # equal elements keep their order
@@ -320,7 +323,7 @@ def _greatest(keys: UOp, k: int) -> UOp:
 
 
 def _one_by_one(keys: UOp, k: int) -> UOp:
-    """Positions of the k greatest of each row, each the greatest of those that are left."""
+    """Return the indices of the ``k`` greatest keys of each row, selecting one maximum after another."""
     low = (1 << 32) - 1
     place = keys.iota_like(1).cast(dtypes.uint64)
     packed = (keys.cast(dtypes.uint64) << 32) | (place.const_like(low) - place)

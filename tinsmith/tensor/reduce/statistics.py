@@ -1,4 +1,4 @@
-"""Statistics along axes by PyTorch's names: sums without NaN, quantiles, histograms, covariances, distances."""
+"""Statistics under PyTorch's names: NaN-ignoring sums, quantiles, histograms, covariances, distances."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -22,26 +22,26 @@ _COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_eucli
 
 
 class LeastAndGreatest(NamedTuple):
-    """What ``aminmax`` returns."""
+    """The result of ``aminmax``."""
 
     min: Tensor
     max: Tensor
 
 
 class Histogram(NamedTuple):
-    """What ``histogram`` returns: counts, and the places between which they were counted."""
+    """The result of ``histogram``: the counts and the bin edges."""
 
     hist: Tensor
     bin_edges: Tensor
 
 
 class Statistics:
-    """``amax nansum quantile mode histc cov cdist`` and their like."""
+    """``amax nansum quantile mode histc cov cdist`` and similar methods."""
 
     __slots__ = ()
 
     def amax(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The greatest value along axes: ``max``.
+        """The maximum along axes (the same as ``max``).
 
         >>> Tensor([[1, 5], [3, 4]]).amax(dim=1).tolist()
         [5, 4]
@@ -49,7 +49,7 @@ class Statistics:
         return self.max(None if dim == () else dim, keepdim)
 
     def amin(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The smallest value along axes: ``min``.
+        """The minimum along axes (the same as ``min``).
 
         >>> Tensor([[1, 5], [3, 4]]).amin(dim=1).tolist()
         [1, 3]
@@ -57,7 +57,7 @@ class Statistics:
         return self.min(None if dim == () else dim, keepdim)
 
     def aminmax(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> LeastAndGreatest:
-        """The smallest and the greatest value, along an axis or of all.
+        """The minimum and the maximum, along an axis or of all elements.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
         [1, 3]
@@ -65,7 +65,7 @@ class Statistics:
         return LeastAndGreatest(self.min(dim, keepdim), self.max(dim, keepdim))
 
     def count_nonzero(self: Tensor, dim: Axis = None) -> Tensor:
-        """How many values along axes are not zero.
+        """The number of nonzero values along axes.
 
         >>> Tensor([[0, 2], [3, 4]]).count_nonzero(1).tolist()
         [1, 2]
@@ -73,7 +73,7 @@ class Statistics:
         return self.ne(0).sum(dim, dtype=dtypes.default_int)
 
     def nansum(self: Tensor, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
-        """The sum along axes, without NaN.
+        """The sum along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan]).nansum().item()
         1.0
@@ -82,7 +82,7 @@ class Statistics:
 
     @rounded_once
     def nanmean(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The mean along axes, without NaN.
+        """The mean along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan, 3.0]).nanmean().item()
         2.0
@@ -91,7 +91,7 @@ class Statistics:
         return x.nansum(dim, keepdim).div(x.isnan().logical_not().sum(dim, keepdim).cast(x.dtype))
 
     def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The lower of the middle values, without NaN; along an axis, with its place.
+        """The median (the lower of two middle values), ignoring NaN; along an axis, also its index.
 
         >>> Tensor([3.0, math.nan, 1.0]).nanmedian().item()
         1.0
@@ -109,14 +109,14 @@ class Statistics:
 
     def quantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
                  interpolation: str = "linear") -> Tensor:
-        """The value below which a fraction ``q`` of the values along an axis (or of all) lies; NaN if there is one.
+        """The ``q``-quantile of the values along an axis (or of all); NaN if any value is NaN.
 
         >>> Tensor([1.0, 2.0, 4.0]).quantile(0.5).item(), Tensor([1.0, 2.0, 4.0]).quantile(Tensor([0.0, 0.75])).tolist()
         (2.0, [1.0, 3.0])
 
         Args:
-            q: a number, or a vector of them, which becomes the first axis.
-            interpolation: between the two nearest: "linear", "lower", "higher", "midpoint", "nearest".
+            q: a number in [0, 1], or a vector of them, which becomes the first axis.
+            interpolation: between the two nearest values: "linear", "lower", "higher", "midpoint", "nearest".
         """
         return _quantile("quantile", self, q, dim, keepdim, interpolation, False)
 
@@ -130,9 +130,9 @@ class Statistics:
         return _quantile("nanquantile", self, q, dim, keepdim, interpolation, True)
 
     def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-        """The most frequent value along an axis, the smallest of several, and the last place of it.
+        """The most frequent value along an axis (the smallest of several) and the index of its last occurrence.
 
-        Each value is compared with its whole row.
+        Each value is compared with its full row: quadratic in the size of the axis.
 
         >>> [t.item() for t in Tensor([1, 3, 3, 2]).mode()]
         [3, 2]
@@ -154,7 +154,7 @@ class Statistics:
         return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
 
     def msort(self: Tensor) -> Tensor:
-        """The values in order along the first axis.
+        """The values sorted along the first axis.
 
         >>> Tensor([3, 1, 2]).msort().tolist()
         [1, 2, 3]
@@ -163,7 +163,7 @@ class Statistics:
 
     def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
                            dim: int | None = None) -> Any:
-        """The values of the flat tensor, or the slices along an axis, without repetitions of a neighbour; computed now.
+        """The values of the flat tensor, or slices along ``dim``, without consecutive repetitions; realizes the tensor.
 
         >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
         [1, 2, 1]
@@ -184,7 +184,7 @@ class Statistics:
         return out[0] if len(out) == 1 else tuple(out)
 
     def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-        """How many values lie in each of ``bins`` equal parts of [min, max]; of their own range if both are equal.
+        """The counts of values in ``bins`` equal bins of [min, max]; if both are equal, of the data's range.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
@@ -193,15 +193,15 @@ class Statistics:
 
     def histogram(self: Tensor, bins: int | Tensor = 100, *, range: tuple[float, float] | None = None,
                   weight: Tensor | None = None, density: bool = False) -> Histogram:
-        """How many values lie in each of ``bins`` equal parts of a range, and the ends of the parts.
+        """The counts of values in ``bins`` equal bins of a range, and the bin edges.
 
         >>> [t.tolist() for t in Tensor([1.0, 2.0, 1.0]).histogram(3, range=(0, 3))]
         [[0.0, 2.0, 1.0], [0.0, 1.0, 2.0, 3.0]]
 
         Args:
-            bins: their number, or a vector of their ends.
-            weight: what each value counts.
-            density: divide by the sum and the width of each part, so that the integral is 1.
+            bins: the number of bins, or a vector of bin edges.
+            weight: the amount that each value adds to its bin (default 1).
+            density: divide by the total and the bin width, so that the integral is 1.
         """
         if flag("histogram", "density", density):
             counts, ends = self.histogram(bins, range=range, weight=weight)
@@ -218,14 +218,14 @@ class Statistics:
     @rounded_once
     def cov(self: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
             aweights: Tensor | None = None) -> Tensor:
-        """Covariances of variables, one row each, over their observations.
+        """The covariance matrix of variables, one per row, over their observations (columns).
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).cov().tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
 
         Args:
-            fweights: how often each observation counts.
-            aweights: how much each observation weighs.
+            fweights: the integer frequency of each observation.
+            aweights: the relative weight of each observation.
         """
         if self.ndim > 2:
             raise ShapeError("cov", f"takes a vector or a matrix, got shape {self.shape}", "a row for each variable")
@@ -245,7 +245,7 @@ class Statistics:
         return out.squeeze() if x.shape[0] == 1 else out
 
     def corrcoef(self: Tensor) -> Tensor:
-        """Correlations of variables, one row each.
+        """The matrix of Pearson correlation coefficients of variables, one per row.
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).corrcoef().numpy().round(4).tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
@@ -257,7 +257,7 @@ class Statistics:
         return c.div(size.unsqueeze(1)).div(size.unsqueeze(0)).clamp(-1, 1)
 
     def dist(self: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-        """The p-norm of the difference.
+        """The p-norm of ``self - other``.
 
         >>> Tensor([3.0, 0.0]).dist(Tensor([0.0, 4.0])).item()
         5.0
@@ -265,20 +265,20 @@ class Statistics:
         return self.sub(other).reshape(-1).norm(p)
 
     def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-        """The p-norms of the differences of every two rows.
+        """The p-norms of the differences of all pairs of rows: ``[…, P, M], […, R, M] → […, P, R]``.
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
 
         Args:
-            compute_mode: of PyTorch's, which says how to compute; there is one way here.
+            compute_mode: accepted for PyTorch compatibility; it has no effect.
         """
         choice("cdist", "compute_mode", compute_mode, _COMPUTE_MODES)
         y = operand("cdist", x2, self)
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
     def cosine_similarity(self: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-        """The cosine of the angle between vectors along an axis.
+        """The cosine of the angle between vectors along ``dim``.
 
         >>> Tensor([[1.0, 0.0]]).cosine_similarity(Tensor([[1.0, 0.0]])).tolist()
         [1.0]
@@ -292,7 +292,7 @@ class Statistics:
 
     def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
                           keepdim: bool = False) -> Tensor:
-        """The p-norm of the difference (plus ``eps``) along the last axis.
+        """The p-norm of ``self - x2 + eps`` along the last axis.
 
         >>> Tensor([[3.0, 0.0]]).pairwise_distance(Tensor([[0.0, 4.0]])).numpy().round(3).tolist()
         [5.0]
@@ -311,7 +311,7 @@ def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interp
     flat = x.reshape(-1) if dim is None or not x.ndim else x
     if not flat.shape[d]:
         raise ShapeError(op, f"nothing to take the {op} of in shape {x.shape}", "at least one element")
-    rows = flat.sort(d).values.transpose(d, -1)  # NaN stands last
+    rows = flat.sort(d).values.transpose(d, -1)  # NaN sorts last
     nan = flat.isnan().sum(d, keepdim=True).transpose(d, -1)
     count = nan.neg().add(flat.shape[d]) if skip else nan.zeros_like(requires_grad=False).add(flat.shape[d])
     places = fractions.reshape(-1).mul(count.sub(1).clamp(0).cast(x.dtype))
@@ -324,7 +324,7 @@ def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interp
     out = below if interpolation in ("lower", "nearest") else above if interpolation == "higher" else \
         below.add(above.sub(below).mul(weight))
     out = (count.eq(0) if skip else nan.gt(0)).where(math.nan, out)
-    out = out.unsqueeze(0).transpose(0, -1).squeeze(-1)  # the fractions in front
+    out = out.unsqueeze(0).transpose(0, -1).squeeze(-1)  # the axis of quantiles in front
     out = out.unsqueeze(-1).transpose(d + 1, -1) if out.ndim > d + 1 else out.unsqueeze(d + 1)
     if not keepdim:
         out = out.squeeze(d + 1)
@@ -339,7 +339,7 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     if low > high:
         raise ArgumentError(op, f"no values between {low} and {high}", "min <= max")
     flat = x.reshape(-1).cast(kind)
-    if op == "histogram" and low == high and not flat.shape[0]:  # PyTorch's range of nothing
+    if op == "histogram" and low == high and not flat.shape[0]:  # PyTorch's range of an empty tensor
         high = low + 1
     own = low == high and flat.shape[0]
     least, most = (flat.min(), flat.max()) if own else (flat._zeros().add(v) for v in (low, high))

@@ -1,4 +1,4 @@
-"""Joining tensors along an axis, and taking them apart."""
+"""Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinsmith.tensor.storage import SLICE
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
-_MOST_EMPTY_PARTS = 1 << 16  # an empty axis has as many parts as asked for, as in PyTorch
+_MOST_EMPTY_PARTS = 1 << 16  # limit of ``chunk``: an empty axis yields as many parts as asked for, as in PyTorch
 
 
 class Joining:
@@ -29,13 +29,13 @@ class Joining:
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Tensors end to end along an axis. One of shape (0,) fits any others, as in PyTorch: it counts for the dtype.
+        """Concatenate tensors along an axis. As in PyTorch, one of shape (0,) fits any others: only its dtype counts.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
 
         Raises:
-            ShapeError: if they differ in more than the size of that axis.
+            ShapeError: if the shapes differ in another axis than ``dim``.
         """
         if isinstance(self, (tuple, list)) and len(others) == 1 and isinstance(others[0], int):
             others, dim = (), others[0]
@@ -62,13 +62,13 @@ class Joining:
         return first._new(joined(full, d))
 
     def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Tensors of one shape side by side, along a new axis.
+        """Stack tensors of equal shape along a new axis.
 
         >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
         [[1, 3], [2, 4]]
 
         Raises:
-            ShapeError: if their shapes differ.
+            ShapeError: if the shapes differ.
         """
         if isinstance(self, (tuple, list)) and len(others) == 1 and isinstance(others[0], int):
             others, dim = (), others[0]
@@ -82,13 +82,13 @@ class Joining:
         return rows[0].cat(*rows[1:], dim=d)
 
     def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-        """Parts of the given size (the last one smaller), or of the given sizes.
+        """Split an axis into parts of the given size (the last one may be smaller), or of the given sizes.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
         [[1, 2], [3]]
         """
         d, whole = axis_and_size("split", self, dim)
-        total = value_of_size(whole)  # how many parts there are depends on it
+        total = value_of_size(whole)  # the number of parts depends on it
         lengths: list[Any]
         if isinstance(sizes, (tuple, list)):
             lengths = [symbolic_size("split", s) if isinstance(s, UOp) else
@@ -107,7 +107,7 @@ class Joining:
         return tuple(out)
 
     def chunk(self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-        """At most so many parts of equal size (the last one smaller).
+        """Split an axis into at most ``chunks`` parts of equal size (the last one may be smaller).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
@@ -121,7 +121,7 @@ class Joining:
         return list(self.split(size, d))
 
     def meshgrid(self: Tensor | Sequence[Tensor], *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
-        """Coordinates of a grid from those of its axes.
+        """Expand coordinate vectors to coordinate grids, one per vector.
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
@@ -134,7 +134,7 @@ class Joining:
 
 
 def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
-    """``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` and ``Tensor.cat([a, b, c])``."""
+    """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
     parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
     if len(parts) > 1 and len(others) == 1 and isinstance(others[0], (tuple, list)):
         parts = [first, *others[0]]

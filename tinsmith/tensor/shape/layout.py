@@ -1,4 +1,4 @@
-"""Axes moved, cut, named and put together by PyTorch's names; what is a view there is a view here."""
+"""PyTorch's names for moving, splitting, selecting and joining axes; views in PyTorch are views here."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class LayoutMethods:
-    """``movedim t mT select narrow unbind tile rot90 hstack tensor_split diag_embed`` and their like."""
+    """``movedim t mT select narrow unbind tile rot90 hstack tensor_split diag_embed`` and similar methods."""
 
     __slots__ = ()
 
     def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-        """Axes moved to other places; the others keep their order.
+        """Move axes to other positions; the other axes keep their order.
 
         >>> Tensor.ones(2, 3, 4).movedim(0, -1).shape
         (3, 4, 2)
@@ -42,7 +42,7 @@ class LayoutMethods:
         return self.permute(*[there[i] if i in there else next(rest) for i in range(self.ndim)])
 
     def swapaxes(self: Tensor, axis0: int, axis1: int) -> Tensor:
-        """Two axes exchanged: ``transpose``.
+        """Exchange two axes (the same as ``transpose``).
 
         >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
         [[1], [2]]
@@ -50,7 +50,7 @@ class LayoutMethods:
         return self.transpose(axis0, axis1)
 
     def t(self: Tensor) -> Tensor:
-        """A matrix with rows and columns exchanged; a vector as it is.
+        """Transpose a matrix; a vector is returned unchanged.
 
         >>> Tensor([[1, 2]]).t().tolist()
         [[1], [2]]
@@ -61,7 +61,7 @@ class LayoutMethods:
 
     @property
     def mT(self: Tensor) -> Tensor:
-        """The last two axes exchanged.
+        """The last two axes transposed.
 
         >>> Tensor([[[1, 2]]]).mT.shape
         (1, 2, 1)
@@ -69,7 +69,7 @@ class LayoutMethods:
         return self.transpose(-1, -2)
 
     def adjoint(self: Tensor) -> Tensor:
-        """The last two axes exchanged (there are no complex numbers to conjugate).
+        """The last two axes transposed (there are no complex numbers to conjugate).
 
         >>> Tensor([[1, 2]]).adjoint().tolist()
         [[1], [2]]
@@ -78,7 +78,7 @@ class LayoutMethods:
 
     @property
     def mH(self: Tensor) -> Tensor:
-        """The last two axes exchanged (there are no complex numbers to conjugate).
+        """The last two axes transposed (there are no complex numbers to conjugate).
 
         >>> Tensor([[1, 2]]).mH.shape
         (2, 1)
@@ -87,7 +87,7 @@ class LayoutMethods:
 
     @property
     def H(self: Tensor) -> Tensor:
-        """A matrix with rows and columns exchanged.
+        """A matrix transposed.
 
         >>> Tensor([[1, 2]]).H.shape
         (2, 1)
@@ -95,7 +95,7 @@ class LayoutMethods:
         return self.t()
 
     def select(self: Tensor, dim: int, index: int) -> Tensor:
-        """The slice at ``index`` of an axis, which goes away.
+        """The slice at ``index`` along ``dim``, without that axis.
 
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
         [1, 3]
@@ -103,7 +103,7 @@ class LayoutMethods:
         return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (symbolic("select", "index", index),)]
 
     def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
-        """``length`` elements of an axis from ``start`` on.
+        """The elements ``start`` to ``start + length`` along ``dim``.
 
         >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
         [2, 3]
@@ -116,7 +116,7 @@ class LayoutMethods:
         return self.shrink([None] * d + [(start, start + length)] + [None] * (self.ndim - d - 1))
 
     def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-        """The slices of an axis.
+        """Return the slices along ``dim`` as a tuple, without that axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind(1)]
         [[1, 3], [2, 4]]
@@ -126,7 +126,7 @@ class LayoutMethods:
 
     def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int] | Tensor,
                      dim: int = 0) -> tuple[Tensor, ...]:
-        """So many parts as equal as can be, the longer ones first; or parts that begin at the given places.
+        """Split an axis into n parts of nearly equal size, the longer ones first, or at the given indices.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)], len(Tensor([1, 2, 3]).tensor_split((1, 2)))
         ([[1, 2], [3]], 3)
@@ -145,7 +145,7 @@ class LayoutMethods:
         return tuple(self.narrow(d, a, max(b - a, 0)) for a, b in zip([0, *places], [*places, total]))
 
     def hsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-        """``tensor_split`` along the second axis; of a vector, along its own.
+        """``tensor_split`` along the second axis; a vector is split along its only axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
         [[[1]], [[2]]]
@@ -153,7 +153,7 @@ class LayoutMethods:
         return self._split_evenly("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
 
     def vsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-        """``tensor_split`` along the first axis of at least two.
+        """``tensor_split`` along the first axis; takes at least two axes.
 
         >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
         [[[1]], [[2]]]
@@ -177,7 +177,7 @@ class LayoutMethods:
         return self.tensor_split(parts, axis)
 
     def split_with_sizes(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-        """Parts of the given sizes: ``split``.
+        """Split an axis into parts of the given sizes (the same as ``split``).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split_with_sizes([1, 2])]
         [[1], [2, 3]]
@@ -185,7 +185,7 @@ class LayoutMethods:
         return self.split(split_sizes, dim)
 
     def tile(self: Tensor, *dims: Any) -> Tensor:
-        """``repeat``, which fewer numbers than axes suffice for.
+        """``repeat`` that accepts fewer repeats than axes: they apply to the last axes.
 
         >>> Tensor([[1], [2]]).tile(2).tolist()
         [[1, 1], [2, 2]]
@@ -194,7 +194,7 @@ class LayoutMethods:
         return self.repeat(*(1,) * (self.ndim - len(times)), *times)
 
     def fliplr(self: Tensor) -> Tensor:
-        """The second axis read backwards.
+        """Reverse the second axis.
 
         >>> Tensor([[1, 2]]).fliplr().tolist()
         [[2, 1]]
@@ -202,7 +202,7 @@ class LayoutMethods:
         return self.flip(1)
 
     def flipud(self: Tensor) -> Tensor:
-        """The first axis read backwards.
+        """Reverse the first axis.
 
         >>> Tensor([1, 2]).flipud().tolist()
         [2, 1]
@@ -210,7 +210,7 @@ class LayoutMethods:
         return self.flip(0)
 
     def rot90(self: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-        """Turned by quarters, from the first of two axes towards the second.
+        """Rotate by ``k`` quarter turns in the plane of two axes, from the first towards the second.
 
         >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
         [[2, 4], [1, 3]]
@@ -224,7 +224,7 @@ class LayoutMethods:
         return self.flip(b).transpose(a, b) if k == 1 else self.transpose(a, b).flip(b)
 
     def ravel(self: Tensor) -> Tensor:
-        """All axes as one: ``flatten``.
+        """Flatten to one axis.
 
         >>> Tensor([[1, 2], [3, 4]]).ravel().tolist()
         [1, 2, 3, 4]
@@ -232,7 +232,7 @@ class LayoutMethods:
         return self.reshape(-1)
 
     def reshape_as(self: Tensor, other: Tensor) -> Tensor:
-        """Under the shape of ``other``.
+        """Reshape to the shape of ``other``.
 
         >>> Tensor([1, 2]).reshape_as(Tensor([[0], [0]])).shape
         (2, 1)
@@ -241,7 +241,7 @@ class LayoutMethods:
         return self.reshape(other.shape)
 
     def sum_to_size(self: Tensor, *size: Any) -> Tensor:
-        """Summed to a shape that broadcasts to this one.
+        """Sum to a shape that broadcasts to this one.
 
         >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
         [[4, 6]]
@@ -253,11 +253,11 @@ class LayoutMethods:
             raise ShapeError("sum_to_size", f"shape {tuple(wanted)} does not broadcast to {self.shape}",
                              "a shape that does")
         if not wanted:
-            return self.sum()  # of a number, too, so that a bool is counted as PyTorch counts it
+            return self.sum()  # also for 0-d, so that a bool is summed to an integer as in PyTorch
         return self.sum(axes, keepdim=True).reshape(wanted) if axes else self._copy()
 
     def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-        """Matrices with the rows of the last axis on a diagonal.
+        """Matrices with the rows of the last axis on a diagonal: ``[…, N] → […, N, N]`` for offset 0.
 
         >>> Tensor([1, 2]).diag_embed().tolist()
         [[1, 0], [0, 2]]
@@ -268,7 +268,7 @@ class LayoutMethods:
         a, b = (axis_of("diag_embed", self.unsqueeze(0), d) for d in (dim1, dim2))
         if a == b:
             raise AxisError("diag_embed", f"axes {dim1} and {dim2} are one", "two different axes")
-        if a > b:  # an upper diagonal of (a, b) is a lower one of (b, a)
+        if a > b:  # an upper diagonal of (a, b) is a lower diagonal of (b, a)
             offset = -offset
         n = self.shape[-1]
         below, right = max(-offset, 0), max(offset, 0)
@@ -279,7 +279,7 @@ class LayoutMethods:
         return rows.movedim((-2, -1), (min(a, b), max(a, b)))
 
     def diagflat(self: Tensor, offset: int = 0) -> Tensor:
-        """A matrix with all elements on a diagonal.
+        """A matrix with all elements of the flat tensor on a diagonal.
 
         >>> Tensor([[1], [2]]).diagflat().tolist()
         [[1, 0], [0, 2]]
@@ -287,7 +287,7 @@ class LayoutMethods:
         return self.reshape(-1).diag_embed(offset)
 
     def atleast_1d(self: Tensor) -> Tensor:
-        """With at least one axis.
+        """Add axes until there is at least one.
 
         >>> Tensor(1).atleast_1d().shape
         (1,)
@@ -295,7 +295,7 @@ class LayoutMethods:
         return self.reshape(1) if not self.ndim else self
 
     def atleast_2d(self: Tensor) -> Tensor:
-        """With at least two axes: a vector is a row.
+        """Add axes until there are at least two: a vector becomes a row.
 
         >>> Tensor([1, 2]).atleast_2d().shape
         (1, 2)
@@ -303,7 +303,7 @@ class LayoutMethods:
         return self.atleast_1d().unsqueeze(0) if self.ndim < 2 else self
 
     def atleast_3d(self: Tensor) -> Tensor:
-        """With at least three axes: a new one at the end.
+        """Add axes until there are at least three; the third one is added at the end.
 
         >>> Tensor([1, 2]).atleast_3d().shape
         (1, 2, 1)
@@ -311,7 +311,7 @@ class LayoutMethods:
         return self.atleast_2d().unsqueeze(-1) if self.ndim < 3 else self
 
     def hstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Tensors side by side: along the second axis, vectors along their own.
+        """Concatenate along the second axis; vectors along their only axis.
 
         >>> Tensor.hstack(Tensor([1, 2]), Tensor([3])).tolist()
         [1, 2, 3]
@@ -320,7 +320,7 @@ class LayoutMethods:
         return parts[0].cat(*parts[1:], dim=0 if parts[0].ndim == 1 else 1)
 
     def vstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Tensors below each other: along the first axis, vectors as rows.
+        """Concatenate along the first axis; vectors count as rows.
 
         >>> Tensor.vstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
@@ -329,7 +329,7 @@ class LayoutMethods:
         return parts[0].cat(*parts[1:], dim=0)
 
     def dstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Tensors along the third axis.
+        """Concatenate along the third axis.
 
         >>> Tensor.dstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
         [[[1, 3], [2, 4]]]
@@ -338,7 +338,7 @@ class LayoutMethods:
         return parts[0].cat(*parts[1:], dim=2)
 
     def column_stack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Tensors along the second axis, vectors as columns.
+        """Concatenate along the second axis; vectors count as columns.
 
         >>> Tensor.column_stack(Tensor([1, 2]), Tensor([3, 4])).tolist()
         [[1, 3], [2, 4]]
@@ -347,7 +347,7 @@ class LayoutMethods:
         return parts[0].cat(*parts[1:], dim=1)
 
     def block_diag(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Matrices along the diagonal of one.
+        """The block-diagonal matrix of the given matrices.
 
         >>> Tensor.block_diag(Tensor([[1]]), Tensor([[2, 3]])).tolist()
         [[1, 0, 0], [0, 2, 3]]
@@ -360,7 +360,7 @@ class LayoutMethods:
         return rows[0].cat(*rows[1:], dim=0)
 
     def broadcast_tensors(self: Tensor | Sequence[Tensor], *others: Tensor) -> tuple[Tensor, ...]:
-        """Tensors expanded to their common shape.
+        """Expand tensors to their common broadcast shape.
 
         >>> [t.shape for t in Tensor.broadcast_tensors(Tensor([1, 2]), Tensor([[3]]))]
         [(1, 2), (1, 2)]
@@ -370,7 +370,7 @@ class LayoutMethods:
         return tuple(t.broadcast_to(shape) for t in parts)
 
     def cartesian_prod(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """Every choice of one element from each vector, one row each.
+        """The Cartesian product of vectors: one row per combination.
 
         >>> Tensor.cartesian_prod(Tensor([1, 2]), Tensor([3, 4])).tolist()
         [[1, 3], [1, 4], [2, 3], [2, 4]]
@@ -382,7 +382,7 @@ class LayoutMethods:
         return grids[0].stack(*grids[1:], dim=1)
 
     def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-        """Every choice of ``r`` elements of a vector, in order, one row each.
+        """The combinations of ``r`` elements of a vector, one per row, in ``itertools`` order.
 
         >>> Tensor([1, 2, 3]).combinations().tolist()
         [[1, 2], [1, 3], [2, 3]]
@@ -398,7 +398,7 @@ class LayoutMethods:
     # *** copies with a part replaced ***
 
     def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-        """A copy with ``src`` at ``index`` of an axis.
+        """A copy with the slice at ``index`` along ``dim`` replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([8, 9]), 0, 1).tolist()
         [[1, 2], [8, 9]]
@@ -409,7 +409,7 @@ class LayoutMethods:
 
     def slice_scatter(self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
                       step: int = 1) -> Tensor:
-        """A copy with ``src`` at a slice of an axis.
+        """A copy with a slice along ``dim`` replaced by ``src``.
 
         >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9]), 0, 1, 2).tolist()
         [1, 9, 3]
@@ -418,7 +418,7 @@ class LayoutMethods:
         return self._with_part("slice_scatter", src, (slice(None),) * d + (slice(start, end, step),))
 
     def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """A copy with ``src`` on a diagonal.
+        """A copy with a diagonal replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
         [[8, 2], [3, 9]]
@@ -440,7 +440,7 @@ class LayoutMethods:
     @classmethod
     def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
                      device: DeviceName | None = None) -> Tensor:
-        """Rows and columns of the elements of a lower triangle.
+        """The row and column indices of the lower triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
@@ -450,7 +450,7 @@ class LayoutMethods:
     @classmethod
     def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
                      device: DeviceName | None = None) -> Tensor:
-        """Rows and columns of the elements of an upper triangle.
+        """The row and column indices of the upper triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]

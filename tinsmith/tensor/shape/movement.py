@@ -1,4 +1,4 @@
-"""Movement: the same elements under other shapes and orders; nothing is computed or copied."""
+"""Movement ops: new shapes and orders of the same elements. Nothing is computed; most results are views."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class Movement(Joining):
-    """Methods that rearrange elements."""
+    """Methods that rearrange, repeat, pad and slice elements."""
 
     __slots__ = ()
 
     def reshape(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same elements, in row-major order, under another shape; one size may be -1, None keeps an axis.
+        """Change the shape; elements stay in row-major order. One size may be -1 (inferred); None keeps an axis.
 
         >>> Tensor([1, 2, 3, 4]).reshape(2, -1).tolist()
         [[1, 2], [3, 4]]
@@ -62,7 +62,7 @@ class Movement(Joining):
         return self._view(RESHAPE, new)
 
     def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same as ``reshape``; with a dtype, ``bitcast``.
+        """The same as ``reshape``; with a dtype, the same as ``bitcast``.
 
         >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
         ((2, 1), dtypes.int)
@@ -72,7 +72,7 @@ class Movement(Joining):
         return self.reshape(*given("view", "shape", dims, shape))
 
     def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """Axes from ``start_dim`` to ``end_dim`` as one.
+        """Merge the axes ``start_dim`` to ``end_dim`` (inclusive) into one.
 
         >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
         [1, 2, 3, 4]
@@ -84,7 +84,7 @@ class Movement(Joining):
         return self._view(RESHAPE, (*shape[:start], product(shape[start : end + 1]), *shape[end + 1 :]))
 
     def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-        """One axis as several.
+        """Split an axis into axes of the given sizes.
 
         >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, 2)).tolist()
         [[1, 2], [3, 4]]
@@ -93,7 +93,7 @@ class Movement(Joining):
         return self.reshape(*self.shape[:d], *listed((sizes,)), *self.shape[d + 1 :])
 
     def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-        """Without axes of size 1: all of them, or those named.
+        """Remove axes of size 1: all, or those named.
 
         >>> Tensor([[[1, 2]]]).squeeze().shape
         (2,)
@@ -102,7 +102,7 @@ class Movement(Joining):
         return self._view(RESHAPE, tuple(s for i, s in enumerate(self.shape) if not (i in named and one(s))))
 
     def unsqueeze(self: Tensor, dim: int) -> Tensor:
-        """With a new axis of size 1 at ``dim``.
+        """Insert an axis of size 1 at ``dim``.
 
         >>> Tensor([1, 2]).unsqueeze(0).shape
         (1, 2)
@@ -111,7 +111,7 @@ class Movement(Joining):
         return self._view(RESHAPE, (*self.shape[:d], 1, *self.shape[d:]))
 
     def permute(self: Tensor, *axes: Any, order: Any = None) -> Tensor:
-        """The axes in another order.
+        """Reorder the axes.
 
         >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
         (3, 1)
@@ -124,7 +124,7 @@ class Movement(Joining):
         return self._view(PERMUTE, axes)
 
     def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
-        """Two axes exchanged.
+        """Exchange two axes.
 
         >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
         [[1, 3], [2, 4]]
@@ -137,7 +137,7 @@ class Movement(Joining):
 
     @property
     def T(self: Tensor) -> Tensor:
-        """All axes in reverse order.
+        """The tensor with its axes in reverse order.
 
         >>> Tensor([[1, 2, 3]]).T.shape
         (3, 1)
@@ -146,7 +146,7 @@ class Movement(Joining):
 
     def flip(self: Tensor, axis: int | Sequence[int] = (), *more: int,
              dims: int | Sequence[int] | None = None) -> Tensor:
-        """Axes read backwards (``dims`` is PyTorch's name of them): a copy, as there (``x[::-1]`` is a view).
+        """Reverse axes (PyTorch's name for ``axis`` is ``dims``). A copy, as in PyTorch; ``x[::-1]`` is a view.
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
@@ -157,7 +157,7 @@ class Movement(Joining):
         return self._new(self.uop.flip(axes))
 
     def expand(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """Axes of size 1 repeated; -1 or None keeps a size, new axes come in front.
+        """Repeat axes of size 1 as a view; -1 or None keeps a size, new axes are added in front.
 
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
@@ -181,12 +181,12 @@ class Movement(Joining):
         if extra < 0:
             raise ShapeError(op, f"{self.shape} has more axes than {shape}", "a sum over the axes that are too many")
         x = self._view(RESHAPE, old) if extra else self
-        own = tuple(a if one(a) else b for a, b in zip(old, shape))  # equal sizes, as the shape writes them
+        own = tuple(a if one(a) else b for a, b in zip(old, shape))  # equal sizes, in ``shape``'s symbolic form
         x = x if x.shape == own else x._view(SLICE, box(tuple((0, s) for s in own)))
         return x._view(EXPAND, shape)
 
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
-        """Repeated to ``shape`` by the rules of broadcasting.
+        """Expand to ``shape`` by the broadcasting rules.
 
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
@@ -194,7 +194,7 @@ class Movement(Joining):
         return self._broadcast_to(sizes("broadcast_to", shape))
 
     def expand_as(self: Tensor, other: Tensor) -> Tensor:
-        """Expanded to the shape of ``other``.
+        """Expand to the shape of ``other``.
 
         >>> Tensor([[1], [2]]).expand_as(Tensor([[1, 2], [3, 4]])).shape
         (2, 2)
@@ -203,7 +203,7 @@ class Movement(Joining):
         return self.expand(other.shape)
 
     def shrink(self: Tensor, bounds: Sequence[Any]) -> Tensor:
-        """The part between (begin, end) of each axis; None keeps an axis whole.
+        """Slice each axis to its (begin, end); None keeps an axis.
 
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
         [2, 3]
@@ -220,7 +220,7 @@ class Movement(Joining):
         return self._view(SLICE, box(full))
 
     def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The first elements of each axis, as many as its new size; None keeps an axis whole.
+        """Slice each axis to its first elements, as many as the new size; None keeps an axis.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
         [[1, 2]]
@@ -229,13 +229,13 @@ class Movement(Joining):
         return self.shrink([(0, s) for s in wanted])
 
     def pad_to(self: Tensor, *dims: Any, shape: Any = None, value: float = 0) -> Tensor:
-        """With ``value`` behind the last elements of each axis, up to its new size; None keeps an axis.
+        """Pad each axis with ``value`` at its end up to the new size; None keeps an axis.
 
         >>> Tensor([1, 2]).pad_to(4).tolist()
         [1, 2, 0, 0]
 
         Raises:
-            ShapeError: if an axis is longer already.
+            ShapeError: if an axis is longer than its new size.
         """
         wanted = self._new_sizes("pad_to", given("pad_to", "shape", dims, shape))
         for axis, (old, new) in enumerate(zip(self.shape, wanted)):
@@ -245,18 +245,18 @@ class Movement(Joining):
         return self.pad([(0, normal_size(new - old)) for old, new in zip(self.shape, wanted)], value=value)
 
     def _new_sizes(self: Tensor, op: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One size per axis; None stands for the axis's own."""
+        """Return one size per axis, with None replaced by the axis's own size."""
         asked = _sizes_or_none(op, values)
         if len(asked) != self.ndim:
             raise ShapeError(op, f"{len(asked)} sizes for the {self.ndim} axes of {self.shape}", "one size per axis")
         return sizes(op, [own if s is None else s for own, s in zip(self.shape, asked)])
 
     def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float | None = 0.0) -> Tensor:
-        """With more elements before and after; negative amounts cut off.
+        """Pad axes before and after; negative amounts slice.
 
         Args:
-            padding: one (before, after) or None per axis, or PyTorch's flat form, last axis first.
-            mode: "constant", or "reflect", "replicate", "circular" for copies of the tensor's own values.
+            padding: one (before, after) or None per axis, or PyTorch's flat form, which starts at the last axis.
+            mode: "constant" (with ``value``), or "reflect", "replicate", "circular" for the tensor's own values.
 
         >>> Tensor([1, 2]).pad(((1, 2),), value=9).tolist()
         [9, 1, 2, 9, 9]
@@ -277,7 +277,7 @@ class Movement(Joining):
     def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
         out = self._copy()
         for axis, (before, after) in enumerate(amounts):
-            if mode == "circular" and (before < 0 or after < 0):  # what is cut off does not come back
+            if mode == "circular" and (before < 0 or after < 0):  # sliced elements must not wrap around
                 out = _part(out, axis, max(-before, 0), out.shape[axis] - max(-after, 0))
                 before, after = max(before, 0), max(after, 0)
             size = out.shape[axis]
@@ -293,7 +293,7 @@ class Movement(Joining):
         return out
 
     def repeat(self: Tensor, *repeats: Any) -> Tensor:
-        """The whole tensor side by side with itself, as often along each axis as said.
+        """Repeat the tensor along each axis the given number of times.
 
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
@@ -309,7 +309,7 @@ class Movement(Joining):
 
     def repeat_interleave(self: Tensor, repeats: int | Tensor | Sequence[int], dim: int | None = None, *,
                           output_size: int | None = None) -> Tensor:
-        """Each element repeated in place, along an axis or of the flat tensor; a number for each is computed now.
+        """Repeat each element along an axis, or of the flat tensor; a list or tensor of repeats is read at once.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
         [1, 1, 2, 2]
@@ -327,7 +327,7 @@ class Movement(Joining):
         return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))
 
     def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-        """Elements moved along axes; those that leave at the end enter at the front.
+        """Shift elements along axes; elements that leave at the end re-enter at the front.
 
         >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
         [4, 1, 2, 3]
@@ -349,7 +349,7 @@ class Movement(Joining):
         return out
 
     def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
-        """Windows of ``size`` along an axis, ``step`` apart, as a new last axis.
+        """Sliding windows of ``size`` along an axis, ``step`` apart, as a new last axis.
 
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
@@ -363,7 +363,7 @@ class Movement(Joining):
         return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
     def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """The diagonal of two axes, as the last axis; ``offset`` counts to the right of the main one.
+        """The diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
         [1, 4]
@@ -382,7 +382,7 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; of a matrix, a copy of the diagonal.
+        """A matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
@@ -396,13 +396,13 @@ class Movement(Joining):
 
 
 def _numbers(repeats: Any) -> list[int] | None:
-    """How often each element comes; None for one number for all of them."""
+    """Return the number of repeats per element; None if one number is given for all."""
     found = repeats.tolist() if isinstance(repeats, TensorBase) else list(repeats)
     return [integer("repeat_interleave", "repeats", n, least=0) for n in found] if isinstance(found, list) else None
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:
-    """The size that -1 stands for beside sizes with the product ``rest``; 0 if none fits."""
+    """Return the size that -1 stands for if the other sizes have the product ``rest``; 0 if none fits."""
     total = x.numel()
     if not isinstance(rest, UOp) and not isinstance(total, UOp):
         return total // rest if rest and total % rest == 0 else 0
@@ -414,12 +414,12 @@ def _open_size(x: Tensor, rest: Any) -> Any:
 
 
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """A shape that may leave sizes to the method: None, or -1."""
+    """Return a shape in which None and -1 may stand for sizes to be inferred."""
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
 
 
 def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
-    """One (before, after) per axis from either form."""
+    """Return one (before, after) per axis from either form of ``padding``."""
     if not isinstance(padding, (tuple, list)):
         raise DTypeError("pad", f"padding must be a sequence, got {shown(padding)}", "pad(((1, 1), (0, 2)))")
     if not padding or any(p is None or isinstance(p, (tuple, list)) for p in padding):
@@ -433,12 +433,12 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
 
 
 def _part(x: Tensor, axis: int, begin: Any, end: Any) -> Tensor:
-    """What lies between two places of an axis."""
+    """Return the elements ``begin`` to ``end`` of an axis."""
     return x.shrink([None] * axis + [(begin, end)] + [None] * (x.ndim - axis - 1))
 
 
 def _grown(x: Tensor, axis: int, before: Any, after: Any, mode: str) -> Tensor:
-    """Longer by copies of its own elements: each part of the result is a view of ``x``."""
+    """Extend an axis by copies of its own elements; each part of the result is a view of ``x``."""
     size = x.shape[axis]
     if mode == "reflect":
         front, back = (_part(x, axis, 1, 1 + before).flip(axis), _part(x, axis, size - 1 - after, size - 1).flip(axis))

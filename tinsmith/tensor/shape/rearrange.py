@@ -1,4 +1,4 @@
-"""``rearrange``: axes split, reordered and joined by a formula, in the notation of einops."""
+"""``rearrange``: split, reorder and merge axes by a formula in the notation of einops."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 _TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
-Groups = list[list[str]]  # one list of names per axis
+Groups = list[list[str]]  # the names of each axis
 
 
 class Rearranging:
-    """Formulas over axes."""
+    """The ``rearrange`` method."""
 
     __slots__ = ()
 
     def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
-        """The axes named on the left, in the order on the right; what stands in parentheses is one axis.
+        """Rearrange axes by a formula: names on the left are put in the order on the right; parentheses group one axis.
 
         >>> Tensor([[1, 2, 3, 4]]).rearrange("a (b c) -> (a c) b", b=2).tolist()
         [[1, 3], [2, 4]]
 
         Args:
-            sizes: of names; one in each parenthesis on the left may be left out.
+            sizes: sizes of names; in each parenthesis on the left one may be omitted.
 
         Raises:
-            ArgumentError: if the formula makes no sense.
-            ShapeError: if it does not fit the shape.
+            ArgumentError: if the formula is malformed.
+            ShapeError: if the formula does not fit the shape.
         """
         left, right = _sides(formula)
         left, right = _without_dots(formula, self, left, right)
@@ -65,7 +65,7 @@ def _sides(formula: str) -> tuple[Groups, Groups]:
 
 
 def _groups(formula: str, side: str) -> Groups:
-    """The names of each axis of one side; a number other than 1 is no axis that could be moved."""
+    """Return the names of each axis on one side; numbers other than 1 are refused."""
     out: Groups = []
     inside, place = False, 0
     for token in _TOKEN.finditer(side):
@@ -78,7 +78,7 @@ def _groups(formula: str, side: str) -> Groups:
         elif text == ")" and inside:
             inside = False
             if out[-1] == ["..."]:
-                out[-1].append("1")  # joined: bare dots stay axes of their own
+                out[-1].append("1")  # marks a merged group: a bare ``...`` keeps its axes separate
         elif text in "()" or (text.isdigit() and text != "1"):
             break
         elif inside:
@@ -93,7 +93,7 @@ def _groups(formula: str, side: str) -> Groups:
 
 
 def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple[Groups, Groups]:
-    """``...`` replaced by names of its own for the axes that it stands for."""
+    """Replace ``...`` by generated names for the axes that it stands for."""
     count = sum(group.count("...") for group in left)
     if count > 1 or count != sum(group.count("...") for group in right) or any(
             "..." in group and len(group) > 1 for group in left):
@@ -111,7 +111,7 @@ def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple
 
 
 def _split(formula: str, x: Tensor, axis: int, group: list[str], known: dict[str, int]) -> list[Any]:
-    """The sizes of the names that one axis is made of."""
+    """Return the sizes of the names in one axis's group."""
     whole = x.shape[axis]
     sizes: list[Any] = [1 if n == "1" else known.get(n) for n in group]
     open_ones = [i for i, s in enumerate(sizes) if s is None]
