@@ -180,7 +180,8 @@ def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
         own = {id(t): t for t in _tensors(layer)} if _is_layer(layer) else {}
         new = [t for key, t in own.items() if key not in counted]
         counted.update(own)
-        rows.append(SummaryRow(path, name, shapes.get(id(layer)), sum(_size(t) for t in new if t.requires_grad is not False)))
+        rows.append(SummaryRow(path, name, shapes.get(id(layer)),
+                               sum(_size(t) for t in new if t.requires_grad is not False)))
     trained = [t for t in counted.values() if t.requires_grad is not False]
     others = [t for t in counted.values() if t.requires_grad is False]
     return Summary(tuple(rows), sum(map(_size, trained)), sum(map(_size, others)),
