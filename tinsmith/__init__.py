@@ -1,4 +1,15 @@
-"""Tinsmith: a deep-learning framework and tensor compiler whose every compilation step can be inspected."""
+"""Tinsmith: a deep-learning framework and tensor compiler whose every compilation step can be inspected.
+
+A program goes through the packages in this order; docs/design.md describes the path and the passes.
+
+- ``tensor/``, ``nn/``: ``Tensor`` methods, layers and optimizers record a graph of ``ir/`` nodes; ``jit/`` replays it.
+- ``schedule/``: the graph becomes kernels and copies; ``codegen/``: each kernel becomes source text for a ``target/``.
+- ``runtime/``, ``backend/``: kernels are compiled, loaded and launched on a device.
+- ``inspect/``, ``viz/``: explanations, plans, profiles, traces and drawings of all this.
+- ``core/``, ``shape/``: dtypes, settings and errors; index maps. ``compat/``: tinygrad's names. ``tools/``: generators.
+- ``examples/``: programs to start from.
+- ``__main__.py``: the ``tinsmith`` command; ``conformance.py``: the conformance suite of a device.
+"""
 import importlib
 import sys
 from typing import Any

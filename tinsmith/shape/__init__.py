@@ -3,7 +3,9 @@
 ``Tensor.uop.st`` is such a map, and kernel trees print one per buffer; writes to tensor views use ``View`` to find
 their memory (``tensor/storage.py``). Kernels compute their indices separately (``codegen/lower/indexing.py``).
 
-Sizes are Python ints or ``shape.sint.SymbolicInt``. This package does not depend on graph nodes.
+- ``view.py``: one strided map; ``tracker.py``: ``ShapeTracker``, a stack of views; ``compose.py``: two views as one.
+- ``reshape.py``: reshapes of views, and merged dimensions.
+- ``sint.py``: sizes, which are Python ints or ``SymbolicInt``; so this package does not depend on graph nodes.
 """
 from tinsmith.shape.reshape import merge_dims
 from tinsmith.shape.tracker import ShapeTracker

@@ -1,4 +1,11 @@
-"""Visualization of programs: graphs as SVG and DOT, and the HTML page of a trace; docs/viz.md."""
+"""Visualization of programs: a trace goes in; SVG, DOT or an HTML page comes out (docs/viz.md).
+
+- ``showing.py``: ``tensor.graph()`` and ``tensor.viz()``; ``ending.py``: ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at a
+  program's end.
+- ``drawing.py``: drawings of graphs; ``fold.py``: large graphs as a tree of groups; ``layouts.py``: text drawings of
+  data layouts.
+- ``page.py``, ``static/``: the page; ``serve.py``: its server.
+"""
 from __future__ import annotations
 
 import importlib

@@ -1,1 +1,4 @@
-"""OpenCL, through pyopencl."""
+"""OpenCL devices, GPUs and PoCL on a CPU, through pyopencl.
+
+``device.py`` has the device, its allocator, compiler and programs; the renderer is ``codegen/render/opencl.py``.
+"""

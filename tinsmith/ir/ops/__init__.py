@@ -1,4 +1,12 @@
-"""The op table: every op is one row, declared once; ``Ops.ADD`` is the row itself."""
+"""The op table: every op is one row, declared once; ``Ops.ADD`` is the row itself.
+
+A row gives shape and dtype rule, meaning in NumPy, gradient, cost and documentation (docs/ir.md is generated from it).
+
+- ``op.py``: the class of a row; ``elementwise.py``: ops of all three dialects; ``tensor.py``: sources, movement,
+  reductions, gathers and memory; ``kernel.py``: ranges, loads, stages and the lines of a linear program.
+- ``scans.py``: meaning and gradient of SCAN and HISTOGRAM; ``host.py``: functions that the host computes with NumPy.
+- ``repeated.py``: recognition of broadcast factors.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,9 @@
-"""The layers of ``nn``: plain objects with tensors as attributes and ``__call__``, a file for each family."""
+"""The layers of ``nn``: plain objects with tensors as attributes and ``__call__``, a file for each family.
+
+- ``basic.py``: Linear, Embedding, Sequential, dropout; ``conv.py``: convolutions; ``pools.py``: pooling.
+- ``norms.py``: normalization; ``activations.py``: activation functions; ``losses.py``: losses.
+- ``attention.py``: attention and transformers; ``recurrent.py``: LSTM, GRU, RNN.
+"""
 from tinsmith.nn.layers.activations import (
     CELU,
     ELU,

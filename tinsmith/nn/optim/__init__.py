@@ -1,4 +1,9 @@
-"""Optimizers. State, learning rate and bias corrections are in buffers, so all steps run one compiled program."""
+"""Optimizers. State, learning rate and bias corrections are in buffers, so all steps run one compiled program.
+
+- ``base.py``: parameters, groups, and the step; ``momentum.py``: SGD, LARS, Muon; ``adaptive.py``: Adam and relatives.
+- ``lr_scheduler.py``: learning rate schedules; ``averaging.py``: moving averages of parameters.
+- ``gradients.py``: gradient clipping, and loss scaling for float16.
+"""
 import sys
 
 from tinsmith.core.suggestions import guide

@@ -1,0 +1,11 @@
+"""Kernel fusion: a tensor graph goes in; the values that are stored come out, each with the reason that DEBUG=3 prints.
+
+- ``fusion.py``: the decision for one graph (``fused``); everything else is computed inside its consumers' kernels.
+  Start here for "why is this one kernel".
+- ``fan_in.py``: backward slices that it asks for: views above a value, and the elementwise fan-in down to reductions.
+
+Afterwards, on the list of kernels:
+
+- ``horizontal.py``: kernels with common loops or inputs become one; ``horizontal_sums.py``: column sums move into a
+  kernel that reads the same rows; ``kernel_merge.py``: the conditions for a merge, and the merged kernel.
+"""

@@ -1,0 +1,9 @@
+"""Rewrites before fusion: a tensor graph goes in, an equivalent one comes out. ``scheduler.py`` runs them in order.
+
+- ``rewrites.py``: the driver ``rebuilt``; removal of empty values; casts moved below views.
+- ``polyphase_conv.py``: strided transposed convolutions as dense ones, one per phase.
+- ``sorted_scatter.py``: scatter-add by sorting; ``split_reductions.py``: partial results of long reductions and scans.
+- ``row_padding.py``, ``channels_last.py``: copies of operands that TMA boxes can read; the cut of a matmul with few
+  tiles.
+- ``promote_constants.py``: constants that change between calls become arguments (called by ``runtime/realize.py``).
+"""
