@@ -240,7 +240,7 @@ class Optimizer:
 
     def plan(self, skip: Tensor | None = None, memory_budget: float | str | None = None) -> Plan:
         """What ``step`` will take: time, traffic and memory of the program for parameters, state and losses. Nothing is
-        run or changed, once parameters and state have memory; docs/plan.md reads one aloud.
+        run or changed, once parameters and state have memory; docs/plan.md explains an example.
 
         >>> from tinsmith.nn.optim import SGD
         >>> w = Tensor([[1., 2.], [3., 4.]])
