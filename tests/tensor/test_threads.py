@@ -321,3 +321,20 @@ def test_two_results_of_one_program_at_a_time() -> None:
             assert (xs[n] * 2 + 1).sum().item() == (2.0 * n + 1) * 50_000
 
     in_threads(*[functools.partial(one, n) for n in range(4)])
+
+
+def test_a_version_that_another_thread_holds_is_not_applied_twice() -> None:
+    """A node that was read before a later write was realized in place: its own write is not there any more."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    thread.start()
+    try:
+        t = Tensor.arange(10).realize()
+        t += 7
+        held = t.uop  # as by a method of another thread that has not made its result yet
+        t *= 7
+        t.realize()
+        assert t.tolist()[:2] == [49, 56]
+        assert (Tensor._wrap(held, t.device) * 8).tolist()[:2] == [56, 64]
+    finally:
+        stop.set()

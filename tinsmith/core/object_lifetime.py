@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import sys
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
 
 V = TypeVar("V")
 
+# The number of references to an object, and one more for the argument; -1 where the interpreter does not count them.
+references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 
 
 class _Identity(weakref.ref[K]):

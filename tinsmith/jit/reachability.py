@@ -7,12 +7,13 @@ import functools
 import gc
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tinsmith.backend.memory import Buffer, ShardLayout
 from tinsmith.backend.shards import Shards
 from tinsmith.core.dtypes import dtypes
+from tinsmith.core.object_lifetime import references
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.bytecode_names import all_names, ours
 from tinsmith.jit.guards.state import State
@@ -21,11 +22,7 @@ from tinsmith.tensor.storage import alone
 from tinsmith.tensor.tensor import Tensor
 
 COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
-
-references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
-
 _new: Final = object.__new__
-
 
 
 def _sole(t: Tensor) -> list[int]:

@@ -19,6 +19,7 @@ from tinsmith.backend.shards import Shards, flattened
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import OutOfMemoryError
 from tinsmith.core.lazy_import import Late
+from tinsmith.core.object_lifetime import references
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
@@ -27,7 +28,7 @@ from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards.signature import fresh, leaves, rebuilt
 from tinsmith.jit.guards.tensors import TensorPath
 from tinsmith.jit.merged_schedule import WHOLE, Joined, join
-from tinsmith.jit.reachability import COUNTED, is_sole, references
+from tinsmith.jit.reachability import COUNTED, is_sole
 from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way

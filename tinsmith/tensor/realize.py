@@ -6,15 +6,16 @@ import functools
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
 from tinsmith.core.lazy_import import Late
-from tinsmith.core.object_lifetime import WeakTable
+from tinsmith.core.object_lifetime import WeakTable, references
 from tinsmith.core.settings import Context, settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
@@ -55,6 +56,8 @@ _copied: WeakTable[UOp, UOp] = WeakTable()
 # New versions in the memory of old ones: another thread may have begun to use a node that is no tensor's any more.
 _written: WeakTable[UOp, UOp] = WeakTable()
 
+_OWN: Final = references(object()) + 2  # references that a look at a node in a list makes itself
+
 numbers = itertools.count(1)  # of leaves, clones and such versions
 
 _P = ParamSpec("_P")
@@ -94,6 +97,8 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
             free.difference_update(*(m.reads for m in made.values() if m is not None))
+        if free and threading.active_count() > 1:
+            free -= _held_versions(mine)
         if free:
             with overwriting([b.arg for b in free]), interrupt_later():
                 done = _take_values(wanted, made, known, {b for b in free if not is_read(b)})
@@ -232,6 +237,27 @@ def _forget_read(written: Collection[UOp]) -> None:
 
 def _least(size: int | UOp) -> int:
     return size.vmin if isinstance(size, UOp) else size
+
+
+def _held_versions(roots: Iterable[UOp]) -> set[UOp]:
+    """Return the buffers below versions that code outside the graphs of ``roots`` holds.
+
+    Another thread may have read a tensor's node and not yet made a tensor of its result. If that node is a write that
+    the program computes only on the way to a later one, its value is lost once the later one lies in the same memory,
+    and the other thread would apply the write a second time. Reference counts show such a holder; without them, every
+    version counts as held.
+    """
+    tops = set(roots)
+    order = toposort(list(tops))
+    uses = Counter(id(s) for n in order for s in n.src)
+    found: set[UOp] = set()
+    for n in order:
+        if n.op is Ops.ASSIGN and n not in tops and not 0 <= references(n) - _OWN <= uses[id(n)]:
+            node = n.src[0].base
+            while node.op is Ops.ASSIGN:
+                node = node.src[0].base
+            found.add(node)
+    return found
 
 
 def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
