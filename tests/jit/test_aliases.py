@@ -214,3 +214,25 @@ def test_a_bound_size_in_the_looks_of_a_result() -> None:
         part *= 2
         assert part.numpy()[:size].tolist() == x.tolist()[:size]
     assert x.tolist() == [32.0, 32.0, 12.0, 8.0]
+
+
+def test_a_reshape_that_copies_still_copies_when_the_base_of_the_view_is_gone() -> None:
+    for take in (lambda t: t.T, lambda t: t[:, 1:]):
+        base = Tensor(np.arange(9, dtype=np.float32).reshape(3, 3)).realize()
+        view = take(base)
+
+        @TinyJit
+        def f(view: Tensor = view) -> Tensor:
+            copy = view.reshape(-1)
+            copy[0] = 50.0
+            return copy * 2
+
+        want = view.tolist()
+        for n in range(8):
+            if n == 4:
+                del base
+            elif n == 6:
+                view.assign(view + 1)
+                want = [[v + 1 for v in row] for row in want]
+            assert f().tolist() == [100.0, *[2 * v for row in want for v in row][1:]], n
+            assert view.tolist() == want, n

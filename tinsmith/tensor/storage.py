@@ -8,6 +8,7 @@ at the first write.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,6 +166,15 @@ def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
     return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or _strides(looks, shape) is not None
 
 
+def _is_even(looks: Looks, shape: tuple[Any, ...]) -> bool:
+    """Return True if one stride leads through what the looks show, so that each ``reshape`` of it is a view; assumed
+    where no strides are known."""
+    if not looks or not _known(looks, shape):
+        return True
+    view = _strides(looks, shape)
+    return view is None or view.reshape((math.prod(view.shape),)) is not None
+
+
 def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
     """Return True if the looks repeat elements (an expanded axis of stride 0)."""
     if not any(look is EXPAND for look, _ in looks):
@@ -194,10 +204,19 @@ def sharing(t: TensorBase) -> list[TensorBase]:
     return [t] if t._shared is None else list(t._shared.storage.members())
 
 
+def unseen(t: TensorBase) -> bool:
+    """Return True if no other tensor shares the memory of ``t``."""
+    return t._shared is None or all(m is t for m in t._shared.storage.members())
+
+
 def alone(t: TensorBase) -> bool:
-    """Return True if no other tensor shares the memory of ``t``; its storage is dropped in that case."""
+    """Return True if ``t`` has no storage any more: it is dropped if no other tensor shares the memory of ``t``.
+
+    A tensor with elements at more than one stride keeps its storage: without it, a ``reshape`` that copies would count
+    as a view.
+    """
     shared = t._shared
-    if shared is not None and all(m is t for m in shared.storage.members()):
+    if shared is not None and unseen(t) and _is_even(shared.looks, shared.storage.value.shape):
         t._shared = None
     return t._shared is None
 
@@ -263,6 +282,7 @@ def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | No
         done.add(id(storage))
         new = seen_again(storage.value)
         if new is None:  # a part was computed, not the whole: it goes on alone if nobody else looks at that
-            alone(t)
+            if unseen(t):
+                t._shared = None
         elif new is not storage.value:
             storage.become(new)

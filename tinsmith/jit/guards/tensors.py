@@ -22,7 +22,7 @@ from tinsmith.ir.interpret.tensor import evaluator
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards.signature import base_of, placed, view_of
 from tinsmith.jit.memory import settle
-from tinsmith.tensor.storage import Looks, alone
+from tinsmith.tensor.storage import Looks, unseen
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -173,7 +173,7 @@ class Guards:
                 return None
         for place in self.alone:
             t = place.find(arguments)
-            if t is None or not alone(t):
+            if t is None or not unseen(t):
                 return None
         for places in self.shared:
             parts = [t._shared if (t := place.find(arguments)) is not None else None for place, _ in places]
