@@ -27,7 +27,6 @@ MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CO
 LoadOps: Final = MetaOps  # as it was called before
 
 
-
 def _realized(self: UOp) -> Any:
     """Return the memory of a value that has been computed, else None (there: ``LazyBuffer.realized``)."""
     base = self.base

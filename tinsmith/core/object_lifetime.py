@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
-
 V = TypeVar("V")
 
 # The number of references to an object, and one more for the argument; -1 where the interpreter does not count them.
@@ -29,7 +28,6 @@ class _Identity(weakref.ref[K]):
     __slots__ = ()
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-
 
 
 class LiveSet(Generic[K]):
@@ -61,7 +59,6 @@ class LiveSet(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._refs)
-
 
 
 class WeakTable(Generic[K, V]):
@@ -113,7 +110,6 @@ class WeakTable(Generic[K, V]):
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
-
 class WhileAlive(Generic[V]):
     """A value that is dropped as soon as one of several objects dies. Objects without weak references are kept alive
     instead.
@@ -145,7 +141,6 @@ class WhileAlive(Generic[V]):
         return self.left.get("value")
 
 
-
 def _settled(values: Iterable[Any]) -> list[Any]:
     """Return the items as a list, retrying if another thread changes the container meanwhile."""
     while True:
@@ -153,7 +148,6 @@ def _settled(values: Iterable[Any]) -> list[Any]:
             return list(values)
         except RuntimeError:  # it changed size during iteration
             continue
-
 
 
 @contextlib.contextmanager

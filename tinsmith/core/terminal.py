@@ -22,13 +22,9 @@ else:
     shutil = Late("shutil")
 
 WIDTH = 120  # columns assumed if standard output is not a terminal
-
 _LEAST = 40  # columns, at least
-
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "gray": 90}
-
 _CODE = r"\x1b\[[0-9;]*m"
-
 _BARS = " 0123456789┃┣┗┳━"
 
 # Tokens that a folded line is not broken inside: words, numbers with exponents, strings, C operators, brackets.
@@ -36,9 +32,7 @@ _TOKEN = re.compile(_CODE + r"""|[^\W\d]\w*|0[xX][\w.]+(?:(?<=[pP])[+-]\d+\w*)?|
 |<<=?|>>=?|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|->|//|.""".replace("\n", ""), re.DOTALL)
 
 _SIGPIPE = 13
-
 _watched = False
-
 
 
 def width() -> int:
@@ -48,7 +42,6 @@ def width() -> int:
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, _LEAST)
 
 
-
 def colored(text: str, color: str) -> str:
     """Return ``text`` in ``color`` if standard output is a terminal and ``NO_COLOR`` is unset."""
     if settings.NO_COLOR or not sys.stdout.isatty():
@@ -56,11 +49,9 @@ def colored(text: str, color: str) -> str:
     return f"\u001b[{_COLORS[color]}m{text}\u001b[0m"
 
 
-
 def visible_length(text: str) -> int:
     """Return the length of ``text`` without colour codes."""
     return len(re.sub(_CODE, "", text))
-
 
 
 def show(text: str) -> None:
@@ -70,7 +61,6 @@ def show(text: str) -> None:
         SystemExit: if the reader of standard output has closed it, as in ``| head``: the program exits silently.
     """
     show_whole(fitted(text))
-
 
 
 def show_whole(text: str, out: TextIO | None = None) -> None:
@@ -90,7 +80,6 @@ def show_whole(text: str, out: TextIO | None = None) -> None:
         raise SystemExit(128 + _SIGPIPE) from None
 
 
-
 def fitted(text: str, columns: int | None = None) -> str:
     """Return ``text`` with lines wider than the limit folded: between words if possible, else between program tokens.
 
@@ -104,7 +93,6 @@ def fitted(text: str, columns: int | None = None) -> str:
     limit = width() if columns is None else columns
     return "\n".join(line if len(line) <= limit or visible_length(line) <= limit else _folded(line, limit)
                      for line in text.splitlines())
-
 
 
 def _folded(line: str, limit: int) -> str:
@@ -129,11 +117,9 @@ def _folded(line: str, limit: int) -> str:
     return "\n".join([*rows, row])
 
 
-
 def _tokens(word: str, longest: int) -> Iterator[str]:
     for token in _TOKEN.findall(word):
         yield from (token[i : i + longest] for i in range(0, len(token), longest))
-
 
 
 class ProgressLine:
@@ -177,7 +163,6 @@ class ProgressLine:
             sys.stderr.flush()
 
 
-
 # *** closed pipes ***
 def _watch() -> None:
     """From the first debug line on, let a closed pipe end the program silently, at exit and in unhandled errors."""
@@ -195,7 +180,6 @@ def _watch() -> None:
     sys.excepthook = quiet
 
 
-
 def _flush() -> bool:
     """Flush standard output; return True if it turned out to be closed."""
     try:
@@ -208,13 +192,11 @@ def _flush() -> bool:
     return False
 
 
-
 def _close(out: TextIO) -> None:
     """Redirect pending and further output of ``out`` to the null device."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)
-
 
 
 def plural(n: int, word: str) -> str:
@@ -227,7 +209,6 @@ def plural(n: int, word: str) -> str:
     return f"{n} {word if n == 1 else many}"
 
 
-
 def cut(text: str, width: int) -> str:
     """Truncate to ``width`` characters, with an ellipsis.
 
@@ -235,7 +216,6 @@ def cut(text: str, width: int) -> str:
     ('abc…', 'abcd')
     """
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
 
 
 def percent(share: float) -> str:
@@ -247,7 +227,6 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
 
 
-
 def time_text(seconds: float) -> str:
     """Format seconds with a suitable unit: us, ms or s.
 
@@ -256,7 +235,6 @@ def time_text(seconds: float) -> str:
     """
     value, unit = next(((seconds * k, u) for k, u in ((1e6, "us"), (1e3, "ms")) if seconds * k < 1000), (seconds, "s"))
     return f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-
 
 
 def bytes_text(n: int) -> str:

@@ -33,7 +33,6 @@ from tinsmith.ir.ops.op import Array
 Digit = tuple[int, int, int]
 
 
-
 @dataclass(frozen=True)
 class Fragment:
     """The register layout of an operand: digits of the register number and of the lane number, the fastest first.
@@ -70,7 +69,6 @@ class Fragment:
         return found
 
 
-
 def _size(digits: tuple[Digit, ...]) -> int:
     total = 1
     for size, _, _ in digits:
@@ -78,13 +76,11 @@ def _size(digits: tuple[Digit, ...]) -> int:
     return total
 
 
-
 def _steps(digits: tuple[Digit, ...]) -> Array:
     out = np.zeros((1, 2), np.int64)
     for size, row, column in digits:
         out = (np.arange(size)[:, None, None] * np.array([row, column]) + out[None]).reshape(-1, 2)
     return out
-
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,6 @@ class UnitTile:
     turns: int = 0
 
 
-
 def in_memory(operand: DType) -> DType:
     """Return the dtype in memory of a unit's operand dtype: float32 for tf32, which the unit rounds to; else the dtype
     itself.
@@ -120,7 +115,6 @@ def in_memory(operand: DType) -> DType:
     (dtypes.float, dtypes.half)
     """
     return dtypes.float32 if operand is dtypes.tf32 else operand
-
 
 
 @dataclass(frozen=True)
@@ -239,7 +233,6 @@ class MatrixUnit:
         return np.asarray(out[place[..., 0], place[..., 1]])
 
 
-
 def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DType) -> Array:
     place = _cached_places(fragment)
     out = np.zeros(shape, dtype.numpy)
@@ -247,17 +240,14 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
     return out
 
 
-
 def _flushed(x: Array) -> Array:
     """Return ``x`` with float32 subnormals flushed to zero (the sign is kept)."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
-
 @functools.cache
 def _cached_places(fragment: Fragment) -> Array:
     return fragment.places()
-
 
 
 def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:

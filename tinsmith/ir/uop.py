@@ -34,13 +34,12 @@ class Ref(weakref.ref[Any]):
     __slots__ = ("key",)
     key: Any
 
+
 interned: dict[Any, Ref] = {}
 
 # references to collected nodes whose table entries are not yet removed (see core.object_lifetime)
 dead: deque[Any] = deque()
-
 bury = dead.append
-
 
 
 def forget_dead() -> None:
@@ -61,7 +60,6 @@ def forget_dead() -> None:
         except KeyError:
             pass
         del key, ref  # frees the sources, whose references join `dead` before the next iteration
-
 
 
 class Operators:
@@ -101,10 +99,9 @@ class Operators:
     def maximum(self, o: Any) -> Self: return self._binary(Ops.MAX, o)
     def minimum(self, o: Any) -> Self: return self._binary(Ops.MIN, o)
 
+
 Origin = tuple[str, str, int]  # method, file, line
-
 Found = TypeVar("Found")
-
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,6 @@ class Window:
     dilation: int
     inputs: int
     outputs: int
-
 
 
 class UOp(Operators):
@@ -492,7 +488,6 @@ class UOp(Operators):
         return substitute((self,), table)[0]
 
 
-
 class Algebra:
     """Late-bound integer algebra called by UOp methods; ``ir.algebra.symbolic`` and ``ir.algebra.sizes``, which import
     UOp, fill it
@@ -503,8 +498,8 @@ class Algebra:
     value_of_size: ClassVar[Callable[[Any], int]]
     normal_size: ClassVar[Callable[[Any], Any]]
 
-Symbols.variable = UOp.variable
 
+Symbols.variable = UOp.variable
 
 
 def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
@@ -515,12 +510,10 @@ def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
     return nodes[-1]
 
 
-
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
-
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -556,7 +549,6 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     return order
 
 
-
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """Return ``rule(node)``, cached in ``attribute``; nodes below that lack it are computed first, without
     recursion."""
@@ -574,7 +566,6 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     return found
 
 
-
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
         raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
@@ -583,7 +574,6 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
         if type(size) is UOp and size._normal is not True:
             return tuple([Algebra.normal_size(s) for s in shape])
     return shape
-
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

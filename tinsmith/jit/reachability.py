@@ -36,12 +36,10 @@ def _sole(t: Tensor) -> list[int]:
     return [references(node.arg), references(node), *reversed(counts), *parts]
 
 
-
 def _direct(t: Tensor) -> tuple[int, int, int]:
     """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
     view = t.uop
     return references(view.src[0].arg), references(view.src[0]), references(view)
-
 
 
 @functools.cache
@@ -51,7 +49,6 @@ def _direct_counts() -> tuple[int, int, int]:
     t: Tensor = _new(Tensor)
     t.uop, t._shared = UOp(Ops.BUFFER, dtypes.float32, (), held[0]).reshape((1, 1)), None
     return _direct(t)
-
 
 
 @functools.cache
@@ -69,7 +66,6 @@ def _sole_counts(views: int, layout: ShardLayout | None) -> list[int]:
     return _sole(t)
 
 
-
 def is_sole(t: Tensor) -> bool:
     """Return True if only ``t`` (through full views) and one list refer to its buffer."""
     if not alone(t):
@@ -85,11 +81,11 @@ def is_sole(t: Tensor) -> bool:
     del node
     return _sole(t) == _sole_counts(views, layout)
 
+
 _LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,
            types.BuiltinFunctionType, State)  # the last holds whole dictionaries of globals
 
 LIMIT = 200_000
-
 
 
 def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -119,7 +115,6 @@ def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
             if not isinstance(value, (dict, list, tuple, set)) and not ours(type(value).__module__):
                 stack.append(type(value))
     return found
-
 
 
 def _foreign(module: Any) -> bool:

@@ -18,7 +18,6 @@ from tinsmith.nn.data.downloads import download, place
 from tinsmith.tensor.tensor import Tensor
 
 __all__ = ["Digits", "cifar", "download", "fashion_mnist", "load_digits", "mnist", "read_idx", "text", "upsample"]
-
 Array = np.ndarray[Any, Any]
 
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
@@ -49,7 +48,6 @@ TEXTS = {  # name → (server URLs, hash of the file, member of the zip file or 
 }
 
 
-
 @dataclass(frozen=True)
 class Digits:
     """Training and test images ``[N, 1, 28, 28]`` and labels ``[N]`` (uint8), with a description of their source."""
@@ -61,12 +59,10 @@ class Digits:
     source: str
 
 
-
 def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
           offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return MNIST as tensors (training images, training labels, test images, test labels); see ``load_digits``."""
     return _tensors(load_digits(data, holdout, offline), device)
-
 
 
 def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
@@ -86,7 +82,6 @@ def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None
         raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, nor on the network here",
                             f"put {', '.join(_NAMES)} there, or name their folder with data=")
     return _tensors(_from_folder(folder, holdout), device)
-
 
 
 def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Array:
@@ -114,12 +109,10 @@ def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Arr
     return np.memmap(path, np.uint8, "r")
 
 
-
 def _tensors(d: Digits, device: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     arrays = (d.train_images, d.train_labels, d.test_images, d.test_labels)
     a, b, c, e = (Tensor(x, device=device, requires_grad=False) for x in arrays)
     return a, b, c, e
-
 
 
 def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None,
@@ -149,7 +142,6 @@ def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None 
     return _offline(holdout)
 
 
-
 def read_idx(path: Path) -> Array:
     """Return the array in a uint8 IDX file, gzipped or not.
 
@@ -170,7 +162,6 @@ def read_idx(path: Path) -> Array:
     return values.reshape(shape)
 
 
-
 def _downloaded(data_set: str) -> Path | None:
     """Return the folder of a data set's four files, downloading missing ones; None if a download fails."""
     servers, files = IDX[data_set]
@@ -180,7 +171,6 @@ def _downloaded(data_set: str) -> Path | None:
     except OSError:
         return None
     return place(data_set)
-
 
 
 def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
@@ -199,7 +189,6 @@ def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
     return images[:, None], labels
 
 
-
 def _from_folder(folder: Path, holdout: int | None) -> Digits:
     train, test = _split(folder, "train"), _split(folder, "t10k")
     if train is not None and test is not None and holdout is None:
@@ -209,7 +198,6 @@ def _from_folder(folder: Path, holdout: int | None) -> Digits:
         raise ArgumentError("mnist", f"{folder} has neither train-images-idx3-ubyte nor t10k-images-idx3-ubyte (.gz)",
                             "the folder of the MNIST files")
     return _held_out(*only, holdout, f"MNIST in {folder}")
-
 
 
 def _held_out(images: Array, labels: Array, holdout: int | None, source: str) -> Digits:
@@ -222,7 +210,6 @@ def _held_out(images: Array, labels: Array, holdout: int | None, source: str) ->
     test, train = np.sort(order[:count]), np.sort(order[count:])
     return Digits(images[train], labels[train], images[test], labels[test],
                   f"{source}: {total - count} to train on, {count} held out")
-
 
 
 def _offline(holdout: int | None) -> Digits:
@@ -239,7 +226,6 @@ def _offline(holdout: int | None) -> Digits:
                      "no network: the digits that scikit-learn ships (8×8, upsampled to 28×28)")
 
 
-
 def upsample(images: Tensor, size: int) -> Tensor:
     """Resize ``[N, H, W]`` to ``[N, size, size]`` by bilinear interpolation, as one matmul per axis.
 
@@ -250,19 +236,16 @@ def upsample(images: Tensor, size: int) -> Tensor:
     return rows @ images @ columns.transpose()
 
 
-
 def _weights(old: int, new: int) -> Array:
     """Return interpolation weights ``[new, old]``: pixel centres are aligned, edges replicated."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     weights: Array = np.maximum(1 - np.abs(at[:, None] - np.arange(old)), 0)
     return weights.astype(np.float32)
 
+
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-
 NAME = "cifar-10-python.tar.gz"
-
 HASH = "md5:c58f30108f718f92721af3b95e74349a"
-
 
 
 def cifar(device: str | None = None,
@@ -288,7 +271,6 @@ def cifar(device: str | None = None,
     return a, b, c, d
 
 
-
 def _archive(data: str | os.PathLike[str] | None) -> Path:
     if data is not None:
         path = Path(data) / NAME if Path(data).is_dir() else Path(data)
@@ -302,7 +284,6 @@ def _archive(data: str | os.PathLike[str] | None) -> Path:
                             f"put the file into {place('cifar')}, or data= with its path") from None
 
 
-
 def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the concatenated images and labels of the batch files ``names``."""
     images, labels = [], []
@@ -313,7 +294,6 @@ def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any,
         images.append(batch[b"data"])
         labels += batch[b"labels"]
     return np.concatenate(images).reshape(-1, 3, 32, 32), np.array(labels, np.uint8)
-
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -37,7 +37,6 @@ else:
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 
 
-
 def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known: Seen | None = None) -> list[Buffer]:
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
@@ -83,12 +82,10 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
     return outputs
 
 
-
 def forget_old() -> None:
     """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
     for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms):
         table.trim(max(settings.PROGRAMS, 1))
-
 
 
 def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
@@ -97,12 +94,10 @@ def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
     return _numbers(buffers, free) if settings.memory_limit else ()
 
 
-
 def _numbers(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
     """Return the numbers of ``free`` buffers, one per part."""
     wanted = [b in free for b in buffers for _ in range(1 if b.arg.layout is None else len(b.arg.parts))]
     return tuple(n for n, yes in enumerate(wanted) if yes)
-
 
 
 def _lowered_again() -> bool:
@@ -110,7 +105,6 @@ def _lowered_again() -> bool:
     search need the lowering itself."""
     return bool(settings.DEBUG >= 3 or settings.recorded or lowered or settings.CHECK_IR or settings.BEAM
                 or settings.CHECKED >= 2)
-
 
 
 def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> CompiledSchedule:
@@ -126,10 +120,9 @@ def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> Compiled
         overlap(compiled)
     return compiled
 
+
 MANY: Final = 5  # programs of one structure after which a line is warned about
-
 _KEPT: Final = 4096  # (line, structure) pairs that are remembered
-
 
 
 @dataclass
@@ -139,10 +132,9 @@ class _Programs:
     shapes: list[tuple[Any, ...]] = field(default_factory=list)
     seconds: float = 0.0
 
+
 _made: Recent[Any, _Programs] = Recent()
-
 _warned: set[tuple[str, int]] = set()
-
 
 
 def note(graph: Sequence[UOp], seconds: float) -> None:
@@ -167,7 +159,6 @@ def note(graph: Sequence[UOp], seconds: float) -> None:
     if len(found.shapes) >= MANY:
         _warned.add(line)
         warnings.warn_explicit(_text(found), UserWarning, *line)
-
 
 
 def _text(found: _Programs) -> str:

@@ -31,15 +31,14 @@ class SymbolicInt(Protocol):
     def __and__(self, other: Any) -> Any: ...
     def simplify(self) -> Any: ...
 
-SInt: TypeAlias = int | SymbolicInt
 
+SInt: TypeAlias = int | SymbolicInt
 
 
 class Symbols:
     """The hook through which code below the node class creates symbolic integers from (name, least, greatest)."""
 
     variable: ClassVar[Callable[[str, int, int], SymbolicInt] | None] = None  # set by tinsmith.ir
-
 
 
 def symbol(name: str, least: int, greatest: int) -> SInt:
@@ -50,7 +49,6 @@ def symbol(name: str, least: int, greatest: int) -> SInt:
     return Symbols.variable(name, least, greatest)
 
 
-
 def prod(values: Any) -> Any:
     """Return the product of ints or symbolic ints; 1 if there are none."""
     result: Any = 1
@@ -58,12 +56,10 @@ def prod(values: Any) -> Any:
         result = v * result if isinstance(result, int) and result == 1 else result * v
     return result
 
+
 Shape: TypeAlias = tuple[SInt, ...]
-
 Bounds: TypeAlias = tuple[SInt, SInt]
-
 Mask: TypeAlias = tuple[Bounds, ...]
-
 
 
 def plus(a: SInt, b: SInt) -> SInt:
@@ -78,7 +74,6 @@ def plus(a: SInt, b: SInt) -> SInt:
     return result
 
 
-
 def minus(a: SInt, b: SInt) -> SInt:
     """Return ``a - b`` without subtracting 0; 0 for equal symbols.
 
@@ -89,7 +84,6 @@ def minus(a: SInt, b: SInt) -> SInt:
         return a - b
     result: SInt = a if b == 0 else 0 if a == b else a - b
     return result
-
 
 
 def times(a: SInt, b: SInt) -> SInt:
@@ -104,7 +98,6 @@ def times(a: SInt, b: SInt) -> SInt:
         return 0
     result: SInt = b if a == 1 else a if b == 1 else a * b
     return result
-
 
 
 def product(values: Iterable[SInt]) -> SInt:
@@ -125,7 +118,6 @@ def product(values: Iterable[SInt]) -> SInt:
     return times(result, ints)
 
 
-
 def lowest(value: SInt) -> int:
     """Return the least possible value.
 
@@ -135,7 +127,6 @@ def lowest(value: SInt) -> int:
     return value if isinstance(value, int) else value.vmin
 
 
-
 def highest(value: SInt) -> int:
     """Return the greatest possible value.
 
@@ -143,7 +134,6 @@ def highest(value: SInt) -> int:
     3
     """
     return value if isinstance(value, int) else value.vmax
-
 
 
 def surely_at_most(a: SInt, b: SInt) -> bool:
@@ -158,7 +148,6 @@ def surely_at_most(a: SInt, b: SInt) -> bool:
     return highest(a) <= lowest(b) or highest(minus(a, b)) <= 0
 
 
-
 def all_ints(values: Iterable[SInt]) -> TypeGuard[Iterable[int]]:
     """Return True if all values are plain ints.
 
@@ -166,7 +155,6 @@ def all_ints(values: Iterable[SInt]) -> TypeGuard[Iterable[int]]:
     (True, True)
     """
     return all(isinstance(v, int) for v in values)
-
 
 
 def less(a: SInt, b: SInt) -> Any:
@@ -179,7 +167,6 @@ def less(a: SInt, b: SInt) -> Any:
     return left < (b if left is a else 0)
 
 
-
 def at_least(a: SInt, b: SInt) -> Any:
     """Return the condition ``a >= b``, written as ``-a < 1 - b`` because the protocol has only ``<``.
 
@@ -187,7 +174,6 @@ def at_least(a: SInt, b: SInt) -> Any:
     True
     """
     return less(times(a, -1), minus(1, b))
-
 
 
 def both(a: Any, b: Any) -> Any:
@@ -202,7 +188,6 @@ def both(a: Any, b: Any) -> Any:
     if isinstance(b, int):
         return a if b else False
     return a & b
-
 
 
 def inside(index: SInt, bounds: Bounds) -> Any:

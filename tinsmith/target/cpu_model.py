@@ -39,7 +39,6 @@ class TileCosts(NamedTuple):
     turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
 
 
-
 class CpuModel(NamedTuple):
     """Registers, caches and tuning data of a CPU core."""
 
@@ -113,5 +112,6 @@ class CpuModel(NamedTuple):
     def copies_of_sums(self, together: int) -> int:
         """Return the accumulators per sum if ``together`` sums share a loop."""
         return self.sums[together - 1] if 0 < together <= len(self.sums) else 1
+
 
 CORE = CpuModel()

@@ -63,4 +63,5 @@ class GpuModel(NamedTuple):
     # factor on the price of a general candidate if a specialized one applies: the estimates are not yet measured
     doubt: float = 3.0
 
+
 BLOCKS = GpuModel()

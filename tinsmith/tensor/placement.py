@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class Placement(TensorBase):
     """Copies between devices."""
 
@@ -106,7 +105,6 @@ class Placement(TensorBase):
         return there._new(UOp(Ops.CONTIGUOUS, None, (there.uop,), next(numbers)))
 
 
-
 class Sharding:
     """``shard``, ``shard_``, ``shard_like``: what tinygrad keeps in a MultiLazyBuffer is a SHARD node or a buffer of
     shards here."""
@@ -183,7 +181,6 @@ class Sharding:
         return place_of(self.uop)[1]
 
 
-
 def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None, on_host: bool = False) -> UOp:
     """Return a value sharded along an axis, evenly unless ``bounds`` are given.
 
@@ -208,7 +205,6 @@ def parts(uop: UOp, axis: int, name: str, bounds: tuple[int, ...] | None = None,
         part = uop.shrink(tuple((b, e) if i == axis else (0, s) for i, s in enumerate(uop.shape)))
         found.append(part if uop.device is None else part.copy_to(d))
     return UOp(Ops.SHARD, None, tuple(found), (axis, name))
-
 
 
 def _host_part(uop: UOp, axis: int, begin: int, end: int) -> UOp:

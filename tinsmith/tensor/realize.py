@@ -55,11 +55,8 @@ _read: WeakTable[UOp, UOp] = WeakTable()
 _copied: WeakTable[UOp, UOp] = WeakTable()
 # New versions in the memory of old ones: another thread may have begun to use a node that is no tensor's any more.
 _written: WeakTable[UOp, UOp] = WeakTable()
-
 _OWN: Final = references(object()) + 2  # references that a look at a node in a list makes itself
-
 numbers = itertools.count(1)  # of leaves, clones and such versions
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class Extents:
     """The methods of ``Tensor`` that depend on its shape and dtype only."""
 
@@ -78,7 +77,6 @@ class Extents:
         True
         """
         return self.dtype.is_float
-
 
 
 def Variable(name: str, least: int, greatest: int, dtype: DTypeLike | None = None) -> UOp:

@@ -280,7 +280,6 @@ class _Writer:
         else:
             self.line("storem", base, mask, source, dtype=value.dtype, constant=offset)
 
-
     # *** the matrix unit ***
 
     def tile_address(self, u: UOp) -> tuple[Register, int]:

@@ -127,7 +127,6 @@ define half @__truncdfhf2(double %x) {
 """
 
 _FIRST: Final = 1_000_000  # first number of our metadata, beyond those of any kernel
-
 _FLAGS, _VERSION, _UNIT, _FILE, _FUNCTION, _TYPE, _NONE = (f"!{_FIRST + n}" for n in range(7))
 
 _METADATA: Final = f"""
@@ -143,9 +142,7 @@ spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {_UNIT})
 """
 
 _LOCATION: Final = re.compile(r"\s+\.loc\s+\d+\s+(\d+)")
-
 _INSTRUCTION: Final = re.compile(r"\s+[a-z]")
-
 
 
 def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
@@ -167,7 +164,6 @@ def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
     return [next(places) if _INSTRUCTION.match(text) else -1 for text in plain]
 
 
-
 def _with_places(source: str) -> str:
     """Return the text with a debug location for each instruction."""
     lines, locations = list[str](), list[str]()
@@ -181,20 +177,14 @@ def _with_places(source: str) -> str:
         lines.append(text)
     return "\n".join(lines) + _METADATA + "\n".join(locations) + "\n"
 
+
 PASSES: Final = "instcombine,simplifycfg"
-
 CODEGEN_LEVEL: Final = 2
-
 _lock = threading.RLock()
-
 _own = threading.local()  # .machines: this thread's target machines by restriction
-
 _contexts: list[Any] = []  # all contexts ever created
-
 _idle_contexts: list[Any] = []
-
 _library_numbers = itertools.count()
-
 
 
 def _renew_lock() -> None:
@@ -202,9 +192,9 @@ def _renew_lock() -> None:
     global _lock
     _lock = threading.RLock()
 
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
-
 
 
 @functools.cache
@@ -216,6 +206,7 @@ def _llvm() -> Any:
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
     return llvm
+
 
 # Processor features
 _BASELINE: Final = {
@@ -230,7 +221,6 @@ _TOO_NEW: Final = {
 }
 
 
-
 def host_features() -> frozenset[str]:
     """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
@@ -242,11 +232,9 @@ def host_features() -> frozenset[str]:
     return _features(settings.CPU_FEATURES)
 
 
-
 @functools.cache
 def _host_map() -> dict[str, bool]:
     return dict(_llvm().get_host_cpu_features())
-
 
 
 @functools.cache
@@ -263,13 +251,11 @@ def _features(restriction: str) -> frozenset[str]:
     return found
 
 
-
 def vector_bytes(features: frozenset[str] | None = None) -> int:
     """Return the width in bytes of the widest vector register with these features (default: this machine's): 64, 32 or
     16."""
     features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
-
 
 
 class _Target(NamedTuple):
@@ -278,7 +264,6 @@ class _Target(NamedTuple):
     triple: str
     cpu: str
     features: str
-
 
 
 @functools.cache
@@ -295,7 +280,6 @@ def _target(restriction: str) -> _Target:
     return _Target(llvm.get_process_triple(), cpu, text)
 
 
-
 def _machine(restriction: str) -> Any:
     """Return the calling thread's target machine: no two threads may use one at a time."""
     machines = vars(_own).setdefault("machines", {})
@@ -305,9 +289,9 @@ def _machine(restriction: str) -> Any:
             cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default")
     return machines[restriction]
 
+
 # Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
 _INTRINSIC: Final = re.compile(r'@"?llvm\.(x86|aarch64|arm|nvvm|amdgcn|r600|ppc|riscv|s390|wasm|spv)\.([\w.]+)')
-
 _OWN_INTRINSICS: Final = {"x86": "x86_64", "aarch64": "arm64"}
 
 # The first prefix that fits decides; "" in the last column means that every processor of the family has it.
@@ -323,7 +307,6 @@ _NEEDS: Final = (
     ("x86.sse.", "sse"), ("x86.rdtsc", ""),
     ("aarch64.sve.", "sve"), ("aarch64.neon.bf", "bf16"), ("aarch64.neon.", "neon"), ("aarch64.hint", ""),
 )  # fmt: skip
-
 
 
 def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
@@ -343,13 +326,11 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
         raise CompileError("llvm", f"@llvm.{name} {reason}\n{_numbered(ir_text, line)}")
 
 
-
 def _numbered(ir_text: str, line: int, around: int = 4) -> str:
     """Return the lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
     lines = ir_text.splitlines()
     first, last = max(line - around, 1), min(line + around, len(lines))
     return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
-
 
 
 def _located(message: str, ir_text: str) -> str:
@@ -362,7 +343,6 @@ def _located(message: str, ir_text: str) -> str:
     lines = enumerate(ir_text.splitlines(), 1)
     line = next((n for n, text in lines if text.strip() and text.split(";")[0].strip() in quoted), 1)
     return f"{message.strip()}\n{_numbered(ir_text, line)}"
-
 
 
 class ObjectCompiler:
@@ -404,7 +384,6 @@ class ObjectCompiler:
         return text
 
 
-
 @contextlib.contextmanager
 def _context() -> Iterator[Any]:
     """Yield an LLVM context for exclusive use.
@@ -421,7 +400,6 @@ def _context() -> Iterator[Any]:
     _idle_contexts.append(context)
 
 
-
 @contextlib.contextmanager
 def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     """Yield ``ir_text`` parsed, verified and optimized for ``machine``; the module is freed afterwards."""
@@ -429,7 +407,6 @@ def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     with _context() as context, _parsed(ir_text, context) as module:
         _clean_up(module, machine)
         yield module
-
 
 
 def _parsed(ir_text: str, context: Any) -> Any:
@@ -441,7 +418,6 @@ def _parsed(ir_text: str, context: Any) -> Any:
     return module
 
 
-
 def _clean_up(module: Any, machine: Any) -> None:
     llvm = _llvm()
     module.triple = machine.triple
@@ -450,7 +426,6 @@ def _clean_up(module: Any, machine: Any) -> None:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
-
 
 
 @functools.cache
@@ -466,7 +441,6 @@ def _emit() -> Any:
     return emit
 
 
-
 def _object_file(machine: Any, module: Any) -> bytes:
     """Return the result of ``machine.emit_object(module)``, without blocking other threads' code generation."""
     ffi = _llvm().ffi
@@ -478,7 +452,6 @@ def _object_file(machine: Any, module: Any) -> bytes:
         return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
 
 
 class Loaded:
@@ -494,12 +467,10 @@ class Loaded:
         self.addresses: list[int] = [tracker[symbol] for symbol in symbols]
 
 
-
 @functools.cache
 def _jit() -> Any:
     # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
     return _llvm().create_lljit_compiler(_machine(""), use_jit_link=sys.platform != "win32")
-
 
 
 @functools.cache
@@ -509,7 +480,6 @@ def _halves() -> tuple[str, Loaded]:
         compiled = ObjectCompiler().compile(TEXT)
         builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
         return "tinsmith-halves", _link(builder, "tinsmith-halves", list(SYMBOLS))
-
 
 
 def load(objects: list[bytes], symbols: list[str]) -> Loaded:
@@ -526,7 +496,6 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     with _lock:  # created once, by the first thread
         builder.add_jit_library(_halves()[0])
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
-
 
 
 def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:

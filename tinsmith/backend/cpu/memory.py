@@ -40,6 +40,7 @@ class HostMemory(FreeLists):
             "free tensors, use a smaller batch or a narrower dtype",
         )
 
+
 SHARED_BYTES: Final = 1 << 17  # bytes from which on the threads share a copy
 
 _TEXT: Final = """
@@ -73,7 +74,6 @@ done:
   ret void
 }
 """
-
 
 
 @functools.cache

@@ -50,15 +50,12 @@ WORKER_TID: Final = 16
 ARMED: Final = 24
 JUMP: Final = 32
 WORKER_BYTES: Final = JUMP + 512
-
 COMMAND_BYTES: Final = 24
 SERIAL: Final = 1
-
 _HINT: Final = {"x86_64": "void @llvm.x86.sse2.pause()", "arm64": "void @llvm.aarch64.hint(i32 1)"}
 _HINT_DECLARED: Final = {"x86_64": "void @llvm.x86.sse2.pause()", "arm64": "void @llvm.aarch64.hint(i32)"}
 # ARM: user code cannot read the cycle counter, but the constant-rate counter.
 _CLOCK: Final = {"x86_64": "i64 @llvm.readcyclecounter()", "arm64": "i64 @llvm.readsteadycounter()"}
-
 ARCHITECTURES: Final = tuple(_HINT)
 
 _TEXT: Final = Template("""

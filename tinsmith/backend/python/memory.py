@@ -24,19 +24,12 @@ WARP: Final = 32
 
 # A stamp encodes an access in 64 bits: the warp's time, the thread, and the number of the statement. 0: none.
 _TIME = 46
-
 _THREAD = 16
-
 _SEVERAL: Final = (1 << _TIME - _THREAD) - 1  # stands for several threads in the thread field
-
 _THREADS: Final = _SEVERAL << _THREAD
-
 UNNUMBERED: Final = (1 << _THREAD) - 1
-
 NOWHERE: Final = ("<unknown>", 0)  # no user line: the kernel's own line is not in user code
-
 REPORT: Final = "report it, unless the program was built by hand: this is a bug of tinsmith"
-
 
 
 class Clock:
@@ -60,7 +53,6 @@ class Clock:
         self.time += 1
         self.stamps = (self.time << _TIME) + (self.threads << _THREAD)
         self.fresh = (int(self.known.min()) + 1) << _TIME  # the least stamp that may be unknown
-
 
 
 class RaceDetector:
@@ -156,7 +148,6 @@ class RaceDetector:
         return text + user_line(self.kernel, number)
 
 
-
 def _done(clock: Clock, at: Array, mask: Array, statement: int) -> tuple[Array, Array, Array]:
     """Return the mask, addresses and stamps of an access; a uniform access is made by each thread."""
     mask = mask & clock.all  # a sum is faster than a broadcast view
@@ -165,10 +156,8 @@ def _done(clock: Clock, at: Array, mask: Array, statement: int) -> tuple[Array, 
     return (mask, at.reshape(-1), stamps.reshape(-1)) if mask.all() else (mask, at[mask], stamps[mask])
 
 
-
 def _bits(values: Array) -> Array:
     return values.view(f"u{values.itemsize}")
-
 
 
 def _others(before: Array, stamps: Array) -> Array:
@@ -176,12 +165,12 @@ def _others(before: Array, stamps: Array) -> Array:
     found: Array = (before != 0) & ((before ^ stamps) & _THREADS != 0)
     return found
 
+
 # *** the statements of a program ***
 _MEMORY: Final = {Ops.LOAD: 0, Ops.STORE: 0, Ops.LOAD_TILE: 0, Ops.STORE_TILE: 0, Ops.ASYNC_COPY: 2, Ops.TILE: 0,
                   Ops.LOAD_MATRIX: 0}
 
 _WRITES: Final = (Ops.STORE, Ops.STORE_TILE, Ops.ASYNC_COPY)
-
 
 
 def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
@@ -195,7 +184,6 @@ def shared_accesses(program: Sequence[UOp]) -> list[UOp]:
     return list(dict.fromkeys(u for u in program if u.op in _MEMORY and u.src[_MEMORY[u.op]] in shared))
 
 
-
 def statement_text(u: UOp) -> str:
     """Return a short text of an access.
 
@@ -205,7 +193,6 @@ def statement_text(u: UOp) -> str:
     """
     memory, index = u.src[_MEMORY[u.op] : _MEMORY[u.op] + 2]
     return f"{u.op.name} {f'data{memory.arg}' if memory.op is Ops.DEFINE_GLOBAL else memory.arg[0]}[{short(index, 1)}]"
-
 
 
 def user_line(symbol: str, number: int) -> str:
@@ -218,18 +205,15 @@ def user_line(symbol: str, number: int) -> str:
     return f", {place(*origin[-1][1:])}" if origin else ""
 
 
-
 def is_lane(u: UOp) -> bool:
     """Return True for a SPECIAL that differs between the threads of a block: ``("lidx0", size)``."""
     return u.op is Ops.SPECIAL and isinstance(u.arg, tuple) and str(u.arg[0]).startswith("lidx")
-
 
 
 def poison(elements: int, dtype: Any, is_float: bool) -> Array:
     """Return the contents of unwritten local memory: NaN, or bytes that no integer is likely to have."""
     return (np.full(elements, np.nan, dtype) if is_float else
             np.full(elements * np.dtype(dtype).itemsize, 0xA5, np.uint8).view(dtype))
-
 
 
 class CheckedMemory:

@@ -150,9 +150,6 @@ class ThreadBlock:
                            "block come", NOWHERE)
 
 
-
-
-
 def whole_warp(mask: Array, kernel: str, text: str) -> None:
     """Check that all threads of a warp execute a warp-wide statement.
 

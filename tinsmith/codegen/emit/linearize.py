@@ -396,7 +396,6 @@ class Linearizer(Emitter):
         return group
 
 
-
 def shared_steps(running: UOp) -> tuple[UOp | None, int]:
     """Return the range of threads that share the steps of a scan, and the number of steps (lanes) each takes at once.
     """
@@ -405,10 +404,8 @@ def shared_steps(running: UOp) -> tuple[UOp | None, int]:
     return next((r for r in steps if r.arg[1] is Role.GROUP), None), 1 if lanes is None else range_size(lanes)
 
 
-
 def _depends(a: UOp, b: UOp) -> bool:
     return a is not b and b in set(toposort(a))
-
 
 
 def linearize(kernel: Kernel) -> list[UOp]:
@@ -423,7 +420,6 @@ def linearize(kernel: Kernel) -> list[UOp]:
     if lin.threads_of and kernel.target.warp and not any(p.arg.staged for p in kernel.products):
         program = passed("loads first", loads_first(program, kernel.target.blocks.early))
     return program
-
 
 
 def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
@@ -444,7 +440,6 @@ def unlikely(lin: Emitter, n: UOp, coords: Coords) -> UOp:
             phi = lin.force(UOp(Ops.PHI, None, (acc, chosen)))
         lin.scopes[-1].values[phi] = phi
     return phi
-
 
 
 def _any(lin: Emitter, condition: UOp) -> UOp:

@@ -50,12 +50,10 @@ class Renderer:
         return f"{type(self).__name__}:{self.target.key}"
 
 
-
 def near_bytes(u: UOp) -> int:
     """Return the bytes of local memory of a DEFINE_LOCAL or DEFINE_RING, rounded up to cache lines."""
     size = 8 * u.arg[1] if u.op is Ops.DEFINE_RING else int(u.arg[1]) * u.dtype.itemsize
     return -(-size // 64) * 64
-
 
 
 def local_bytes(program: Sequence[UOp]) -> int:
@@ -63,11 +61,9 @@ def local_bytes(program: Sequence[UOp]) -> int:
     return sum(near_bytes(u) for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING))
 
 
-
 def specials(program: Sequence[UOp]) -> dict[str, int]:
     """Return the sizes of ``gidx0``, ``lidx0``, …."""
     return {u.arg[0]: u.arg[1] for u in program if u.op is Ops.SPECIAL and isinstance(u.arg, tuple)}
-
 
 
 def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:
@@ -76,12 +72,10 @@ def launch_size(program: Sequence[UOp], prefix: str) -> list[int]:
     return [size for name, size in sorted(specials(program).items()) if name.startswith(prefix)]
 
 
-
 def mentions(text: str, name: str) -> bool:
     """Return True if a text contains a name as a word."""
     # fast path: a substring search rules out most texts
     return name in text and re.search(rf"\b{name}\b", text) is not None
-
 
 
 def beside_zero(node: UOp) -> bool:
@@ -89,7 +83,6 @@ def beside_zero(node: UOp) -> bool:
     other = node.src[-1]
     other = other.src[0] if other.op is Ops.VECTORIZE else other
     return node.op in (Ops.MAX, Ops.MIN) and other.op is Ops.CONST and other.dtype.is_float and other.arg == 0
-
 
 
 def nonnegative(node: UOp) -> bool:

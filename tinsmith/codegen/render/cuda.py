@@ -102,22 +102,16 @@ _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({sl
              Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
 
 _BITS = (Ops.SHL, Ops.SHR, Ops.XOR)
-
 _DIFFERENCES = (Ops.SUB, Ops.MUL, Ops.MULADD)  # the compiler rewrites these to negations if it finds a 0 or -1
-
 _CHANGE_SIGNS = (*_DIFFERENCES, Ops.XOR)
 
 _PASS_SIGNS = (*_CHANGE_SIGNS, Ops.ADD, Ops.SHL, Ops.OR, Ops.AND, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.PHI,
                Ops.DEFINE_ACC, Ops.VECTORIZE, Ops.GEP)
 
 _READ_SIGNS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR, Ops.AND)
-
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
-
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
-
 UNROLLED = 16  # iterations up to which the compiler unrolls a loop
-
 
 
 def generation(arch: str) -> int:
@@ -127,7 +121,6 @@ def generation(arch: str) -> int:
     True
     """
     return int("".join(c for c in arch if c.isdigit()))
-
 
 
 def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
@@ -141,14 +134,12 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 
-
 def _above_one(u: UOp) -> bool:
     """Return True for a float32 quotient by 1 + EXP2 (a sigmoid). The divisor itself is good to two ulp only, and exact
     division takes ten times as long, which is noticeable in the epilogue of a matrix product."""
     below = u.src[1].src[0] if u.src[1].op is Ops.GEP else u.src[1]
     ones = [s.arg for s in below.src if s.op is Ops.CONST] if below.op is Ops.ADD else []
     return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
-
 
 
 def _negated(u: UOp, src: list[str]) -> str:
@@ -160,10 +151,8 @@ def _negated(u: UOp, src: list[str]) -> str:
     return next((src[1 - n] for n, c in enumerate(factors) if u.src[n].is_const and u.src[n].arg == c), "")
 
 
-
 def _is_negation(u: UOp) -> bool:
     return bool(_negated(u, ["x"] * len(u.src)))
-
 
 
 def _in_register(dtype: DType) -> bool:
@@ -171,11 +160,9 @@ def _in_register(dtype: DType) -> bool:
     return _wraps(dtype) and dtype.itemsize <= 4
 
 
-
 def _wraps(dtype: DType) -> bool:
     """Return True for the integers of tensors: unlike indices they wrap around."""
     return dtype.is_int and dtype is not dtypes.index
-
 
 
 def _reads_sign(u: UOp) -> bool:
@@ -186,7 +173,6 @@ def _reads_sign(u: UOp) -> bool:
     return u.op in _READ_SIGNS and _wraps(u.src[-1].dtype.scalar)
 
 
-
 def _changes_sign(u: UOp) -> bool:
     """Return True for an operation that the compiler may rewrite to a magnitude, as x*(x<0?-1:1), (x^s)-s and ~x+1, or
     in 16 bits to a negation, as x*-2."""
@@ -195,7 +181,6 @@ def _changes_sign(u: UOp) -> bool:
         return False
     factors = [s.arg for s in u.src if s.is_const] if u.op is Ops.MUL else []
     return not factors or (dtype.itemsize < 4 and not 0 <= factors[0] < 1 << (dtype.bits - 1))
-
 
 
 def _sign_changes(program: Sequence[UOp], opaque: frozenset[UOp]) -> frozenset[UOp]:
@@ -215,7 +200,6 @@ def _sign_changes(program: Sequence[UOp], opaque: frozenset[UOp]) -> frozenset[U
     return frozenset(found)
 
 
-
 def vector_of_eight(base: str, kind: str, size: int) -> str:
     """Return the definition of a vector type of eight, like CUDA's own types of up to four lanes, and its constructor.
     """
@@ -223,7 +207,6 @@ def vector_of_eight(base: str, kind: str, size: int) -> str:
     return (f"struct __align__({8 * size}) {base}8 {{ {kind} {', '.join(lanes)}; }};\n"
             f"__device__ inline {base}8 make_{base}8({', '.join(f'{kind} {x}' for x in lanes)}) {{ "
             f"{base}8 made; {' '.join(f'made.{x} = {x};' for x in lanes)} return made; }}\n")
-
 
 
 def matrix_function(unit: MatrixUnit) -> str:
@@ -241,7 +224,6 @@ def matrix_function(unit: MatrixUnit) -> str:
             f'  asm("{unit.emit} {into}, {a}, {b}, {into};" : {outputs} : {inputs}); }}')
 
 
-
 def packed(low: str, high: str) -> str:
     """Pack two 16-bit elements into a word; return the word itself if they are its halves.
 
@@ -250,7 +232,6 @@ def packed(low: str, high: str) -> str:
     """
     word = low.removeprefix("(unsigned short)(").removesuffix(")")
     return word if high == f"(unsigned short)({word} >> 16)" else f"pack16({low}, {high})"
-
 
 
 def matrix_loader(count: int, turned: bool) -> str:
@@ -263,7 +244,6 @@ def matrix_loader(count: int, turned: bool) -> str:
             f'{outputs} : "r"((unsigned int)__cvta_generic_to_shared(p)) : "memory"); }}')
 
 
-
 def _shifts(program: Sequence[UOp]) -> bool:
     """Return True if a program has more shifts and bit operations than float operations (a hash or random numbers): its
     integer additions should not compete with them for the integer pipeline."""
@@ -274,14 +254,12 @@ def _shifts(program: Sequence[UOp]) -> bool:
     return lanes[True] > max(lanes[False], 64) and "lidx2" not in specials(program)
 
 
-
 def _words(body: LaneBody, operand: UOp) -> list[str]:
     """Return the registers of an operand of 16-bit elements, two per 32-bit word."""
     if operand.op is Ops.BITCAST and operand.src[0].dtype.itemsize == 4:
         return [strip(x) for x in body.text[operand.src[0]]]
     lanes = body.text[operand]
     return [f"pack16({strip(x)}, {strip(y)})" for x, y in zip(lanes[::2], lanes[1::2])]
-
 
 
 class CUDARenderer(GPURenderer):
@@ -466,6 +444,7 @@ class CUDARenderer(GPURenderer):
         near = "\n  extern __shared__ __align__(1024) unsigned char near[];" if self.near else ""
         return head + near + ("\n" + _EARLY if self.target.launches_early else "")
 
+
 _INLINE = "__device__ __forceinline__"
 
 HELPERS = (
@@ -492,7 +471,6 @@ HELPERS = (
 )
 
 
-
 def copy_function(rank: int) -> str:
     """Return the function of a bulk copy of a box with ``rank`` dimensions."""
     coordinates = ", ".join(f"int c{n}" for n in range(rank))
@@ -501,7 +479,6 @@ def copy_function(rank: int) -> str:
     return (f'{_INLINE} void copy_box{rank}(unsigned int to, const TensorMap* map, unsigned int ring, {coordinates}) '
             f'{{ asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes '
             f'[%0], [%1, {{{names}}}], [%2];" :: "r"(to), "l"(map), "r"(ring), {given} : "memory"); }}')
-
 
 
 def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
@@ -521,16 +498,13 @@ def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
             f'{modes};" : {operands} : {given}, "l"(b) : "memory"); }}')
 
 
-
 def step_name(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
     return f"{unit.name}_{'r' if turned[0] is None else 'tn'[turned[0]]}{'tn'[not turned[1]]}"
-
 
 
 def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
     a, b = mma.src[1:]
     return a.src[0].arg[2].deep if a.op is Ops.TILE else None, b.src[0].arg[2].deep
-
 
 
 def prologue(program: Sequence[UOp]) -> list[str]:
@@ -540,7 +514,6 @@ def prologue(program: Sequence[UOp]) -> list[str]:
     return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
 
 
-
 def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
     """Return the offset of each array in local memory: tiles first, aligned to 1024 bytes."""
     near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
@@ -548,7 +521,6 @@ def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
     for u in sorted(near, key=lambda u: u.op is Ops.DEFINE_RING or len(u.arg) < 3):
         found[u], at = at, at + near_bytes(u)
     return found
-
 
 
 def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
@@ -568,7 +540,6 @@ def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
             held[u.src[1]] += u.dtype.count
     each = max(held.values(), default=0) + target.filling_registers
     return max(1, min(target.ring_bytes // local_bytes(program), target.block_registers // (threads * each)))
-
 
 
 def chunk_bytes(layout: StagedLayout) -> int:

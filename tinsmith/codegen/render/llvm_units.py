@@ -19,11 +19,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 
 COUNT = 8
-
 ROW_BYTES = 64
-
 ROWS = 16
-
 
 
 class Fragments:
@@ -58,7 +55,6 @@ class Fragments:
         memory, index = u.src[:2]
         names, bits = self.text.names, 8 * memory.dtype.itemsize
         return self.text.value(f"getelementptr inbounds i{bits}, ptr {names[memory]}, i64 {names[index]}")
-
 
 
 class Tiles(Fragments):
@@ -169,7 +165,6 @@ class Tiles(Fragments):
         return ("ptr", at), ("i64", apart)
 
 
-
 class UnitForm(NamedTuple):
     """The LLVM intrinsic of a dot-product unit.
 
@@ -183,6 +178,7 @@ class UnitForm(NamedTuple):
     element: str = ""
     b_first: bool = False
 
+
 FORMS = {
     "dot_bf16": UnitForm("llvm.x86.avx512bf16.dpbf16ps.512", "bfloat"),
     "dot_s16": UnitForm("llvm.x86.avx512.vpdpwssd.512"),
@@ -191,11 +187,9 @@ FORMS = {
 }
 
 
-
 def is_dot(program: Sequence[UOp]) -> bool:
     """Return True if the program's matrix units are dot products of vectors."""
     return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
-
 
 
 class Dots(Fragments):
@@ -226,7 +220,6 @@ class Dots(Fragments):
         operands = [self.text.value(f"bitcast {words} {x} to {wide}") if form.element else x
                     for x in ((b, a) if form.b_first else (a, b))]
         return self.text.call(kind, form.function, (kind, total), *((wide, x) for x in operands))
-
 
 
 def _memory_type(u: UOp) -> str:

@@ -25,7 +25,6 @@ from tinsmith.target.schedule_costs import GRID_COSTS
 from tinsmith.target.target import Target
 
 MOST_BLOCKS = (1 << 16) - 1  # blocks along an axis of the grid
-
 _SUMS = (Ops.ADD, Ops.SUB, Ops.MULADD)
 
 # Shader compilers may reject constant NaN and infinity: they come from the bits of a variable.
@@ -69,7 +68,6 @@ _FMOD = """fn {name}(x: {t}, y: {t}) -> {t} {{
   return select(a, -a, x < {zero}); }}"""
 
 _HELPERS["exact_fmodf"] = _FMOD.format(name="exact_fmodf", t="f32", zero="0f", half="0.5f", nan="nan_f32()")
-
 _HELPERS["exact_fmod"] = _FMOD.format(name="exact_fmod", t="f64", zero="0lf", half="0.5lf", nan="f64(nan_f32())")
 
 _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
@@ -79,7 +77,6 @@ _FLOOR = """fn {name}(a: {t}, b: {t}) -> {t} {{
   let r = a - q * b;
   let down = r != {zero} && ((a < {zero}) != (b < {zero}));
   return {result}; }}"""
-
 
 
 def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bool = True,
@@ -93,11 +90,9 @@ def wgsl_target(block_threads: int = 256, local_bytes: int = 16 << 10, int64: bo
                   dtypes=held - set(HALVES), block_threads=block_threads, parallel=Role.GLOBAL, costs=GRID_COSTS)
 
 
-
 def is_packed(dtype: DType) -> bool:
     """Return True if several elements share a word of memory."""
     return dtype.itemsize < 4 and dtype is not dtypes.index
-
 
 
 class WGSLRenderer(GPURenderer):
@@ -382,7 +377,6 @@ class WGSLRenderer(GPURenderer):
         return [*lines, *starts, *self.body(program), "}"]
 
 
-
 def _summands(program: Sequence[UOp]) -> set[UOp]:
     """Return the float sums that are operands of other sums, also through lanes or negation."""
     read: set[UOp] = set()
@@ -394,18 +388,15 @@ def _summands(program: Sequence[UOp]) -> set[UOp]:
     return {u for u in read if u.op in _SUMS and u.dtype.is_float}
 
 
-
 def _bits(dtype: DType) -> int:
     """Return the bits of an element in memory: a bool is a byte."""
     return 8 * dtype.itemsize
-
 
 
 def _split(dtype: DType, at: str) -> tuple[str, str]:
     """Return the word that holds element ``at``, and the element's bit offset in it."""
     each = 4 // dtype.itemsize
     return f"({at})/{each}", f"(u32(({at})%{each})*{_bits(dtype)}u)"
-
 
 
 def _floor(kind: str, t: str) -> str:
@@ -417,7 +408,6 @@ def _floor(kind: str, t: str) -> str:
     special, result = ("-a", f"q - select({zero}, {one}, down)") if kind == "div" else (
         zero, f"r + select({zero}, b, down)")
     return _FLOOR.format(name=name, t=t, zero=zero, one=one, special=special, result=result)
-
 
 
 def folded_grid(grid: Sequence[int]) -> tuple[int, int, int]:
@@ -432,10 +422,9 @@ def folded_grid(grid: Sequence[int]) -> tuple[int, int, int]:
     total = prod(grid)
     return MOST_BLOCKS, -(-total // MOST_BLOCKS), 1
 
+
 PAIR: Final = "vec2<u32>"
-
 _NAMES: Final = {Ops.ADD: "add64", Ops.SUB: "sub64", Ops.MUL: "mul64", Ops.SHL: "shl64"}
-
 _BY_SIGN: Final = {Ops.IDIV: "div64", Ops.MOD: "mod64", Ops.SHR: "shr64", Ops.CMPLT: "lt64"}
 
 FUNCTIONS: Final = {
@@ -513,15 +502,12 @@ FUNCTIONS: Final = {
 }
 
 
-
 def is_pair(dtype: DType) -> bool:
     return dtype.scalar in (dtypes.int64, dtypes.uint64)
 
 
-
 def literal(value: int) -> str:
     return f"vec2<u32>({value & 0xFFFFFFFF}u, {value >> 32 & 0xFFFFFFFF}u)"
-
 
 
 def operation(u: UOp, src: list[str]) -> str:
@@ -545,7 +531,6 @@ def operation(u: UOp, src: list[str]) -> str:
     return f"({src[0]}{ {Ops.AND: '&', Ops.OR: '|', Ops.XOR: '^'}[op]}{src[1]})"
 
 
-
 def to_pair(dtype: DType, source: DType, a: str) -> str:
     """Convert a bool, float32 or integer of up to 32 bits to a pair."""
     if source.is_bool:
@@ -555,7 +540,6 @@ def to_pair(dtype: DType, source: DType, a: str) -> str:
     if source.is_unsigned:
         return f"vec2<u32>({a}, 0u)"
     return f"vec2<u32>(bitcast<u32>({a}), bitcast<u32>({a} >> 31u))"
-
 
 
 def helpers(text: str) -> list[str]:

@@ -25,7 +25,6 @@ from tinsmith.ir.uop import Algebra, UOp, Window, toposort
 Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
 
 
-
 def polynomial(node: UOp) -> Polynomial:
     """Return an integer expression, multiplied out.
 
@@ -45,8 +44,8 @@ def polynomial(node: UOp) -> Polynomial:
             new[n] = _sum(parts[0] if len(parts) > 1 else {}, parts[-1], 1 if n.op is Ops.ADD else -1)
     return new.get(node, {(node,): 1})
 
-_SUMS = (Ops.ADD, Ops.SUB, Ops.NEG)
 
+_SUMS = (Ops.ADD, Ops.SUB, Ops.NEG)
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
@@ -56,7 +55,6 @@ def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
     return {term: k for term, k in out.items() if k}
 
 
-
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:
     out: Polynomial = {}
     for s, i in a.items():
@@ -64,7 +62,6 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
             term = tuple(sorted((*s, *t), key=order))
             out[term] = out.get(term, 0) + i * j
     return {term: k for term, k in out.items() if k}
-
 
 
 def normal_size(size: Any) -> Any:
@@ -84,7 +81,6 @@ def normal_size(size: Any) -> Any:
     return size if size._normal is True else size._normal
 
 
-
 def _normal_form(size: UOp) -> UOp | int:
     total: UOp | None = None
     for term, k in sorted(polynomial(size.simplify()).items(), key=lambda t: (-len(t[0]), [order(x) for x in t[0]])):
@@ -96,16 +92,15 @@ def _normal_form(size: UOp) -> UOp | int:
     return int(simple.arg) if simple.is_const else simple
 
 
-
 def unbound(size: UOp) -> Iterator[UOp]:
     """Return the variables of a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
+
 
 Watcher = Callable[[UOp, int], None]
 
 # Called with every size or condition whose bound value influenced a program, and with that value.
 watchers: OfThread[Watcher] = OfThread()
-
 
 
 def value_of_size(size: Any) -> int:
@@ -122,7 +117,6 @@ def value_of_size(size: Any) -> int:
     for told in watchers:
         told(size, value)
     return value
-
 
 
 def holds(condition: UOp) -> bool:
@@ -148,7 +142,6 @@ def holds(condition: UOp) -> bool:
     return bool(value_of_size(simple))
 
 
-
 def check_bound(op: str, size: UOp) -> None:
     """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
     free = next(unbound(size), None)
@@ -157,7 +150,6 @@ def check_bound(op: str, size: UOp) -> None:
     for n in toposort(size, lambda n: n.op is not Ops.BIND):
         if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
             raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "another divisor")
-
 
 
 def size_text(size: Any) -> str:
@@ -178,12 +170,10 @@ def size_text(size: Any) -> str:
     total = [] if free else [str(evaluate_scalar(size, {}))]
     return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"
 
+
 Algebra.holds = holds
-
 Algebra.value_of_size = value_of_size
-
 Algebra.normal_size = normal_size
-
 
 
 def symbols(arg: Any) -> Iterator[UOp]:
@@ -197,7 +187,6 @@ def symbols(arg: Any) -> Iterator[UOp]:
         yield from symbols((arg.inputs, arg.outputs))
 
 
-
 def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
     """Return an argument with ``table`` substituted in its symbolic integers."""
     if isinstance(arg, UOp):
@@ -206,7 +195,6 @@ def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
         inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
         return replace(arg, inputs=inputs, outputs=outputs)
     return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
-
 
 
 def bindings(order: Iterable[UOp]) -> list[UOp]:

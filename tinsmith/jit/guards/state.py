@@ -38,13 +38,9 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
 FUNCTIONS: Final = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
-
 ABSENT: Final[Any] = object()
-
 UNSET: Final[Any] = object()  # a slot without a value
-
 _LATE: Final = ("__slotnames__", "__annotations__", "__annotations_cache__")
-
 
 
 def size_of(space: Mapping[str, Any]) -> int:
@@ -52,11 +48,9 @@ def size_of(space: Mapping[str, Any]) -> int:
     return len(space) - sum(map(space.__contains__, _LATE))
 
 
-
 def found_in(kind: type, name: str) -> Any:
     """Return a class's raw attribute along its MRO, without binding it."""
     return next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), ABSENT)
-
 
 
 def parameters_of(function: Any) -> tuple[str, ...]:
@@ -67,11 +61,9 @@ def parameters_of(function: Any) -> tuple[str, ...]:
     return names if isinstance(function, types.FunctionType) else names[1:]
 
 
-
 def default_of(f: types.FunctionType, number: int) -> str:
     count = f.__code__.co_argcount
     return f.__code__.co_varnames[count - len(f.__defaults__ or ()) + number]
-
 
 
 def space_of(value: Any) -> dict[str, Any] | None:
@@ -80,7 +72,6 @@ def space_of(value: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return space if isinstance(space, dict) else None
-
 
 
 def own_names(value: Any) -> set[str]:
@@ -92,7 +83,6 @@ def own_names(value: Any) -> set[str]:
         if not fixed(kind.__module__):
             names |= {n for n, v in vars(kind).items() if not isinstance(v, FUNCTIONS)}
     return {n for n in names if not n.startswith("__")}
-
 
 
 def read(value: Any, name: str) -> Any:
@@ -110,7 +100,6 @@ def read(value: Any, name: str) -> Any:
     return ABSENT if raw is ABSENT or hasattr(type(raw), "__get__") else raw
 
 
-
 def has(slot: Any, value: Any) -> bool:
     try:
         slot.__get__(value, type(value))
@@ -118,12 +107,10 @@ def has(slot: Any, value: Any) -> bool:
         return False
     return True
 
+
 _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter, types.MappingProxyType)
-
 _NAMING: Final = (operator.attrgetter, operator.methodcaller)
-
 _CACHED: Final = type(functools.lru_cache(len))
 
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
@@ -132,18 +119,13 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
     functools.cached_property: ("func",), _CACHED: ("__wrapped__",)}
 
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # immutable containers: compared by their items
-
 _COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # modules that read all attributes
-
 _NUMPY: Final = np.random.mtrand._rand  # the global generator of np.random.rand and similar functions
-
 MOST_GUARDS: Final = 20_000
-
 
 
 class Unguardable(Exception):
     """State that no guard can watch; the text says which."""
-
 
 
 def other(value: Any, old: Any) -> bool:
@@ -151,17 +133,14 @@ def other(value: Any, old: Any) -> bool:
     return type(value) is not type(old) or (value != old if type(value) is int else repr(value) != repr(old))
 
 
-
 def others(values: Collection[Any], old: tuple[Any, ...]) -> bool:
     """Return True if any scalar of a sequence differs from ``old``, as in ``other``."""
     return len(values) != len(old) or not (all(map(is_, values, old)) or not any(map(other, values, old)))
 
 
-
 def other_array(value: Any, old: Any) -> bool:
     return type(value) is not type(old) or value.shape != old.shape or value.dtype != old.dtype or (
         value.tobytes() != old.tobytes())
-
 
 
 @dataclasses.dataclass(slots=True)
@@ -172,7 +151,6 @@ class _Node:
     var: str
     path: str
     seen: set[str]
-
 
 
 class State:
@@ -579,7 +557,6 @@ class State:
         return (found or [(code.co_filename, code.co_firstlineno) for code in codes] or [("<unknown>", 0)])[0]
 
 
-
 def _goes_on(value: Any) -> bool:
     """Return True if each use changes an object's hidden state (iterators, files, generators)."""
     if isinstance(value, IOBase):
@@ -590,7 +567,6 @@ def _goes_on(value: Any) -> bool:
         return True
     step = getattr(type(value), "__next__", None)
     return step is not None and not isinstance(step, types.FunctionType)
-
 
 
 def _position(value: Any) -> Any:
@@ -607,10 +583,9 @@ def _position(value: Any) -> Any:
         return pickle.dumps(value.bit_generator.state)
     return pickle.dumps(value.state) if isinstance(value, np.random.BitGenerator) else None
 
+
 LARGE: Final = 1 << 20  # bytes of an array from which on it counts by identity and version
-
 SEEN: Final = 1024  # elements that tell versions of one apart
-
 
 
 def version(a: np.ndarray[Any, Any]) -> tuple[Any, ...]:

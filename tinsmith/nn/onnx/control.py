@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 Scope = Mapping[str, Any]
 
 
-
 def If(condition: Tensor, then_branch: OnnxGraph, else_branch: OnnxGraph, scope: Scope) -> Any:
     return tuple((then_branch if number(condition) else else_branch).run([], scope))
 
 
-
 def _stacked(values: list[Tensor], axis: int = 0) -> Tensor:
     return values[0].stack(*values[1:], dim=axis)
-
 
 
 def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scope) -> Any:
@@ -40,7 +37,6 @@ def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scop
             values.append(value)
         going, n = bool(number(again)), n + 1
     return (*states, *(_stacked(values) if values else Tensor.empty(0) for values in collected))
-
 
 
 def Scan(*given: Any, body: OnnxGraph, scope: Scope, num_scan_inputs: int, scan_input_axes: Any = None,
@@ -70,15 +66,12 @@ def Scan(*given: Any, body: OnnxGraph, scope: Scope, num_scan_inputs: int, scan_
                        for v, a, p in zip(outputs, ahead, places)))
 
 
-
 def SequenceEmpty(dtype: int = 1) -> list[Tensor]:
     return []
 
 
-
 def SequenceConstruct(*xs: Tensor) -> list[Tensor]:
     return list(xs)
-
 
 
 def SequenceInsert(sequence: list[Tensor], x: Tensor, position: Any = None) -> list[Tensor]:
@@ -87,28 +80,23 @@ def SequenceInsert(sequence: list[Tensor], x: Tensor, position: Any = None) -> l
     return out
 
 
-
 def SequenceErase(sequence: list[Tensor], position: Any = None) -> list[Tensor]:
     out = list(sequence)
     del out[-1 if position is None else int(number(position))]
     return out
 
 
-
 def SequenceAt(sequence: list[Tensor], position: Any) -> Tensor:
     return sequence[int(number(position))]
-
 
 
 def SequenceLength(sequence: list[Tensor]) -> Tensor:
     return constant(np.int64(len(sequence)))
 
 
-
 def ConcatFromSequence(sequence: list[Tensor], axis: int, new_axis: int = 0) -> Tensor:
     first, *rest = sequence
     return first.stack(*rest, dim=axis) if new_axis else first.cat(*rest, dim=axis)
-
 
 
 def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
@@ -120,15 +108,12 @@ def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int =
     return list(x.split(sizes[0] if isinstance(split, Tensor) and split.ndim == 0 else sizes, at))
 
 
-
 def Optional(x: Any = None, type: Any = None) -> Any:
     return x
 
 
-
 def OptionalHasElement(x: Any = None) -> Tensor:
     return constant(np.bool_(x is not None))
-
 
 
 def OptionalGetElement(x: Any) -> Any:

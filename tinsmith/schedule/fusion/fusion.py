@@ -42,7 +42,6 @@ from tinsmith.target.schedule_costs import Costs
 Ranges = frozenset[UOp]
 
 
-
 @dataclass
 class KernelGroup:
     """A kernel under construction.
@@ -67,7 +66,6 @@ class KernelGroup:
     walk: UOp | None = None  # the contraction whose tiles it walks over
     tiles: set[tuple[UOp, tuple[bool, ...]]] = field(default_factory=set)
     work: int = 0
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +98,8 @@ class KernelInput:
         return tuple(i.ranges <= self.outer for i in self.index)
 
 
-
 def ranges_in(index: Index) -> Ranges:
     return frozenset().union(*(i.ranges for i in index))
-
 
 
 def is_block(node: UOp, request: KernelInput) -> bool:
@@ -115,11 +111,11 @@ def is_block(node: UOp, request: KernelInput) -> bool:
              and f.src[0].shape[i] == 1} for f in body.src)
     return bool(a - b and b - a)
 
+
 # operations and views of one kernel before it is cut: compile time grows faster than linearly with them
 MOST_WORK = 768
 
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
-
 
 
 @dataclass
@@ -541,12 +537,10 @@ class Fusion:
         return UOp.range(size, self.count - 1, role)
 
 
-
 def _joins(node: UOp) -> bool:
     """Return True if an elementwise op combines several non-constant values, one of which is padded."""
     values = [s for s in node.src if s.base.op is not Ops.CONST]
     return len(values) > 1 and any(map(_is_padded, values))
-
 
 
 def _is_padded(value: UOp) -> bool:
@@ -555,7 +549,6 @@ def _is_padded(value: UOp) -> bool:
             return True
         value = value.src[0]
     return False
-
 
 
 def _seam(value: UOp, index: Index) -> UOp | None:
@@ -569,7 +562,6 @@ def _seam(value: UOp, index: Index) -> UOp | None:
             return value
         value, index = value.src[0], below
     return None
-
 
 
 def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:

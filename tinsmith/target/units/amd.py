@@ -13,6 +13,7 @@ def _wmma(name: str, emit: str, dtype: DType) -> MatrixUnit:
     return MatrixUnit(name, "hip", 16, 16, 16, dtype, dtype, dtypes.float32, 32, a, b, c, emit, ("gfx11",), 8, 32,
                       2.0 * 16 * 16 * 16 / 16)
 
+
 RDNA3 = (
     _wmma("wmma_f16", "__builtin_amdgcn_wmma_f32_16x16x16_f16_w32", dtypes.float16),
     _wmma("wmma_bf16", "__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32", dtypes.bfloat16),

@@ -11,4 +11,5 @@ def _simdgroup(name: str, dtype: DType) -> MatrixUnit:
     return MatrixUnit(name, "metal", 8, 8, 8, dtype, dtype, dtypes.float32, 32, part, part, part,
                       "simdgroup_multiply_accumulate", (), 16, 32, 2.0 * 8 * 8 * 8 / 8)
 
+
 APPLE = (_simdgroup("simdgroup_f16", dtypes.float16), _simdgroup("simdgroup_f32", dtypes.float32))

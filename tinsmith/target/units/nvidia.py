@@ -15,12 +15,12 @@ def _mma_sync(name: str, emit: str, k: int, dtype: DType) -> MatrixUnit:
                       2.0 * 16 * 8 * k / 16,
                       chains=(UnitTile(4, 1, 0.2, between=64), UnitTile(1, 1, 0.1, between=64)) if packed > 1 else ())
 
+
 CUDA = (
     _mma_sync("mma_f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, dtypes.float16),
     _mma_sync("mma_bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, dtypes.bfloat16),
     _mma_sync("mma_tf32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, dtypes.tf32),
 )
-
 
 
 def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[UnitTile, ...],
@@ -36,8 +36,8 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[UnitTile, ...],
                       max(1, 384 // n), 4, 2.0 * 64 * n * k / (n / 2), staged=True, turned=short,
                       held=held if short else None, tiles=tiles, chains=chains if short else ())
 
-_ATTENTION = (UnitTile(2, 2, 0.9, between=64), UnitTile(1, 2, 0.6, between=64))  # n ≥ 192: few registers are left
 
+_ATTENTION = (UnitTile(2, 2, 0.9, between=64), UnitTile(1, 2, 0.6, between=64))  # n ≥ 192: few registers are left
 _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes.tf32))
 
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)

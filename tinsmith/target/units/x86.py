@@ -19,7 +19,6 @@ def fma(dtype: DType, vector_bytes: int, rate: float = 0.0) -> MatrixUnit:
                       Fragment(row), Fragment(row), "muladd", (), 24, 32, rate or 4.0 * n)
 
 
-
 def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> MatrixUnit:
     """Return an AMX row: tiles of 16 rows of 64 bytes; in b, elements that meet in one 32-bit lane of c are adjacent
     (VNNI packing)."""
@@ -31,6 +30,7 @@ def _amx(name: str, emit: str, a: DType, b: DType, acc: DType, feature: str) -> 
     return MatrixUnit(name, "x86_64", 16, 16, k, a, b, acc, 1, row_major, interleaved, square, emit,
                       ("amx-tile", feature), 4, 8, 2.0 * 16 * k, 16.0, flushes=acc.is_float)
 
+
 AMX = (
     _amx("amx_bf16", "tdpbf16ps", dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "amx-bf16"),
     _amx("amx_s8s8", "tdpbssd", dtypes.int8, dtypes.int8, dtypes.int32, "amx-int8"),
@@ -38,7 +38,6 @@ AMX = (
     _amx("amx_u8s8", "tdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, "amx-int8"),
     _amx("amx_u8u8", "tdpbuud", dtypes.uint8, dtypes.uint8, dtypes.int32, "amx-int8"),
 )
-
 
 
 def _dot(name: str, a: DType, b: DType, acc: DType, feature: str, flipped: MatrixUnit | None = None) -> MatrixUnit:
@@ -52,8 +51,8 @@ def _dot(name: str, a: DType, b: DType, acc: DType, feature: str, flipped: Matri
                       24, 32, 4.0 * 16 * packed, 0.65, 0.9, in_turn=acc.is_float, flushes=acc.is_float,
                       flipped=flipped)
 
-_S8U8 = _dot("dot_s8u8", dtypes.int8, dtypes.uint8, dtypes.int32, "avx512vnni")
 
+_S8U8 = _dot("dot_s8u8", dtypes.int8, dtypes.uint8, dtypes.int32, "avx512vnni")
 _U8S8 = _dot("dot_u8s8", dtypes.uint8, dtypes.int8, dtypes.int32, "avx512vnni")
 
 DOT = (

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
               order: Sequence[UOp] | None = None) -> list[UOp]:
     """Return the derivatives of ``output`` with respect to each target.
@@ -83,7 +82,6 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         else:
             out.append(found[t])
     return out
-
 
 
 class Backward(TensorBase):
@@ -272,7 +270,6 @@ class Backward(TensorBase):
         TensorBase.forgettings += 1
 
 
-
 def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
                   ) -> dict[Tensor, list[UOp]]:
     """Return the computed tensors that depend on no leaf and on no other computed tensor."""
@@ -290,16 +287,13 @@ def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[U
     return found
 
 
-
 def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (g.contiguous(),)
-
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
-
 
 
 def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:

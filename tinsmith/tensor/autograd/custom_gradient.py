@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Slopes = Callable[..., "tuple[Tensor | None, ...]"]
 
 
-
 @dataclass(frozen=True)
 class _Rule:
     """The gradient rule of a CUSTOM_GRADIENT node, written with tensors."""
@@ -38,8 +37,8 @@ class _Rule:
     def __str__(self) -> str:
         return self.slopes.__name__.strip("_")
 
-_rule = functools.lru_cache(_Rule)
 
+_rule = functools.lru_cache(_Rule)
 
 
 def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
@@ -51,7 +50,6 @@ def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     """
     rule = _rule(slopes, type(value))
     return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
-
 
 
 class Function:
@@ -119,7 +117,6 @@ class Function:
         ctx.saved_tensors = ()
         rule = _Backward(ctx, type(value), places, len(inputs), len(saved))
         return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in (*tensors, *saved))), rule))
-
 
 
 @dataclass(frozen=True, eq=False)

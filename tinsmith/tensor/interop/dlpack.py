@@ -23,7 +23,6 @@ from tinsmith.runtime.recorder import recorders
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, int]  # DLPack's kind of device, and its number
-
 HOST: Final[Place] = (1, 0)
 _KINDS: Final = {1: "CPU", 2: "CUDA", 3: "CPU"}  # DLPack's device types; 3 is pinned host memory (kDLCUDAHost)
 _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bool": 6}

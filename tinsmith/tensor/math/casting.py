@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _UINT: Final = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
-
 class Casting:
     """``cast`` and ``bitcast``."""
 
@@ -69,7 +68,6 @@ class Casting:
             return parts.sum(-1, dtype=wanted)._as_bits(to)
         cut = bits.unsqueeze(-1).rshift(shift).cast(wanted)
         return cut.reshape(*self.shape[:-1], -1)._as_bits(to)
-
 
 
 class Conversions:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class Powers:
     """``pow sqrt exp log`` and similar methods."""
 
@@ -194,13 +193,11 @@ class Powers:
         return _logaddexp(self, operand("logaddexp", other, self))
 
 
-
 @rounded_once
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     lead = x.eq(y).where(0, x.sub(y)).abs()  # equal infinities: difference 0, not NaN
     out = x.maximum(y).add(lead.neg().exp().log1p())
     return with_slopes(out, _logaddexp_slopes, *map(out._new, matched("logaddexp", out, x, y)[1:]))
-
 
 
 def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -212,9 +209,9 @@ def _power_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor 
     return by_base, (x.eq(0) & y.ge(0)).where(0, g.mul(out.mul(x.log())))
 
 
-
 def _logaddexp_slopes(g: Tensor, out: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return g.div(y.sub(x).exp().add(1)), g.div(x.sub(y).exp().add(1))
+
 
 # atan(x) = x + x*z*P(z)/Q(z) with z = x*x for |x| <= 0.66: S. Moshier, Cephes mathematical library, atan.c
 _ATAN_P = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1,
@@ -222,7 +219,6 @@ _ATAN_P = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792
 
 _ATAN_Q = (1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2,
            4.853903996359136964868e2, 1.945506571482613964425e2)
-
 
 
 class Trigonometry:
@@ -378,9 +374,9 @@ class Trigonometry:
         """
         return self._unary_float(Ops.ERF)
 
+
 # (c, exp(c)/2) per dtype: both are almost exact floats, so that exp(x - c)·(exp(c)/2) = exp(x)/2 without overflow
 _HALVED = {dtypes.float32: (14.52734375, 1018861.6875), dtypes.float64: (4.14190673828125, 31.461342115095473)}
-
 
 
 def _half_exponential(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -394,35 +390,28 @@ def _half_exponential(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return is_far.where(0, size), size.sub(shift).exp().mul(half), is_far, negative
 
 
-
 def _cosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.sinh()),)
-
 
 
 def _sinh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.cosh()),)
 
 
-
 def _asin_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.square().neg().add(1).rsqrt()),)
-
 
 
 def _acos_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.square().neg().add(1).rsqrt()).neg(),)
 
 
-
 def _acosh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(x.square().sub(1).rsqrt()),)
 
 
-
 def _atanh_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.div(x.square().neg().add(1)),)
-
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

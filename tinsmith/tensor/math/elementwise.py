@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
     """Elementwise methods that map to one op or a few."""
 
@@ -293,7 +292,6 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         size = self._new(a).abs()
         return self._new(_sign_bit(b)).where(size.neg(), size)
 
-
     # *** bits ***
 
     def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
@@ -419,11 +417,11 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         away = beyond.gt(0.5) | (beyond.eq(0.5) & odd)
         return away.where(whole.add(self.lt(0).where(-1, 1)), whole)
 
+
 _IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
 
 """What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
 round that of sums and differences); all else rounds the scalar."""
-
 
 
 @rounded_once
@@ -432,12 +430,10 @@ def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     return x.add(y.mul(factor))
 
 
-
 @rounded_once
 def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     x, y = in_one_dtype(x, y)
     return x.sub(y.mul(factor))
-
 
 
 @rounded_once
@@ -446,11 +442,9 @@ def _round_to(x: Tensor, decimals: int) -> Tensor:
     return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
-
 @rounded_once
 def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return start.add(end.sub(start).mul(weight))
-
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -459,10 +453,10 @@ def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) 
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
             (x.gt(high) | high.lt(low)).where(g, 0))
 
+
 _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16,
                                 dtypes.float32: dtypes.int32,
                                 dtypes.float64: dtypes.int64}
-
 
 
 def _sign_bit(x: UOp) -> UOp:
@@ -470,17 +464,14 @@ def _sign_bit(x: UOp) -> UOp:
     return bits.lt(0)
 
 
-
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
     """Return True where a remainder with the dividend's sign must be shifted by ``b`` to have the divisor's sign."""
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
-
 @rounded_once
 def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
     return a.div(b, reverse).trunc()
-
 
 
 @rounded_once
@@ -495,7 +486,6 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     negative = a.signbit().ne(b.signbit())
     near = whole.eq(0).where(negative.where(-0.0, near._zeros()), near)
     return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)
-
 
 
 class ArithmeticMethods:
@@ -682,19 +672,16 @@ class ArithmeticMethods:
         return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
 
 
-
 @rounded_once
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).mul(b))
 
 
-
 @rounded_once
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).div(b))
-
 
 
 @rounded_once
@@ -712,13 +699,11 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return with_slopes(out, _atan2_slopes, y, x)
 
 
-
 def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     size = x.square().add(y.square())
     none = size.eq(0)
     scaled = g.div(none.where(1.0, size))
     return none.where(0, scaled.mul(x)), none.where(0, scaled.mul(y).neg())
-
 
 
 @rounded_once
@@ -732,10 +717,8 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(out, _hypot_slopes, a, b)
 
 
-
 def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return g.mul(a.div(out)), g.mul(b.div(out))
-
 
 
 @rounded_once
@@ -745,11 +728,9 @@ def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
 
 
-
 def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     none = a.eq(0) & b.le(0)
     return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
-
 
 
 @rounded_once

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class MatMul:
     """``dot``, ``matmul``, ``linear``, ``outer``, ``einsum``."""
 
@@ -134,7 +133,6 @@ class MatMul:
         return x.permute(*[left.index(c) for c in output]).cast(result) if output else x.cast(result)
 
 
-
 def _result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType, DType]:
     """Return (result dtype, accumulation dtype) of a product; a single operand follows the rules of ``sum``."""
     result = promote(*(t.dtype for t in operands)) if dtype is None else to_dtype(dtype)
@@ -143,7 +141,6 @@ def _result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType,
     if result.is_float:
         return result, dtypes.float32 if result.itemsize < 4 else result
     return result, result if result.is_bool else sum_dtype(result)
-
 
 
 def _letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
@@ -168,7 +165,6 @@ def _letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     return filled, right.replace("...", greek)
 
 
-
 def _letter_sizes(formula: str, inputs: list[str], tensors: list[Tensor]) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     for t, letters in zip(tensors, inputs):
@@ -178,7 +174,6 @@ def _letter_sizes(formula: str, inputs: list[str], tensors: list[Tensor]) -> dic
                 raise ShapeError("einsum", f"{formula!r}: letter {letter!r} is {known} and {size} in shapes "
                                  f"{', '.join(str(x.shape) for x in tensors)}", "equal sizes for one letter")
     return sizes
-
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
@@ -192,7 +187,6 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
     return x, letters
 
 
-
 def _contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tuple[Tensor, str]:
     """Return the product of two operands, summed over the letters not in ``later``, and its letters."""
     union = have + "".join(c for c in more if c not in have)
@@ -203,12 +197,10 @@ def _contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tu
     return out, "".join(c for c in order if c in later)
 
 
-
 def _spread(x: Tensor, letters: str, order: str) -> Tensor:
     """Permute the axes to ``order`` and insert axes of size 1 for missing letters."""
     sorted_axes = x.permute(*[letters.index(c) for c in order if c in letters])
     return sorted_axes.reshape(tuple(x.shape[letters.index(c)] if c in letters else 1 for c in order))
-
 
 
 class Products:
@@ -394,13 +386,11 @@ class Products:
         return ordered[0].stack(*ordered[1:], dim=1)
 
 
-
 def _count(x: Tensor, axes: Sequence[int]) -> Any:
     total = 1
     for a in axes:
         total *= x.shape[a]
     return total
-
 
 
 def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
@@ -412,13 +402,11 @@ def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
     return x.dot(y)  # type: ignore[no-any-return]
 
 
-
 def _added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta * x + alpha * product``; with beta 0, ``x`` is ignored, NaN included."""
     if beta == 0:
         return product if alpha == 1 else product.mul(alpha)
     return x.add(product) if alpha == beta == 1 else _added_scaled(x, product, beta, alpha)
-
 
 
 @rounded_once

@@ -149,7 +149,6 @@ class Special:
             total = total.add(self.sub(k / 2).lgamma())
         return total.add(p * (p - 1) / 4 * math.log(math.pi))
 
-
     def i0(self: Tensor) -> Tensor:
         """The modified Bessel function of the first kind, of order 0.
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class Older:
     """``uop``, ``schedule`` and ``realize`` by the names that tinygrad had for them."""
 
@@ -74,8 +73,8 @@ class Older:
             check_tensors("corealize", tensors)
             realize_tensors(list(tensors))
 
-M = TypeVar("M", bound=Callable[..., Any])
 
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _example(method: Callable[..., Any], name: str) -> str:
@@ -86,7 +85,6 @@ def _example(method: Callable[..., Any], name: str) -> str:
     return "\n".join(line.strip() for line in lines[begin:end]).replace(f".{method.__name__}(", f".{name}(")
 
 
-
 def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Callable[..., Any]:
     method.__code__ = method.__code__.replace(co_name=name)
     method.__name__, method.__qualname__, method.__module__ = name, name, __name__
@@ -94,12 +92,10 @@ def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Ca
     return method
 
 
-
 def _same(name: str, method: M) -> M:
     """``method`` by another name."""
     found = guided(method)
     return cast(M, _named(found, name, f"The same as ``{method.__name__}``.", _example(method, name)))
-
 
 
 def _in_place(method: M, example: str = "") -> M:
@@ -113,7 +109,6 @@ def _in_place(method: M, example: str = "") -> M:
 
     does = f"``{method.__name__}``, written to this tensor's memory, which is returned."
     return cast(M, _named(guided(write), name, does, example or _example(method, name)))
-
 
 
 class Synonyms:
@@ -158,7 +153,6 @@ class Synonyms:
     trapz = _same("trapz", ArithmeticMethods.trapezoid)
     binary_cross_entropy = _same("binary_cross_entropy", Losses.binary_crossentropy)
     binary_cross_entropy_with_logits = _same("binary_cross_entropy_with_logits", Losses.binary_crossentropy_logits)
-
 
 
 class InPlace(Synonyms):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Axes = int | Sequence[int]
 
 
-
 def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
     """Return key and value with as many heads as the query; if ``grouped``, adjacent query heads share one."""
     ours, theirs, last = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
@@ -40,7 +39,6 @@ def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> 
     if not grouped:
         return key, value
     return key.repeat_interleave(ours // theirs, dim=-3), value.repeat_interleave(ours // theirs, dim=-3)
-
 
 
 class NNOps(Activations, WindowMethods, Losses):
@@ -252,12 +250,10 @@ class NNOps(Activations, WindowMethods, Losses):
         return self._new(hit.cast(dtypes.default_int))
 
 
-
 @rounded_once
 def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     out = (x - origin) * scale
     return out if bias is None else out + bias
-
 
 
 class Functional:
