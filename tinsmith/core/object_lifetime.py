@@ -1,10 +1,11 @@
-"""Weak containers that run no Python code at the moment an object dies.
+"""Weak containers that run no Python code at the moment an object dies, and a pause of the garbage collector.
 
 Python runs weak-reference callbacks, finalizers and ``__del__`` wherever an object happens to die, and an exception
 raised there can only be printed and dropped: a Ctrl-C that arrives while one of them runs is lost. So the callbacks of
 this package are methods of built-in containers, which record the death; the cleanup runs later, in ordinary code.
 
-Suspension of Python's garbage collector while many live objects are created, which it would scan in vain."""
+The collector is paused while many live objects are created, which it would scan in vain.
+"""
 from __future__ import annotations
 
 import contextlib

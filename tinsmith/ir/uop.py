@@ -1,11 +1,9 @@
-"""The intern table (hash consing) of UOps: equal nodes are one object while alive.
+"""UOp: the single node class of all levels, immutable and interned (hash-consed).
 
-Python's arithmetic and comparison operators, mapped to ops of the op table, and hints at misspelled attributes.
-
-UOp: the single node class of all levels, immutable and interned (hash-consed).
-
-Equal nodes are the same object, so memo tables are dictionaries by identity, and a rewrite that changes nothing
-allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity."""
+Equal nodes are the same object while alive, so memo tables are dictionaries by identity, and a rewrite that changes
+nothing allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity.
+Python's arithmetic and comparison operators on nodes make ops of the op table; a misspelled attribute gets a hint.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,6 +1,8 @@
-"""Detection of tensors that hold the only reference to their buffer, by reference counts.
+"""Tensors that a function can reach, and tensors that hold the only reference to their buffer.
 
-Reachability of tensors from a function: through arguments, closure, defaults and named globals, at any depth."""
+Reachability goes through arguments, closure, defaults and named globals, at any depth; sole ownership is read from
+reference counts.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,7 +1,7 @@
 """Realize: compile the program of a graph once per structure, bind it to buffers, and run it.
 
-A warning, once per line, if a user's line compiles a program for every size of its data, such as a growing
-length."""
+A line of the user's that compiles a program for every size of its data, such as a growing length, is warned of once.
+"""
 from __future__ import annotations
 
 import time

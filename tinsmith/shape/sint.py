@@ -1,10 +1,9 @@
-"""The integer protocol of ``shape/``, which Python ints and symbolic integers (UOps) both satisfy.
-
-Arithmetic, comparisons and conditions on integers that may be symbolic.
+"""Integers that may be symbolic: the protocol that Python ints and UOps satisfy, and arithmetic on both.
 
 ``plus``, ``minus``, ``times`` and ``product`` create no nodes for neutral elements. ``lowest``, ``highest`` and
 ``surely_at_most`` decide at once, from bounds alone, and are conservative. ``less``, ``at_least``, ``both`` and
-``inside`` build a condition to evaluate later; on plain ints they compare directly."""
+``inside`` build a condition to evaluate later; on plain ints they compare directly.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

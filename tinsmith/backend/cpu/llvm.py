@@ -1,13 +1,10 @@
-"""Conversions of 16-bit floats, which LLVM calls by these names where the processor has no instruction for them.
+"""LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
 
-C libraries provide some of them, none provides all. Renderers emit vector sequences instead where speed matters.
-
-A map from each line of a kernel's assembly to its line of LLVM IR, by debug information.
-
-LLVM IR to machine code in this process: processor features, compiler with disk cache, loader.
-
-llvmlite is imported lazily. The generator emits vectors, unrolling and register tiles itself, so that only two clean-up
-passes and code generation at level 2 pay off."""
+The compiler and loader, with the disk cache and the processor's features; the conversions of 16-bit floats that LLVM
+calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
+from each line of assembly to its line of LLVM IR, by debug information. The generator emits vectors, unrolling and
+register tiles itself, so that only two clean-up passes and code generation at level 2 pay off.
+"""
 from __future__ import annotations
 
 import contextlib

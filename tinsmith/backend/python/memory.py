@@ -1,12 +1,12 @@
-"""Race detection for memory that threads share: the last accesses of each element, and the happened-before order.
+"""Memory of interpreted kernels: named, bounds-checked, and checked for data races where threads share it.
 
-Time is counted per warp: it advances at synchronization points, which order earlier accesses of its threads before
-later accesses of others (a ``Clock`` is advanced). An access happened before another one if one thread did both, or if
-the time of the first is among those that the second one's clock knows (vector clocks: Lamport, 1978; Mattern, 1989).
-Two accesses of one element, at least one of which writes, are a *race* if neither happened before the other. Races are
-found regardless of the order in which the warps have run.
-
-Memory of interpreted kernels: named, bounds-checked, and watched for races where threads share it."""
+The race detector keeps the last accesses of each element and the happened-before order. Time is counted per warp: it
+advances at synchronization points, which order earlier accesses of its threads before later accesses of others (a
+``Clock`` is advanced). An access happened before another one if one thread did both, or if the time of the first is
+among those that the second one's clock knows (vector clocks: Lamport, 1978; Mattern, 1989). Two accesses of one
+element, at least one of which writes, are a *race* if neither happened before the other. Races are found regardless of
+the order in which the warps have run.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,18 +1,17 @@
-"""Epilogue of a matrix unit: vector stores of fragments after lanes have exchanged columns.
+"""Computation on the accumulators of a matrix unit, in the registers of the threads, and their epilogue.
 
-A lane holds pairs of columns of many 8-column blocks. If a fragment has at least four such blocks, the four lanes of a
-row exchange them by shuffles so that each lane holds eight adjacent columns. This is a 4 × 4 transpose in two steps,
-one per bit of the lane number:
+A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
+one lane per row that a thread holds. An operand of the next product is a selection of such lanes.
+
+The epilogue stores full vectors after lanes have exchanged columns. A lane holds pairs of columns of many 8-column
+blocks. If a fragment has at least four such blocks, the four lanes of a row exchange them by shuffles so that each lane
+holds eight adjacent columns. This is a 4 × 4 transpose in two steps, one per bit of the lane number:
 
     lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
 
-The rest of the epilogue works on vectors of eight. The part of the stored value that depends only on the accumulator is
-computed before the exchange, in which two 16-bit elements travel as one 32-bit word.
-
-Computation on the accumulators of a matrix unit, in the registers of the threads: one lane per fragment register.
-
-A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
-one lane per row that a thread holds. An operand of the next product is a selection of such lanes."""
+The part of the stored value that depends only on the accumulator is computed before the exchange, in which two 16-bit
+elements travel as one 32-bit word.
+"""
 from __future__ import annotations
 
 import math

@@ -1,14 +1,13 @@
-"""AMX tile registers in LLVM IR: fixed tile numbers for the fragments of a matrix unit with its own registers.
+"""Matrix units of the CPU in LLVM IR: dot products on vector registers, and AMX tile registers.
 
-An accumulator keeps its tile for its live range. Operands are loaded at their use into the remaining tiles in turn
-(least recently used first), and loaded again after eviction or at the start of a basic block (rematerialized), so that
-only addresses stay live.
+Dot products (VNNI, bf16): tiles are vectors, so that LLVM allocates their registers. Each 32-bit lane of an accumulator
+gets the dot product of the two or four elements in that lane of both operands: b is a vector from memory, a is the same
+32 bits in every lane.
 
-Dot-product instructions on vector registers in LLVM IR (VNNI, bf16 dot products): matrix units whose tiles are
-vectors, so that LLVM allocates their registers.
-
-Each 32-bit lane of an accumulator gets the dot product of the two or four elements in that lane of both operands: b is
-a vector from memory, a is the same 32 bits in every lane."""
+AMX: fixed tile numbers for the fragments. An accumulator keeps its tile for its live range. Operands are loaded at their
+use into the remaining tiles in turn (least recently used first), and loaded again after eviction or at the start of a
+basic block (rematerialized), so that only addresses stay live.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

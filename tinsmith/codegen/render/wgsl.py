@@ -1,11 +1,10 @@
 """WGSL, the language of WebGPU, as naga compiles it. Its types are bool, i32, u32 and f32, and with naga's extensions
-i64, u64 and f64; without them 64-bit integers are pairs of words.
+i64, u64 and f64; without them 64-bit integers are pairs of words (``vec2<u32>``, the low word first, as in memory).
 
 Integers of 8 and 16 bits are held in 32 bits, truncated after every operation; 16-bit floats as their bits. In memory
 they are packed into words: a store is two atomic operations, which preserve the elements of other threads in the word.
 ``==`` and ``<`` compare NaN as IEEE 754 requires, but ``!=`` is false for it, so ``!(a == b)`` is written.
-
-64-bit integers for WGSL without i64: pairs of words, ``vec2<u32>``, the low word first, as in memory."""
+"""
 from __future__ import annotations
 
 import math

@@ -1,12 +1,12 @@
 """Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
 
 A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
-``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``.
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also stand inside the arguments of movement ops; the
+functions here find the variables there, and their bindings.
 
 A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
 for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
-
-Symbolic integers inside the arguments of movement ops, and their variable bindings."""
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,17 +1,16 @@
-"""The inputs of a kernel under construction: for each value read, its index expression and enclosing loops.
+"""Kernel fusion: inline every value, and give it memory of its own (stage it) only for a stated reason.
 
-Kernel fusion: inline every value, and give it memory of its own (stage it) only for a stated reason.
-
-The graph is walked from its outputs. Every node collects read requests: the kernel that reads it, and the index at
-which it is read. A value with one request is computed where it is read. A value that several kernels read, or one
-kernel at several indices, is recomputed if that is cheap, else staged. A reduction is fused into the kernel of its
-reader if the loops can be nested so that it is computed once: the sets of ranges that the kernel's reductions depend on
-must form a chain.
+The graph is walked from its outputs. Every node collects read requests: the kernel that reads it, and its index
+expression and enclosing loops there (``KernelInput``). A value with one request is computed where it is read. A value
+that several kernels read, or one kernel at several indices, is recomputed if that is cheap, else staged. A reduction is
+fused into the kernel of its reader if the loops can be nested so that it is computed once: the sets of ranges that the
+kernel's reductions depend on must form a chain.
 
 A contraction can fuse with a computed operand (a stream, back-to-back GEMM as in attention): a block of the operand's
 rows is computed over the full reduced axis, inside the loop that consumes it, with the statistics of these rows. A
 row-by-column value (the scores) is recomputed tile by tile in every kernel that can; the statistics of its rows are
-stored if several kernels read them."""
+stored if several kernels read them.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,4 @@
-# mypy: disable-error-code=misc
-"""Names of the tutorials that have another one here: they mean the same.
-
-PyTorch's other names of methods, and the in-place forms ``name_``: each is made of the method that it stands for."""
+"""Other names of methods: the tutorials', PyTorch's, and the in-place forms ``name_`` of methods."""
 from __future__ import annotations
 
 import functools
