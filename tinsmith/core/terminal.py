@@ -1,5 +1,5 @@
-"""Terminal output: colours, folding to the terminal's width, human-readable numbers, and a silent exit when the reader of
-a pipe has closed it."""
+"""Terminal output: colours, folding to the terminal's width, human-readable numbers, and a silent exit when the reader
+of a pipe has closed it."""
 from __future__ import annotations
 
 import atexit

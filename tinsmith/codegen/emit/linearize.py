@@ -1,7 +1,8 @@
 """The linearizer: lowers an optimized kernel graph to a linear list of UOps for the renderers.
 
 Expanded ranges are written out here: UPCAST and UNROLL as copies, VECTOR as lanes. The second source of UNLIKELY is
-computed in a branch that is taken only if its condition holds. Loops, and the scope of every line, are in ``scopes.py``.
+computed in a branch that is taken only if its condition holds. Loops, and the scope of every line, are in
+``scopes.py``.
 """
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ Dot products (VNNI, bf16): tiles are vectors, so that LLVM allocates their regis
 gets the dot product of the two or four elements in that lane of both operands: b is a vector from memory, a is the same
 32 bits in every lane.
 
-AMX: fixed tile numbers for the fragments. An accumulator keeps its tile for its live range. Operands are loaded at their
-use into the remaining tiles in turn (least recently used first), and loaded again after eviction or at the start of a
-basic block (rematerialized), so that only addresses stay live.
+AMX: fixed tile numbers for the fragments. An accumulator keeps its tile for its live range. Operands are loaded at
+their use into the remaining tiles in turn (least recently used first), and loaded again after eviction or at the start
+of a basic block (rematerialized), so that only addresses stay live.
 """
 from __future__ import annotations
 

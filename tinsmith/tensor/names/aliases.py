@@ -1,3 +1,4 @@
+# mypy: disable-error-code=misc
 """Other names of methods: the tutorials', PyTorch's, and the in-place forms ``name_`` of methods."""
 from __future__ import annotations
 
