@@ -1,3 +1,4 @@
+"""The cost model of a CPU core: caches, prefetch and the costs of tiles, with where they were measured."""
 from __future__ import annotations
 
 from typing import NamedTuple

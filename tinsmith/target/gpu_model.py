@@ -1,3 +1,4 @@
+"""The cost model of a GPU: thread blocks, registers, local memory and the costs of their use."""
 from __future__ import annotations
 
 from typing import NamedTuple

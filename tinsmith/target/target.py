@@ -1,3 +1,4 @@
+"""The data of a target: a device's capabilities and the models of its processor, for lowering and planning."""
 from __future__ import annotations
 
 import functools

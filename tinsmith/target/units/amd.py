@@ -1,3 +1,4 @@
+"""Matrix units of AMD GPUs: the wave-level WMMA of RDNA 3."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import DType, dtypes

@@ -1,3 +1,4 @@
+"""Matrix units of Apple GPUs: SIMD-group products of 8 × 8 × 8."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import DType, dtypes

@@ -1,3 +1,4 @@
+"""Matrix units of NVIDIA GPUs: ``mma.sync`` of a warp and ``wgmma`` of a warpgroup (PTX manual)."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import DType, dtypes

@@ -1,3 +1,4 @@
+"""Matrix units of x86: AMX tiles, dot products of AVX-512 (BF16, VNNI), and multiply-adds of any vector machine."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import DType, dtypes
