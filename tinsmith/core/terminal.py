@@ -3,22 +3,24 @@ of a pipe has closed it."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import settings
 
 if TYPE_CHECKING:
     import shutil
+
+    import tqdm
 else:
     shutil = Late("shutil")
+    tqdm = Late("tqdm")
 
 WIDTH = 120  # columns assumed if standard output is not a terminal
 _LEAST = 40  # columns, at least
@@ -121,45 +123,32 @@ def _tokens(word: str, longest: int) -> Iterator[str]:
         yield from (token[i : i + longest] for i in range(0, len(token), longest))
 
 
-class ProgressLine:
-    """A counter on the terminal's standard error, shown once the work takes more than a second, and erased at its end.
+PATIENCE = 1.0  # seconds of work before a progress line is shown
 
-    ``PROGRESS=0`` switches it off; where ``DEBUG`` prints a line for each kernel, there is none.
+_T = TypeVar("_T")
 
-    >>> with ProgressLine("compiling", 44, "kernels") as line:
-    ...     line.update(12)  # doctest's standard error is no terminal: nothing is shown
+
+def counted(items: Sequence[_T], verb: str, things: str) -> Iterator[_T]:
+    """Yield the items, with a line on the terminal that counts them once the work has taken a second.
+
+    The line (``compiling 12/44 kernels``, on standard error) is erased at the end. ``PROGRESS=0`` switches it off; with
+    ``DEBUG=2``, which prints a line for each kernel, there is none.
+
+    >>> list(counted([1, 2], "compiling", "kernels"))
+    [1, 2]
     """
-
-    PATIENCE = 1.0  # seconds before the line is shown
-    INTERVAL = 0.1  # seconds between two versions of it
-
-    def __init__(self, verb: str, total: int, things: str) -> None:
-        self.verb, self.total, self.things = verb, total, things
-        self._next = time.monotonic() + self.PATIENCE
-        self._shown = False
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._shown:
-            self._write("")
-
-    def update(self, done: int) -> None:
-        """Show that ``done`` of the things are done, if it is time to."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self.INTERVAL
-        out = sys.__stderr__
-        if out is not None and settings.PROGRESS and settings.DEBUG < 2 and sys.stderr is out and out.isatty():
-            self._shown = True
-            self._write(f"{self.verb} {done}/{self.total} {self.things}")
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # closed meanwhile: the work goes on
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+    begin, bar = time.monotonic(), None
+    try:
+        for n, item in enumerate(items):
+            if bar is not None:
+                bar.update()
+            elif time.monotonic() - begin >= PATIENCE and settings.PROGRESS and settings.DEBUG < 2:
+                bar = tqdm.tqdm(total=len(items), initial=n, leave=False, disable=None,  # None: unless on a terminal
+                                bar_format=f"{verb} {{n_fmt}}/{{total_fmt}} {things}")
+            yield item
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 # *** closed pipes ***

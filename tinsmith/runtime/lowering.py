@@ -14,7 +14,7 @@ from tinsmith.core.disk_cache import cache_key
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.observer import passed
 from tinsmith.core.settings import settings
-from tinsmith.core.terminal import ProgressLine
+from tinsmith.core.terminal import counted
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load, loaded
@@ -117,10 +117,8 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     kernels: Kernels = []
-    with ProgressLine("compiling", len(schedule.items), "kernels") as line:
-        for n, item in enumerate(schedule.items):
-            line.update(n)
-            kernels.append(_kernel(item, opts.get(n), compilation))
+    for n, item in enumerate(counted(schedule.items, "compiling", "kernels")):
+        kernels.append(_kernel(item, opts.get(n), compilation))
     missing = 0
     if settings.memory_limit:
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)
