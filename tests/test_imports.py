@@ -61,13 +61,24 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool, bool, int]]:
             stack += [(n, inside, typing) for n in ast.iter_child_nodes(node)]
 
 
+def lazy_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield (module, line) of every module that is imported at its first use: ``Late("module")``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Late" and isinstance(
+                node.args[0], ast.Constant):
+            yield node.args[0].value, node.lineno
+
+
+LAZY = {name: list(lazy_imports(ast.parse(path.read_text("utf-8")))) for name, path in MODULES.items()}
 PARSED = {name: list(imports(ast.parse(path.read_text("utf-8")))) for name, path in MODULES.items()}
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_go_down(module: str) -> None:
     here = FLOOR[package(module)]
-    wrong = [f"line {line}: {name}" for name, _, typing, line in PARSED[module]
+    found = [*((name, typing, line) for name, _, typing, line in PARSED[module]),
+             *((name, False, line) for name, line in LAZY[module])]
+    wrong = [f"line {line}: {name}" for name, typing, line in found
              if name.split(".")[0] == "tinsmith" and not typing and package(name) != package(module)
              and FLOOR[package(name)] >= here]
     assert not wrong, wrong

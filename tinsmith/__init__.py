@@ -20,10 +20,12 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import Context
 from tinsmith.core.suggestions import guide, hint_at_gradients, unknown
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.recorder import endings
 from tinsmith.tensor.autograd.custom_gradient import Function
 from tinsmith.tensor.interop import einops
@@ -38,6 +40,9 @@ from_dlpack = Tensor.from_dlpack
 guide(TinyJit)
 hint_at_gradients()
 einops.install()
+inspectors.register(search=Late("tinsmith.inspect.search.beam"), trace=Late("tinsmith.inspect.trace"),
+                    debug=Late("tinsmith.inspect.debug"), checked=Late("tinsmith.inspect.checked"),
+                    profile=Late("tinsmith.inspect.profile"))
 endings.append(lambda trace: viz.ending.finish(trace))
 
 

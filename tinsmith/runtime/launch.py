@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, ShardLayout, copy_buffer
@@ -14,21 +13,14 @@ from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.counters import Ran, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
-from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import current, settings
 from tinsmith.core.signal_errors import is_from_handler
 from tinsmith.core.terminal import bytes_text
 from tinsmith.core.timeline import timeline
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
 from tinsmith.runtime.thread_turns import let_go, take, turn_of, under_way
-
-if TYPE_CHECKING:
-    from tinsmith.inspect import checked, debug, profile
-else:
-    checked = Late("tinsmith.inspect.checked")
-    debug = Late("tinsmith.inspect.debug")
-    profile = Late("tinsmith.inspect.profile")
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
@@ -133,17 +125,17 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
     looked_at = settings.CHECKED >= 2
     of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
     if looked_at:
-        of = checked.apart(bound, bases)
+        of = inspectors.checked.apart(bound, bases)
     steps = [step for part in bound.parts for step in part.steps]
     for step in steps:
         launched[:] = [step]
-        with checked.watched(step, of, values) if looked_at else contextlib.nullcontext():
+        with inspectors.checked.watched(step, of, values) if looked_at else contextlib.nullcontext():
             if step.program is None:
                 copy(*map(of, step.slots))
             else:
                 _timed(step, [of(s) for s in step.slots], values)
     if looked_at:
-        checked.verify_guards(steps)
+        inspectors.checked.verify_guards(steps)
 
 
 def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -201,14 +193,14 @@ def _report(ran: Ran) -> None:
     if settings.timed:
         timeline.ran(ran)
         if settings.PROFILE:
-            profile.note(ran)
+            inspectors.profile.note(ran)
 
 
 def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     assert step.program is not None
     device = Device[step.device]
     if isinstance(step.shown, KernelProgram):
-        debug.show_kernel(step.item, step.shown, step.name, device)
+        inspectors.debug.show_kernel(step.item, step.shown, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     start = time.perf_counter()
     with turn_of(device):

@@ -3,25 +3,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import UnknownNameError, place
-from tinsmith.core.lazy_import import Late
 from tinsmith.core.suggestions import unknown
 from tinsmith.core.terminal import cut, fitted, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text.node import argument_text
 from tinsmith.ir.uop import Origin, toposort
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.schedule_item import Slot
-
-if TYPE_CHECKING:
-    from tinsmith.inspect import debug
-else:
-    debug = Late("tinsmith.inspect.debug")
 
 _LEAST = 16  # minimum columns of a part that is cut off
 # Attributes of a schedule item in tinygrad and its tutorials, and the equivalents here.
@@ -85,7 +80,7 @@ class ScheduledItem:
         """
         if self.sink is None or not isinstance(self.step.shown, KernelProgram):
             return repr(self)
-        return fitted(debug.tree(self.sink, self.step.shown))
+        return fitted(inspectors.debug.tree(self.sink, self.step.shown))
 
     def __getattr__(self, name: str) -> Any:
         meant = _THERE.get(name)
@@ -95,7 +90,7 @@ class ScheduledItem:
 
     def __repr__(self) -> str:
         """Return one line, no wider than the terminal: long parts are cut off."""
-        opts = "" if self.sink is None else f"opts {debug.opts_text(list(self.opts))}"
+        opts = "" if self.sink is None else f"opts {inspectors.debug.opts_text(list(self.opts))}"
         buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
         reason = f"reason: {self.reason}" if self.reason else ""
         parts = [p for p in (f"{self.device} {self.name}", opts, buffers, reason, self.where) if p]

@@ -17,6 +17,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import counted
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.runtime.parallel_compile import Compilation
 from tinsmith.runtime.recorder import lowered
@@ -35,12 +36,8 @@ from tinsmith.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tinsmith.codegen import compile_kernel
-    from tinsmith.inspect import trace
-    from tinsmith.inspect.search import beam
 else:
     compile_kernel = Late("tinsmith.codegen.compile_kernel")
-    beam = Late("tinsmith.inspect.search.beam")
-    trace = Late("tinsmith.inspect.trace")
 
 
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout | None]]:
@@ -77,7 +74,7 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
         free: numbers of inputs whose memory new versions may overwrite; None for any of them. Used by a memory budget.
     """
     if settings.recorded:
-        return trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
+        return inspectors.trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
     return _lower(graph, device, opts, free)
 
 
@@ -164,4 +161,4 @@ def _host_call(node: UOp) -> Launch:
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:
     """Return the opts that BEAM search finds, if it is enabled and the device can run kernels; else None."""
     wanted = settings.BEAM > 0 and not settings.NOOPT and device.runs_on is device
-    return beam.opts_for(sink, device.device) if wanted else None
+    return inspectors.search.opts_for(sink, device.device) if wanted else None
