@@ -1,7 +1,7 @@
-"""Whether default plans can be built: every kernel of whole networks is chosen, written, and compiled without a device.
+"""Build the default plan of every kernel of whole networks, without a device.
 
-CUDA is compiled to machine code by NVRTC, for which the assembler checks a block's memory, threads and registers;
-OpenCL by the platform that is here, if there is one; other languages are written only.
+CUDA is compiled to machine code by NVRTC, whose assembler checks a block's memory, threads and registers; OpenCL by the
+platform of this machine, if it has one; kernels in other languages are rendered only.
 """
 from __future__ import annotations
 

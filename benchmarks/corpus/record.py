@@ -1,4 +1,4 @@
-"""What is chosen and written for a program, as rows of text; where they are kept, and what tells two lists apart."""
+"""The stored corpus: opts and a hash of the text of each kernel of a program, as rows; reading, writing, comparison."""
 from __future__ import annotations
 
 import itertools
@@ -51,7 +51,7 @@ def short(opt: Opt) -> str:
 
 
 def steps(program: CorpusProgram, device: str) -> list[Step]:
-    """What a program runs on a device, each kernel once, in order, whatever was lowered before."""
+    """Return the steps of a program on a device, each kernel once, in order, independent of cached programs."""
     found: dict[str, Step] = {}
 
     def tell(compiled: CompiledSchedule) -> None:
@@ -92,7 +92,7 @@ def rows(program: CorpusProgram, target: str) -> list[Row]:
 
 
 def read(target: str) -> Kept:
-    """What is kept of a target; nothing if there is no file."""
+    """Return the stored rows of a target; none if there is no file."""
     path, found = FOLDER / f"{target}.txt", Kept()
     made: list[Row] = []
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -128,7 +128,7 @@ class Change(NamedTuple):
 
 
 def changes(before: Iterable[Row], now: Iterable[Row]) -> Iterator[Change]:
-    """What differs, equal kernels left out and the others side by side as they come.
+    """Yield the differences of two lists of rows: equal kernels are left out, the others paired in order.
 
     >>> a, b, c = Row("1a", "r_4", "VECTOR(0,4)"), Row("2b", "r_8", ""), Row("3c", "r_4", "UNROLL(0,4)")
     >>> print(*changes([a, b], [b, c]))

@@ -1,10 +1,10 @@
-"""How much slower the chosen opts are than the best of their candidates: chosen over best, in alternation.
+"""Regret of the planner: the time of the chosen opts over that of the best candidate, measured in alternation.
 
-Candidates of a kernel are those that the planner's generators offer at the lowest prices, what is chosen without matrix
-units, no opts at all, and the neighbours of the choice that the model thinks best: one opt more, or the choice cut off
-before one of its last opts. Each is compiled, compared with the default program and timed by the child process of
-``BEAM``, the best of several rounds; the fastest then takes turns with the choice. Where the two cannot be told apart,
-the ratio is that of the choice with itself: 1.
+Candidates of a kernel are the cheapest that the planner's generators offer, the choice without matrix units, no opts at
+all, and the neighbours of the choice that the model prices lowest: one opt more, or the choice cut off before one of
+its last opts. Each is compiled, compared with the default program and timed by the child process of ``BEAM``, the best
+of several rounds; the fastest is then timed in turn with the choice. If their times do not differ significantly, the
+ratio is 1.
 """
 from __future__ import annotations
 

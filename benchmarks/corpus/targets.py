@@ -57,10 +57,10 @@ class _Nowhere(Allocator):
         return nbytes
 
     def free(self, opaque: Any) -> None:
-        """There is nothing to give back."""
+        """Do nothing: no memory was allocated."""
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
-        """What is written is lost."""
+        """Discard the data."""
 
     def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
         target.cast("B")[:] = bytes(target.nbytes)

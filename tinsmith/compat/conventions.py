@@ -91,7 +91,7 @@ def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
 
 def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
              dilation: int | Sequence[int] = 1) -> Tensor:
-    """Sliding windows over the last axes: their positions there, and what they cover as new last axes."""
+    """Return sliding windows over the last axes, whose contents are new last axes."""
     steps, spread = (make_tuple(n, len(k_)) for n in (stride, dilation))
     if not len(k_) == len(steps) == len(spread) <= self.ndim:
         raise ShapeError("_pool", f"windows {k_}, stride {stride}, dilation {dilation} over {self.shape}",
@@ -104,7 +104,7 @@ def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
 
 def _broadcasting(name: str) -> Callable[..., Tensor]:
     def method(self: Tensor, Y: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Predictions and targets broadcast; ours have equal shapes."""
+        """Broadcast predictions and targets; Tinsmith's method requires equal shapes."""
         target = Y if isinstance(Y, Tensor) else self.const_like(Y)
         shape = np.broadcast_shapes(self.shape, target.shape)
         return _OURS[name](self.expand(shape), target.expand(shape), *args, **kwargs)  # type: ignore[no-any-return]
@@ -112,7 +112,7 @@ def _broadcasting(name: str) -> Callable[..., Tensor]:
 
 
 def _numpy(self: Tensor) -> np.ndarray[Any, Any]:
-    """bfloat16 and 8-bit floats as float32; ours are ``ml_dtypes``."""
+    """Return bfloat16 and 8-bit floats as float32; Tinsmith's method returns ``ml_dtypes``."""
     wide = self.dtype in (dtypes.bfloat16, *dtypes.fp8s)
     return _OURS["numpy"](self.float() if wide else self)  # type: ignore[no-any-return]
 
@@ -135,7 +135,7 @@ def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> 
 
 def _cut_off(name: str) -> Callable[..., Tensor]:
     def draw(cls: type[Tensor], *shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
-        """Integers are floats cut off; ours are refused."""
+        """Draw integers as truncated floats; Tinsmith's method refuses integer dtypes."""
         whole = dtype is not None and to_dtype(dtype).is_int
         found: Tensor = _OURS[name].__func__(cls, *shape, dtype=None if whole else dtype, **kwargs)
         return found.cast(dtype) if whole else found
@@ -144,7 +144,7 @@ def _cut_off(name: str) -> Callable[..., Tensor]:
 
 def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: Any = None,
              **kwargs: Any) -> Tensor:
-    """Integers are floats from 0 on, cut off and moved to ``low``; ours are refused."""
+    """Draw integers as truncated floats from 0 on, plus ``low``; Tinsmith's refuses integer dtypes."""
     ours = _OURS["uniform"].__func__
     if dtype is None or not to_dtype(dtype).is_int:
         return ours(cls, *shape, low=low, high=high, dtype=dtype, **kwargs)  # type: ignore[no-any-return]
@@ -204,7 +204,7 @@ _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead
 
 
 def adopt() -> None:
-    """Let the methods, and what tensors are made of, have tinygrad's meaning."""
+    """Install tinygrad's versions of the methods and of the rules for making tensors."""
     TinygradRules.on = True
     for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
         for name, method in added.items():
@@ -212,7 +212,7 @@ def adopt() -> None:
 
 
 def drop() -> None:
-    """Let them have ours again."""
+    """Restore Tinsmith's methods and rules."""
     TinygradRules.on = False
     for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
         for name, method in added.items():

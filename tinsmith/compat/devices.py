@@ -41,7 +41,7 @@ class Allocator(ours.Allocator):
         raise NotImplementedError("_alloc")
 
     def _free(self, opaque: Any, options: BufferSpec) -> None:
-        """Give a block back."""
+        """Free a block."""
 
     def _copyin(self, dest: Any, src: memoryview) -> None:
         raise NotImplementedError("_copyin")
@@ -64,7 +64,7 @@ class Allocator(ours.Allocator):
             self._free(opaque, _NO_WISHES)
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
-        """Write a part of a block; by way of all of it where the part is not the whole."""
+        """Write a part of a block: read the block, change it, and write it, unless the part is all of it."""
         if self._is_all_of(opaque, offset, source.nbytes):
             return self._copyin(opaque, source)
         whole = self._whole(opaque)
@@ -72,14 +72,14 @@ class Allocator(ours.Allocator):
         return self._copyin(opaque, memoryview(whole))
 
     def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
-        """Read a part of a block; by way of all of it where the part is not the whole."""
+        """Read a part of a block: read all of it, unless the part is all of it."""
         if self._is_all_of(opaque, offset, target.nbytes):
             return self._copyout(target, opaque)
         target.cast("B")[:] = memoryview(self._whole(opaque))[offset : offset + target.nbytes]
         return None
 
     def _known(self) -> dict[int, tuple[Any, int]]:
-        """The blocks in use, also of a subclass whose ``__init__`` does not call ours."""
+        """Return the blocks in use, also for a subclass whose ``__init__`` does not call this one's."""
         found: dict[int, tuple[Any, int]] = vars(self).setdefault("_blocks", {})
         return found
 
@@ -96,7 +96,7 @@ class Allocator(ours.Allocator):
 
 
 class _Source(Renderer):
-    """The source that a compiler writes with ``render(name, uops)``."""
+    """A renderer that asks a compiler with ``render(name, uops)`` for the source."""
 
     def __init__(self, target: Target, compiler: Any) -> None:
         super().__init__(target)
@@ -108,7 +108,7 @@ class _Source(Renderer):
 
 
 class _Program(ours.Program):
-    """A program made of a name and a binary, called with blocks of memory."""
+    """A program constructed from a name and a binary, and called with blocks of memory."""
 
     def __init__(self, device: Compiled, make: Callable[..., Any], kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)

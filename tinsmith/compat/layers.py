@@ -10,7 +10,7 @@ def _axes(kernel_size: Ints) -> int:
 
 
 class Conv2d(nn.Conv2d):
-    """Ours, over as many axes as ``kernel_size`` has numbers; two for one number.
+    """Convolution over as many axes as ``kernel_size`` has numbers; over two for one number.
 
     >>> from tinsmith import Tensor
     >>> Conv2d(2, 3, (3, 3, 3))(Tensor.ones(1, 2, 4, 5, 6)).shape
@@ -24,7 +24,7 @@ class Conv2d(nn.Conv2d):
 
 
 class ConvTranspose2d(nn.ConvTranspose2d, Conv2d):
-    """Ours, over as many axes as ``kernel_size`` has numbers; two for one number."""
+    """Transposed convolution over as many axes as ``kernel_size`` has numbers; over two for one number."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
                  output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True) -> None:

@@ -23,7 +23,7 @@ TILE: Final = 32  # rows and columns of a tile
 
 @dataclass(frozen=True)
 class Form:
-    """How an instruction is written: the kinds of its registers (target first), and whether a constant follows."""
+    """The format of an instruction: the kinds of its registers (target first), and True if a constant follows."""
 
     registers: str
     constant: bool = False

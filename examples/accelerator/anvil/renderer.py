@@ -36,7 +36,7 @@ Register = tuple[str, int]  # kind and a number that is not yet the machine's
 
 
 def type_of(dtype: DType) -> str:
-    """What the assembler calls an element type."""
+    """Return the assembler's name of an element type."""
     return _TYPES[dtype.scalar]
 
 
@@ -310,7 +310,7 @@ class _Writer:
 
 
 def is_tile(u: UOp) -> bool:
-    """Whether a value is in a tile: vectors are shorter."""
+    """Return True if a value is held in a tile; vectors are shorter."""
     return bool(u.dtype.count == TILE * TILE)
 
 
