@@ -1,10 +1,10 @@
 """CUDA C++ without headers, as NVRTC compiles it; 16-bit floats are stored as bits and converted by PTX instructions.
 
-Rings in CUDA C++ for Hopper: bulk tensor copies (TMA), mbarriers that count bytes, and warpgroup matrix products
-(wgmma); PTX ISA 8, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier".
-
-Local memory of a kernel with a ring is one dynamic shared-memory block, sized by the launch. A tile is represented by
-its *descriptor*: address, offsets of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode."""
+Rings run on Hopper: bulk tensor copies (TMA), mbarriers that count bytes, and warpgroup matrix products (wgmma); PTX
+ISA 8, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier". Local memory of a kernel with a
+ring is one dynamic shared-memory block, sized by the launch. A tile is represented by its *descriptor*: address, offsets
+of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode.
+"""
 from __future__ import annotations
 
 import copy
@@ -357,13 +357,13 @@ class CUDARenderer(GPURenderer):
                                  for s in u.src if s.op in _DIFFERENCES)
         own.changed = _sign_changes(program, own.compared)
         if any(u.op is Ops.DEFINE_RING for u in program):
-            own.near, own.maps = offsets(program), maps(program)
+            own.near, own.maps = ring_offsets(program), maps(program)
         text = super(CUDARenderer, own).render(name, program)
         structs = [vector_of_eight(*row) for row in _EIGHTS if mentions(text, f"{row[0]}8")]
         return "".join(structs) + text
 
     def prologue(self, program: Sequence[UOp]) -> str:
-        lines = prologue(program) if self.near else []
+        lines = ring_prologue(program) if self.near else []
         lines += [matrix_function(unit) for unit in
                   dict.fromkeys(u.arg for u in program if u.op is Ops.MMA and not u.arg.staged)]
         lines += [matrix_loader(count, turned) for count, turned in sorted(
@@ -507,14 +507,14 @@ def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
     return a.src[0].arg[2].deep if a.op is Ops.TILE else None, b.src[0].arg[2].deep
 
 
-def prologue(program: Sequence[UOp]) -> list[str]:
+def ring_prologue(program: Sequence[UOp]) -> list[str]:
     """Return the functions that a program with a ring calls."""
     steps = {(u.arg, turned_tiles(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
     ranks = sorted({len(u.arg.sizes) for u in program if u.op is Ops.ASYNC_COPY})
     return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
 
 
-def offsets(program: Sequence[UOp]) -> dict[UOp, int]:
+def ring_offsets(program: Sequence[UOp]) -> dict[UOp, int]:
     """Return the offset of each array in local memory: tiles first, aligned to 1024 bytes."""
     near = [u for u in program if u.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_RING)]
     found, at = dict[UOp, int](), 0

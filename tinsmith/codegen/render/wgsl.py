@@ -162,7 +162,7 @@ class WGSLRenderer(GPURenderer):
 
     def literal(self, dtype: DType, value: float | int | bool) -> str:
         if self.in_pairs(dtype):
-            return literal(int(value))
+            return pair_literal(int(value))
         if dtype.is_bool:
             return "true" if value else "false"
         if dtype in HALVES:
@@ -202,7 +202,7 @@ class WGSLRenderer(GPURenderer):
         op, dtype = u.op, u.dtype.scalar
         a, b = src[0], src[1] if len(src) > 1 else ""
         if self.in_pairs(u.src[-1].dtype):
-            return operation(u, src)
+            return pair_operation(u, src)
         if op is Ops.CMPNE and u.src[0].dtype.is_float:
             return f"(!({a}=={b}))"
         if u.src[0].dtype.is_bool and op in (Ops.CMPLT, Ops.XOR, Ops.MAX, Ops.MIN):
@@ -256,10 +256,10 @@ class WGSLRenderer(GPURenderer):
         if dtype is source or (self.in_pairs(dtype) and is_pair(source)):
             return a
         if self.in_pairs(dtype):
-            return to_pair(dtype, source, strip(a))
+            return cast_to_pair(dtype, source, strip(a))
         if self.in_pairs(source):
             if dtype.is_bool:
-                return f"any({a}!={literal(0)})"
+                return f"any({a}!={pair_literal(0)})"
             if dtype.is_float:
                 return f"f32_{'u' if source.is_unsigned else 'i'}64({strip(a)})"
             return self.converted(dtype, dtypes.uint32, f"({a}).x")
@@ -340,7 +340,7 @@ class WGSLRenderer(GPURenderer):
         self.written = {u.src[0] for u in program if u.op is Ops.STORE}
         self.summands = _summands(program)
         body = "\n".join(self.function_lines(name, program))
-        found = [*called(_HELPERS, body), *helpers(body)]
+        found = [*called(_HELPERS, body), *pair_helpers(body)]
         for kind, t in re.findall(r"\bfloor_(div|mod)_(\w+)\(", body):
             text = _floor(kind, t)
             found += [] if text in found else [text]
@@ -426,7 +426,7 @@ PAIR: Final = "vec2<u32>"
 _NAMES: Final = {Ops.ADD: "add64", Ops.SUB: "sub64", Ops.MUL: "mul64", Ops.SHL: "shl64"}
 _BY_SIGN: Final = {Ops.IDIV: "div64", Ops.MOD: "mod64", Ops.SHR: "shr64", Ops.CMPLT: "lt64"}
 
-FUNCTIONS: Final = {
+PAIR_FUNCTIONS: Final = {
     "add64": """fn add64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
   let low = a.x + b.x;
   return vec2<u32>(low, a.y + b.y + select(0u, 1u, low < a.x)); }""",
@@ -505,11 +505,11 @@ def is_pair(dtype: DType) -> bool:
     return dtype.scalar in (dtypes.int64, dtypes.uint64)
 
 
-def literal(value: int) -> str:
+def pair_literal(value: int) -> str:
     return f"vec2<u32>({value & 0xFFFFFFFF}u, {value >> 32 & 0xFFFFFFFF}u)"
 
 
-def operation(u: UOp, src: list[str]) -> str:
+def pair_operation(u: UOp, src: list[str]) -> str:
     """Return an operation on pairs, or a comparison of pairs."""
     op, sign = u.op, "u" if u.src[-1].dtype.is_unsigned else "s"
     if op in (Ops.CMPEQ, Ops.CMPNE):
@@ -520,7 +520,7 @@ def operation(u: UOp, src: list[str]) -> str:
         a, b = src if op is Ops.MIN else src[::-1]
         return f"select({src[1]}, {src[0]}, lt64_{sign}({a}, {b}))"
     if op is Ops.NEG:
-        return f"sub64({literal(0)}, {src[0]})"
+        return f"sub64({pair_literal(0)}, {src[0]})"
     if op is Ops.MULADD:
         return f"add64(mul64({src[0]}, {src[1]}), {src[2]})"
     if op in _NAMES:
@@ -530,7 +530,7 @@ def operation(u: UOp, src: list[str]) -> str:
     return f"({src[0]}{ {Ops.AND: '&', Ops.OR: '|', Ops.XOR: '^'}[op]}{src[1]})"
 
 
-def to_pair(dtype: DType, source: DType, a: str) -> str:
+def cast_to_pair(dtype: DType, source: DType, a: str) -> str:
     """Convert a bool, float32 or integer of up to 32 bits to a pair."""
     if source.is_bool:
         return f"vec2<u32>(select(0u, 1u, {a}), 0u)"
@@ -541,12 +541,12 @@ def to_pair(dtype: DType, source: DType, a: str) -> str:
     return f"vec2<u32>(bitcast<u32>({a}), bitcast<u32>({a} >> 31u))"
 
 
-def helpers(text: str) -> list[str]:
+def pair_helpers(text: str) -> list[str]:
     """Return the helper functions that a text calls, directly or indirectly."""
     found: dict[str, str] = {}
     while True:
-        called = [n for n in FUNCTIONS if n not in found and re.search(rf"\b{n}\(", text)]
+        called = [n for n in PAIR_FUNCTIONS if n not in found and re.search(rf"\b{n}\(", text)]
         if not called:
             return list(found.values())
-        found |= {n: FUNCTIONS[n] for n in called}
+        found |= {n: PAIR_FUNCTIONS[n] for n in called}
         text = "\n".join(found.values())
