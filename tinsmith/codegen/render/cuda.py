@@ -2,8 +2,8 @@
 
 Rings run on Hopper: bulk tensor copies (TMA), mbarriers that count bytes, and warpgroup matrix products (wgmma); PTX
 ISA 8, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier". Local memory of a kernel with a
-ring is one dynamic shared-memory block, sized by the launch. A tile is represented by its *descriptor*: address, offsets
-of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode.
+ring is one dynamic shared-memory block, sized by the launch. A tile is represented by its *descriptor*: address,
+offsets of chunks and of groups of eight rows in units of 16 bytes, and swizzle mode.
 """
 from __future__ import annotations
 
