@@ -236,3 +236,25 @@ def test_a_reshape_that_copies_still_copies_when_the_base_of_the_view_is_gone() 
                 want = [[v + 1 for v in row] for row in want]
             assert f().tolist() == [100.0, *[2 * v for row in want for v in row][1:]], n
             assert view.tolist() == want, n
+
+
+PARTS = {"transpose": lambda x: x.T, "columns": lambda x: x[:, 1:], "rows of a transpose": lambda x: x.T[1:],
+         "an expanded value": lambda x: x.unsqueeze(2).expand(3, 3, 2)[..., 0].T, "rows": lambda x: x[1:]}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("how", ["lazy", "realized", "captured"])
+def test_a_reshape_of_a_part_of_a_computed_value_copies_or_not_whenever_it_is_computed(part: str, how: str) -> None:
+    """PyTorch decides by strides: ``reshape(-1)`` of columns is a copy, of rows a view."""
+    f = lambda w: PARTS[part]((w + 1) * 2)  # noqa: E731
+    call = TinyJit(f) if how == "captured" else f
+    w = Tensor(np.arange(9, dtype=np.float32).reshape(3, 3)).realize()
+    for _ in range(5):
+        x = call(w)
+        if how == "realized":
+            x.realize()
+        before = x.numpy().copy()
+        flat = x.reshape(-1)
+        flat[0] = 50
+        assert (x.numpy() == before).all() == (part != "rows")
+        assert flat.numpy()[0] == 50

@@ -27,7 +27,7 @@ from tinsmith.jit.templates import Returned, Template, Written, placeholder
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import is_leaf, realize_tensors
-from tinsmith.tensor.storage import Looks, alone, sharing
+from tinsmith.tensor.storage import Looks, alone, sharing, unseen
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -300,7 +300,8 @@ class Capture(CacheCollector):
         return Returned(None, template, t._device, t.requires_grad, alias)
 
     def aliases(self, returned: Sequence[Tensor], graded: Sequence[Tensor]) -> dict[int, Alias]:
-        """Return the alias, by id, of each result that shares memory with another result or an earlier tensor."""
+        """Return the alias, by id, of each result that shares memory with another result or an earlier tensor, or that
+        has the strides of a view, so that a ``reshape`` of it copies."""
         made = {id(t.grad): t for t in graded if t.grad is not None}
         results = {id(t): t for t in returned if id(t) not in self.before}
         numbers: dict[int, int] = {}
@@ -313,7 +314,7 @@ class Capture(CacheCollector):
             seen = placed(storage.value)
             if others:
                 found[key] = self.alias(looks, others, made)._replace(seen=seen)
-            elif any(m is not t and id(m) in results for m in storage.members()):
+            elif (unseen(t) and seen) or any(m is not t and id(m) in results for m in storage.members()):
                 found[key] = Alias(looks, number=numbers.setdefault(id(storage), len(numbers)))
         return found
 

@@ -84,6 +84,7 @@ DIAGONAL = Look("DIAGONAL", _diagonal, lambda v, size: View.create((*v.shape[:-2
                                                                    (*v.strides[:-2], v.strides[-2] + v.strides[-1])))
 DETACH = Look("DETACH", lambda x, _: UOp(Ops.DETACH, None, (x,)), lambda v, _: v)
 BITS = Look("BITS", _bits, _strided_bits)
+STRIDED = Look("STRIDED", lambda x, _: x, lambda _, view: view)  # the strides of a view that was computed alone
 UNRECORDED = (DETACH, BITS)  # a write through these has no gradient
 
 Looks = tuple[tuple[Look, Any], ...]
@@ -267,6 +268,17 @@ def _placed(shared: Share, value: UOp) -> UOp:
     return inside.ne(0).where(value, levels[0]) if partly else value
 
 
+def _go_on_alone(t: TensorBase, looks: Looks, shape: tuple[Any, ...]) -> None:
+    """Give ``t``, computed into memory of its own, a storage of its own.
+
+    Strides that it had as a view still decide whether a ``reshape`` of it copies: computing a value changes nothing.
+    """
+    t._shared = None
+    if not _is_even(looks, shape):
+        t._shared = Share(Storage(t.uop), ((STRIDED, _strides(looks, shape)),))
+        t._shared.storage.add(t)
+
+
 def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
     """After ``tensors`` were computed, make the tensors that share their memory refer to the computed values.
 
@@ -283,6 +295,6 @@ def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | No
         new = seen_again(storage.value)
         if new is None:  # a part was computed, not the whole: it goes on alone if nobody else looks at that
             if unseen(t):
-                t._shared = None
+                _go_on_alone(t, shared.looks, storage.value.shape)
         elif new is not storage.value:
             storage.become(new)
