@@ -1,4 +1,4 @@
-"""Writes docs/api.md: every public name, ours and tinygrad's, with what it is here: ``python tests/apidoc.py``."""
+"""Generate docs/api.md, the table of public names of Tinsmith and tinygrad: ``python tests/apidoc.py``."""
 from __future__ import annotations
 
 import importlib
@@ -27,7 +27,7 @@ that run with `python -m tinsmith.compat`; beside *no* stands what does its work
 meanings differ. `python tests/apidoc.py` writes this page.
 """
 
-# tinygrad's public names, by where they are.
+# tinygrad's public names, by section.
 TINYGRAD = {
     "Tensor": """T abs acos acosh add all allclose alu any arange argmax argmin argsort as_param asin asinh assign atan
         atanh avg_pool2d backward batchnorm bfloat16 binary_crossentropy binary_crossentropy_logits bitcast bitwise_and
@@ -88,7 +88,7 @@ TINYGRAD = {
 }
 TINYGRAD["environment"] += " " + " ".join(ELSEWHERE)
 TINYGRAD["other names"] = " ".join(sorted(REASONS.keys() - set(" ".join(TINYGRAD.values()).split())))
-# Why a name of these sections is not here, or what is.
+# For names missing in these sections: the reason, or the alternative.
 INSTEAD = {
     "AMD": "sources, by the name HIP: docs/sources.md", "CL": "OPENCL",
     "DSP": "no device for Hexagon", "HIP": "its sources: docs/sources.md",
@@ -109,7 +109,7 @@ MODULE = {"Tensor": "", "dtypes": "", "tinygrad": "tinygrad"}
 
 
 def public(section: str) -> list[str]:
-    """Public names of ours in a section."""
+    """Return the public names of a section."""
     owner = OURS.get(section)
     if owner is None:
         return []
@@ -121,7 +121,7 @@ def public(section: str) -> list[str]:
 
 
 def place(section: str, name: str) -> tuple[str, str]:
-    """(where the name is, what is said of it)."""
+    """Return (location of a name: "here", a module or "no"; its description or the reason)."""
     if (said := _said(section, name)) is not None:
         return said
     owner = OURS.get(section)
@@ -140,7 +140,7 @@ def place(section: str, name: str) -> tuple[str, str]:
 
 
 def _said(section: str, name: str) -> tuple[str, str] | None:
-    """The same of what is no attribute of a module."""
+    """Return the same for a name that is not a module attribute."""
     if section == "environment":
         settings = {s.name: s.doc for s in DECLARED}
         return ("here", settings[name]) if name in settings else ("no", ELSEWHERE[name][1])
@@ -157,7 +157,7 @@ def _said(section: str, name: str) -> tuple[str, str] | None:
 
 
 def _line(value: Any) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     elif isinstance(value, property):
@@ -169,7 +169,7 @@ def _line(value: Any) -> str:
 
 
 def page() -> str:
-    """The text of docs/api.md."""
+    """Return the text of docs/api.md."""
     out = [INTRODUCTION]
     for section in TINYGRAD:
         theirs = set(TINYGRAD[section].split())

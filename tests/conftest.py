@@ -1,4 +1,4 @@
-"""Settings of all tests, and their tiers.
+"""Settings of all tests, and the test tiers.
 
 Every program that a test compiles is checked against the rules of its dialects between passes, and runs on memory that
 holds NaN where nothing is written: a lost kernel shows. Tests listed in ``slow.txt`` are marked ``slow``: ``pytest``

@@ -1,4 +1,4 @@
-"""Documents whose examples run: ``python tests/docrun.py docs/tour.md`` rewrites the outputs that a page shows.
+"""Runner of the examples in documents: ``python tests/docrun.py docs/tour.md`` rewrites the outputs that a page shows.
 
 The blocks of a page run in order, in one folder and one Python process per page:
 
@@ -47,7 +47,7 @@ class Block:
 
 
 def blocks(lines: list[str]) -> list[Block]:
-    """The fenced blocks of a page."""
+    """Return the fenced blocks of a page."""
     found, at = [], 0
     while at < len(lines):
         opening = _FENCE.match(lines[at])
@@ -67,7 +67,7 @@ def _left_alone(comment: str) -> bool:
 
 @dataclass
 class Shown:
-    """What a page should show: the output of each block that shows one, and the text of each picture."""
+    """The expected contents of a page: the output of each block that shows one, and the text of each picture."""
 
     outputs: list[tuple[Block, list[str]]]
     pictures: list[tuple[Path, str]]
@@ -103,20 +103,20 @@ def shown(page: Path) -> Shown:
 
 
 def _output(b: Block, found: list[Block], lines: list[str]) -> Block | None:
-    """The block right after ``b`` that shows what it prints."""
+    """Return the block right after ``b`` that shows its output."""
     after = next((o for o in found if o.language == "text" and o.first > b.last), None)
     return None if after is None or any(line.strip() for line in lines[b.last + 1 : after.first - 1]) else after
 
 
 def _picture(b: Block, lines: list[str]) -> str:
-    """The file of the picture right after a block, or ""."""
+    """Return the file of the picture right after a block, or ""."""
     line = next((line for line in lines[b.last + 1 :] if line.strip()), "")
     found = _PICTURE.match(line)
     return found[1] if found else ""
 
 
 def _drawing(b: Block, number: int) -> list[str]:
-    """The lines of a block which writes the drawing that its last expression is, if it is one, to a file."""
+    """Return the block's lines, changed to write the drawing that its last expression is, if any, to a file."""
     last = ast.parse("\n".join(b.text)).body[-1]
     if not isinstance(last, ast.Expr):
         return b.text
@@ -159,14 +159,14 @@ def _shell(command: str, cwd: Path) -> str:
 
 
 def _cut(real: list[str], shown: list[str]) -> list[str]:
-    """``real`` up to where the page cuts it off with a line ``...``."""
+    """Return ``real`` up to the line at which the page truncates it with ``...``."""
     if shown and shown[-1].strip() == "..." and len(real) >= len(shown):
         return [*real[: len(shown) - 1], "..."]
     return real
 
 
 def differences(page: Path) -> list[str]:
-    """What a page shows that is not so."""
+    """Return a description of each output or picture of a page that differs from the real one."""
     real, found = shown(page), []
     for block, wanted in real.outputs:
         if normalised("\n".join(block.text)) != normalised("\n".join(wanted)):
@@ -178,7 +178,7 @@ def differences(page: Path) -> list[str]:
 
 
 def rewrite(page: Path) -> None:
-    """Put the real outputs into a page, where they differ by more than times, and draw its pictures."""
+    """Put the real outputs into a page, where they differ in more than times, and draw its pictures."""
     lines = page.read_text("utf-8").splitlines()
     real = shown(page)
     for block, wanted in reversed(real.outputs):
@@ -193,7 +193,7 @@ def rewrite(page: Path) -> None:
 
 
 def translation(page: Path) -> Path:
-    """Where a page's translation is, if there is one."""
+    """Return the path that a page's translation has (the file may be missing)."""
     page = page.resolve()
     return ROOT / "docs" / "zh" / (page.relative_to(ROOT / "docs") if page.is_relative_to(ROOT / "docs") else page.name)
 

@@ -1,4 +1,4 @@
-"""Writes the lessons that are notebooks, from their pages: ``python tests/notebooks.py``.
+"""Generator of the notebooks of lessons from their pages: ``python tests/notebooks.py``.
 
 A Python block becomes a cell with the output and the picture that the page shows; everything between is text.
 """
@@ -23,7 +23,7 @@ Cell = dict[str, Any]
 
 
 def notebook(page: Path) -> dict[str, Any]:
-    """The notebook of a page, as JSON (nbformat 4.5)."""
+    """Return the notebook of a page, as JSON (nbformat 4.5)."""
     lines = page.read_text("utf-8").splitlines()
     cells: list[Cell] = []
     at = 0
@@ -45,7 +45,7 @@ def notebook(page: Path) -> dict[str, Any]:
 
 
 def _pictured(cell: Cell, lines: list[str], at: int, page: Path) -> int:
-    """If the next line is the picture that the cell shows by itself, make it an output; the line after it."""
+    """If the next line is the cell's own picture, make it an output; return the index of the line after it."""
     n = next((n for n in range(at, len(lines)) if lines[n].strip()), len(lines) - 1)
     found = _PICTURE.match(lines[n])
     if not found:
@@ -67,12 +67,12 @@ def _cell(kind: str, text: list[str], **more: Any) -> Cell:
 
 
 def _joined(lines: list[str]) -> list[str]:
-    """Lines as notebooks keep them: each but the last with its end."""
+    """Return lines in the notebook format: each but the last with its newline."""
     return [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
 
 
 def text(page: Path) -> str:
-    """The file of a page's notebook."""
+    """Return the contents of a page's notebook file."""
     return json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,6 +1,5 @@
-"""Measures errors of functions in ulp over the full range of each float dtype, and writes them to docs/numerics.md:
-``python tests/numerics.py``. tests/test_numerics.py holds the bounds.
-"""
+"""Measurement of function errors in ulp over the full range of each float dtype, written to docs/numerics.md: ``python
+tests/numerics.py``. tests/test_numerics.py checks the bounds."""
 
 from __future__ import annotations
 
@@ -58,15 +57,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Row(NamedTuple):
-    """What is measured of a function.
+    """A function to measure, its reference and its error bounds.
 
     Attributes:
-        f: ours.
-        reference: NumPy's, in extended precision, or mpmath's of one number (``by_number``).
-        bounds: ulp of float64, float32 and the 16-bit dtypes that tests hold.
-        least: magnitudes of results below which errors count as those of this one: where a result is the difference of
-            greater numbers.
-        low: the least argument, and the greatest.
+        f: the method under test.
+        reference: NumPy's function, in extended precision, or mpmath's of one number (``by_number``).
+        bounds: the largest error in ulp that tests allow for float64, float32 and the 16-bit dtypes.
+        least: the magnitude whose ulp measures the error of smaller results, for results that are differences of larger
+            numbers.
+        low: the smallest argument; ``high``: the largest.
     """
 
     f: Callable[..., Tensor]
@@ -161,7 +160,8 @@ ROWS: dict[str, Row] = {
 
 
 def points(dtype: DType, count: int, row: Row) -> list[Array]:
-    """Arguments: every number of a 16-bit dtype; of others, half of them of any exponent, half between -16 and 16."""
+    """Return arguments: every number of a 16-bit dtype; of others, half with random exponents, half between -16 and
+    16."""
     kind, rng = dtype.numpy, np.random.default_rng(7)
     out = []
     unsigned = {2: np.uint16, 4: np.uint32, 8: np.uint64}[dtype.itemsize]
@@ -182,7 +182,7 @@ def points(dtype: DType, count: int, row: Row) -> list[Array]:
 
 
 def error(row: Row, dtype: DType, count: int) -> tuple[float, tuple[float, ...]]:
-    """The greatest error in ulp, and where it is."""
+    """Return the largest error in ulp, and its argument."""
     xs = points(dtype, min(count, BY_NUMBER) if row.by_number else count, row)
     if row.by_number and dtype.itemsize == 2:
         xs = [x[::16] for x in xs]
@@ -208,7 +208,7 @@ def error(row: Row, dtype: DType, count: int) -> tuple[float, tuple[float, ...]]
 
 
 def _extended(value: Any) -> Any:
-    """An mpmath number in NumPy's extended precision."""
+    """Convert an mpmath number to NumPy's extended precision."""
     value = mpmath.re(value)
     if not mpmath.isfinite(value):
         return np.longdouble(float(value))
@@ -221,7 +221,7 @@ def bound(row: Row, dtype: DType) -> float:
 
 
 def page() -> str:
-    """The text of docs/numerics.md."""
+    """Return the text of docs/numerics.md."""
     lines = [INTRODUCTION, "| function | float64 | float32 | float16 | bfloat16 |", "| --- | --- | --- | --- | --- |"]
     for name, row in ROWS.items():
         found = [f"{error(row, d, MANY)[0]:.2f} (≤ {bound(row, d):g})" for d in FLOATS]

@@ -1,4 +1,4 @@
-"""docs/api.md has a row for every public name, and says what became of each of tinygrad's."""
+"""docs/api.md has a row for every public name, and the status of each of tinygrad's."""
 from __future__ import annotations
 
 import importlib

@@ -1,4 +1,4 @@
-"""The benchmarks' columns: what is timed in each, and how the table compares them."""
+"""The columns of the benchmarks: the timed work in each, and the comparison of the table."""
 from __future__ import annotations
 
 from benchmarks.__main__ import Cell, _cells

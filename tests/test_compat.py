@@ -1,4 +1,4 @@
-"""tinygrad's names give our objects; missing ones say where to read on."""
+"""tinygrad's names give Tinsmith's objects; missing names raise errors that refer to documentation."""
 from __future__ import annotations
 
 import importlib

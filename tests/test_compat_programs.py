@@ -1,4 +1,4 @@
-"""Programs written for tinygrad's public API, as its documentation shows it, run as typed: forward and in training."""
+"""Programs for tinygrad's documented public API run unchanged: forward and in training."""
 from __future__ import annotations
 
 import runpy

@@ -1,4 +1,4 @@
-"""The frozen corpus: a few of its programs are what they were, and a change of any shows."""
+"""The frozen corpus: some of its programs are unchanged, and any change is detected."""
 from __future__ import annotations
 
 import doctest
@@ -63,7 +63,7 @@ def test_a_change_shows_both_lists() -> None:
 
 
 def test_what_was_written_before_does_not_matter() -> None:
-    """A program by itself and behind others, constants that change from one to the next among them."""
+    """A program alone and after others, with constants that change between them, gives the same kernels."""
     alone, before = (record.matching(name, programs())[0] for name in ("Adam step", "SGD step"))
     first = record.rows(alone, "avx2")
     for program in (before, alone, before, alone, alone):

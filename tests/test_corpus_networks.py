@@ -1,5 +1,5 @@
-"""Default plans of whole networks can be built for every target: small ones here, full ones by
-``python -m benchmarks.corpus compile``."""
+"""Default plans of full networks compile for every target: small networks here, full-size ones by ``python -m
+benchmarks.corpus compile``."""
 from __future__ import annotations
 
 import pytest

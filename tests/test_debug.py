@@ -1,4 +1,4 @@
-"""DEBUG output fits a terminal of 120 columns and is coloured only there."""
+"""DEBUG output fits a terminal of 120 columns and is coloured only on a terminal."""
 from __future__ import annotations
 
 import os
@@ -123,10 +123,10 @@ x.realize()
     assert max(map(len, log.splitlines())) <= WIDTH and " MAX" in log and "void E_2(" in log
 
 
-# *** who reads ***
+# *** pipes ***
 
 def piped(tmp_path: Path, script: str, reader: str, *before: str, **settings: str) -> tuple[str, str, int]:
-    """What ``python script | reader`` prints, what it complains about, and Python's exit status."""
+    """Run ``python script | reader``; return its stdout, its stderr and Python's exit status."""
     (tmp_path / "script.py").write_text(script)
     command = " ".join([sys.executable, *before, "script.py"])
     env = environment(tmp_path / "cache", **settings)

@@ -1,4 +1,4 @@
-"""examples/decoder.py: a cached decode says what a full recomputation says, with one program for all positions."""
+"""examples/decoder.py: a cached decode equals a full recomputation, with one program for all positions."""
 from __future__ import annotations
 
 import argparse
@@ -42,7 +42,7 @@ TOKENS = np.random.default_rng(0).integers(0, 40, (1, 16)).astype(np.int32)
 
 
 def reference(model: Any) -> np.ndarray:
-    """The scores by NumPy: no cache, no graph."""
+    """Return the scores computed by NumPy without a cache."""
     c, state = model.config, {}
 
     def value(t: Tensor) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_the_model_computes_its_formula(model: Any) -> None:
 
 @pytest.mark.parametrize("noopt", [0, 1])
 def test_cached_steps_are_a_full_recomputation(model: Any, noopt: int) -> None:
-    """Byte by byte with one program; and a prompt at once, then a piece in the middle, then single bytes."""
+    """Byte by byte with one program; and a prompt at once, a multi-byte piece, then single bytes."""
     with Context(NOOPT=noopt):
         want = model(Tensor(TOKENS)).numpy()[0]
         start, cache = Variable("start", 0, 15), caches(model)

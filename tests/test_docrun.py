@@ -1,4 +1,4 @@
-"""What keeps the pages honest finds what is not so, and mends it."""
+"""tests/docrun.py finds wrong outputs and pictures in pages, and corrects them."""
 from __future__ import annotations
 
 from pathlib import Path

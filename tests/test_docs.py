@@ -31,7 +31,7 @@ def name(page: Path) -> str:
 
 
 def prose(page: Path) -> list[str]:
-    """The lines of a page outside of its blocks."""
+    """Return the lines of a page outside of its blocks."""
     lines = page.read_text("utf-8").splitlines()
     inside = {n for b in blocks(lines) for n in range(b.first - 1, b.last + 1)}
     return [line for n, line in enumerate(lines) if n not in inside]
@@ -50,14 +50,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def english(page: Path) -> Path:
-    """The page that a page of docs/zh translates."""
+    """Return the English page that a page of docs/zh translates."""
     inner = page.relative_to(DOCS / "zh")
     return ROOT / inner if inner == Path("README.md") else DOCS / inner
 
 
 def outline(page: Path) -> list[tuple[str, str]]:
-    """What a page and its translation share: headings by level, items of lists, rows of tables, comments, and where
-    links and pictures lead, a translated page counting as its original."""
+    """Return the structure that a page and its translation share: headings by level, list items, table rows, comments,
+    and targets of links and pictures (a translated page counts as its original)."""
     found = []
     for line in prose(page):
         if heading := HEADING.match(line):
@@ -74,7 +74,7 @@ def outline(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=name)
 def test_a_translation_has_the_code_of_its_page(page: Path) -> None:
-    """Blocks are equal to the letter, comments and output included."""
+    """Blocks are identical, comments and output included."""
     ours, theirs = (blocks(p.read_text("utf-8").splitlines()) for p in (page, english(page)))
     for a, b in zip(ours, theirs):
         assert (a.language, a.text, a.skipped) == (b.language, b.text, b.skipped), f"{name(page)}:{a.first}"
@@ -93,14 +93,14 @@ def test_a_translation_has_the_parts_of_its_page(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=name)
 def test_a_chinese_paragraph_is_one_line(page: Path) -> None:
-    """A line's end is shown as a space, which Chinese does not put between words."""
+    """A line break is rendered as a space, which Chinese does not use between words."""
     chinese = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
     assert re.findall(f".*{chinese}\n(?=[^\n#|<-])", "\n".join(prose(page))) == []
 
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=name)
 def test_a_translation_links_to_translations(page: Path) -> None:
-    """Where a page in the reader's language exists, no link leads past it."""
+    """A link in a translated page leads to the translation of its target, if that exists."""
     for target in LINK.finditer("\n".join(prose(page))):
         path = (page.parent / target[1]).resolve()
         if target[1] and path.suffix == ".md" and not path.is_relative_to(DOCS / "zh") and path != english(page):

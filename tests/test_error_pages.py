@@ -1,4 +1,4 @@
-"""Explanations of error codes: every code has one, its example raises it, and docs/errors.md is made of them."""
+"""Explanations of error codes: every code has one, its example raises it, and docs/errors.md is generated from them."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The house: packages import down the table of docs/design.md only, without circles, surprises or work at import."""
+"""Package structure: imports follow the order of docs/design.md, without cycles or work at import."""
 from __future__ import annotations
 
 import ast
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinsmith"
 FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 
-# Each package may import those of a lower floor, and itself.
+# Each package may import itself and packages of lower layers.
 FLOOR = {"core": 0, "shape": 1, "ir": 2, "target": 2.5, "codegen": 3, "backend": 4, "schedule": 5, "runtime": 5.2,
          "inspect": 5.4,
          "viz": 5.5, "tensor": 6, "jit": 7,
@@ -25,7 +25,7 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "target": 2.5, "codegen": 3, "backend":
 OPTIONAL = {"llvmlite", "PIL", "tokenizers", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl",
             "z3", "pyopencl", "graphviz", "psutil"}
 MAX_LINES = 1000
-# Packages in which an import for types only may close no circle either.
+# Packages in which type-only imports may not create cycles either.
 STRICT = ("ir", "codegen", "schedule", "runtime", "inspect")
 
 
@@ -42,7 +42,7 @@ def package(module: str) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool, bool, int]]:
-    """(module, inside a function, for types only, line) of every import."""
+    """Yield (module, inside a function, for types only, line) of every import."""
     stack = [(tree, False, False)]
     while stack:
         node, inside, typing = stack.pop()
@@ -92,7 +92,7 @@ def test_imports_stand_at_the_top(module: str) -> None:
 
 
 def test_no_circles() -> None:
-    """What a module needs can be read before it. (``Tensor``'s files may name the class that they make up.)"""
+    """Module-level imports have no cycles, except type-only imports outside the packages in ``STRICT``."""
     below = {m: {n for n, inside, typing, _ in found if n in MODULES and not inside and n != m
                  and not (typing and package(m) not in STRICT)} for m, found in PARSED.items()}
     while below:
@@ -107,8 +107,8 @@ def test_files_stay_readable(module: str) -> None:
 
 
 def test_importing_does_no_work() -> None:
-    """No compiler, no optional package, no thread, no device, no file of the cache, and nothing that starts processes
-    or searches."""
+    """Importing loads no compiler, optional package, device, cache file, process launcher or search, and starts no
+    thread."""
     script = """
 import builtins, json, sys, threading
 import numpy

@@ -1,4 +1,4 @@
-"""The line that counts kernels while they compile: on a terminal only, after a second, and gone at the end."""
+"""The progress line of kernel compilation: on a terminal only, after one second, and cleared at the end."""
 from __future__ import annotations
 
 import fcntl

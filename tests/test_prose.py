@@ -1,4 +1,4 @@
-"""Names in prose: what docstrings, comments and pages put in backticks exists; a public class name has one meaning."""
+"""Backticked names in docstrings, comments and pages exist; a public class name has one meaning."""
 from __future__ import annotations
 
 import ast
@@ -23,7 +23,7 @@ FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.py$")
 MODULE = re.compile(r"tinsmith(?:\.\w+)+$")
 IDENTIFIER = re.compile(r"_?[A-Za-z]\w*$")
 KERNEL = re.compile(r"(?:[rE]|rand|host_svd)(?:_\d+)+$")  # names that kernels get from their sizes
-# Names of other projects: pages on what differs from them, and those that they define.
+# Names of other projects: the pages that compare with them, and names that they define.
 ELSEWHERE = ("docs/api.md", "docs/rosetta.md", "docs/from_tinygrad.md", "docs/from_pytorch.md")
 FOREIGN = {"tinsmith.devices",  # the group of entry points
            "RegexFullMatch", "ImageDecoder", "TreeEnsemble",  # ONNX's ops
@@ -115,7 +115,7 @@ def test_names_in_pages_exist(page: Path) -> None:
 
 
 def test_a_public_class_name_has_one_meaning() -> None:
-    """Names of compat are tinygrad's, and each example is a program of its own."""
+    """Exempt: names of compat, which are tinygrad's, and examples, each of which is a separate program."""
     where = defaultdict(list)
     for path in SOURCES:
         if path.parent.name not in ("compat", "examples"):

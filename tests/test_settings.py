@@ -1,4 +1,4 @@
-"""Variables: each that tinygrad reads works here, or one line says that it does not and what does."""
+"""Environment variables: each that tinygrad reads works here, or a one-line message names the alternative."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""Lint and types are tests like the others."""
+"""Lint and type checks as tests."""
 from __future__ import annotations
 
 import importlib.util
@@ -28,7 +28,7 @@ def test_mypy_strict() -> None:
 
 
 def test_the_list_of_slow_tests_names_tests() -> None:
-    """``tests/slow.txt`` has no entry of a test that is gone or renamed."""
+    """``tests/slow.txt`` has no entry of a removed or renamed test."""
     gone = []
     for line in (ROOT / "tests" / "slow.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):

@@ -1,5 +1,5 @@
-"""Choices depend on data of the target: the scheduler and the code generator name no device and do not ask whether
-there is a grid."""
+"""Decisions depend on target data: the scheduler and the code generator name no device and do not test for a GPU
+grid."""
 from __future__ import annotations
 
 import ast
@@ -18,7 +18,7 @@ NAMED = {"runtime/host_copies.py": {"NPY"}}  # the host's memory, where values a
 
 
 def device_names(tree: ast.Module) -> Iterator[str]:
-    """Names of built-in devices among a module's texts that are no docstrings."""
+    """Return the names of built-in devices among a module's string constants, docstrings excluded."""
     documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
     for n in ast.walk(tree):
         if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in documented:
@@ -28,7 +28,7 @@ def device_names(tree: ast.Module) -> Iterator[str]:
 
 
 def says_what_kind(node: ast.AST) -> bool:
-    """Whether an expression is a field by which a grid of blocks can be told from loops of cores."""
+    """Return True if an expression is a ``Target`` field that distinguishes a GPU grid from CPU loops."""
     if not isinstance(node, ast.Attribute):
         return False
     of = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
@@ -37,8 +37,10 @@ def says_what_kind(node: ast.AST) -> bool:
 
 
 def kinds_asked(tree: ast.AST) -> Iterator[ast.AST]:
-    """Where the kind of a target decides: as a condition, or compared with none or a role. What a device allows is
-    asked where an opt is legal, in ``require``."""
+    """Yield the expressions that branch on the kind of a target: a condition, or a comparison with 0 or a role.
+
+    Calls of ``require``, which check that an opt is legal, are exempt.
+    """
     decide: list[ast.AST] = []
     if isinstance(tree, ast.Call):
         name = getattr(tree.func, "attr", getattr(tree.func, "id", ""))

@@ -1,4 +1,4 @@
-"""The site: links lead to where it has their targets, every page is on it; where Sphinx is installed, it is built."""
+"""The documentation site: links resolve, every page is on it, and it builds where Sphinx is installed."""
 from __future__ import annotations
 
 import importlib.util
@@ -29,7 +29,7 @@ def test_links_lead_to_the_places_of_the_site() -> None:
 
 
 def test_every_page_is_in_the_sidebar(tmp_path: Path) -> None:
-    """Of a part that is written down, or below the lessons; Chinese pages, too."""
+    """Every page is listed in a part or below the lessons; Chinese pages too."""
     website.assemble(tmp_path)
     listed = set()
     toctree = re.compile(r"```\{toctree\}\n:hidden:\n(?::caption: .*\n)?\n((?:[^`].*\n)+)```")
@@ -48,7 +48,7 @@ def test_a_page_of_a_source_holds_its_text(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not INSTALLED, reason=REASON)
 def test_the_site_is_whole(tmp_path: Path) -> None:
-    """A warning of Sphinx's, such as a link that leads nowhere, is an error; nothing is fetched from elsewhere."""
+    """Warnings of Sphinx, such as broken links, are errors; the site fetches nothing."""
     assert website.build(tmp_path, quiet=True) == 0
     pages = list(tmp_path.rglob("*.html"))
     assert {"index.html", "beam.html", "core.html", "uop.py.html"} <= {p.name for p in pages}

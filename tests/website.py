@@ -1,4 +1,4 @@
-"""Builds the site of the documentation with Sphinx: ``python tests/website.py [FOLDER]``, site/ unless given.
+"""Builder of the documentation site with Sphinx: ``python tests/website.py [FOLDER]``; the default is site/.
 
 A link of a page leads to a file of the repository, as on a code host. On the site, links to sources lead to pages with
 their text, so it is complete by itself, needs no server, and fetches nothing. A broken link is an error.
@@ -60,7 +60,7 @@ _LANGUAGES = {".py": "python", ".toml": "toml"}
 
 
 def site_path(path: str) -> str:
-    """Where the site has a file or folder of the repository."""
+    """Return the path on the site of a file or folder of the repository."""
     if path == "README.md":
         return "index.md"
     if path in RENAMED:
@@ -71,7 +71,7 @@ def site_path(path: str) -> str:
 
 
 def links(text: str) -> Iterator[re.Match[str]]:
-    """The links and pictures of a page, without what looks like one within code."""
+    """Return the links and pictures of a page, except those in code."""
     lines = text.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -82,7 +82,7 @@ def links(text: str) -> Iterator[re.Match[str]]:
 
 
 def moved(text: str, path: str) -> tuple[str, set[str]]:
-    """The text of a page at ``path`` of the repository, with links to where the site has their targets; the targets."""
+    """Return the text of a page at ``path`` of the repository, with links rewritten to the site, and their targets."""
     found, end, targets = [], 0, set[str]()
     for m in links(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), m["path"]))
@@ -95,7 +95,7 @@ def moved(text: str, path: str) -> tuple[str, set[str]]:
 
 
 def source_page(path: str) -> str:
-    """A page with a file's text, or with the names in a folder."""
+    """Return a page with a file's text, or with the names in a folder."""
     full = ROOT / path
     if full.is_dir():
         names = sorted(p.name + "/" * p.is_dir() for p in full.iterdir() if not p.name.startswith(("__pycache__", ".")))
@@ -106,7 +106,7 @@ def source_page(path: str) -> str:
 
 
 def contents(caption: str, pages: list[str], at: str) -> str:
-    """The pages that the sidebar shows below the page ``at``; all are paths of the repository."""
+    """Return the pages that the sidebar lists below the page ``at``; all are paths of the repository."""
     entries = [posixpath.relpath(site_path(p), posixpath.dirname(site_path(at)) or ".") for p in pages]
     return "\n".join(["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *entries,
                       "```", ""])
@@ -124,7 +124,7 @@ def navigation(language: int, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def switch(path: str) -> str:
-    """The line of a page that leads to the same page in the other language."""
+    """Return the line of a page that links to the same page in the other language."""
     inner = path.removeprefix("docs/").removeprefix("zh/")
     english = "README.md" if path in ("README.md", "docs/zh/README.md") else f"docs/{inner}"
     chinese = f"docs/zh/{inner}"
@@ -135,7 +135,7 @@ def switch(path: str) -> str:
 
 
 def assemble(folder: Path) -> None:
-    """The pages of the site as files for Sphinx."""
+    """Return the pages of the site as files for Sphinx."""
     added: dict[str, list[str]] = {}
     for page, text in [*navigation(0, "docs/"), ("README.md", contents("中文", ["docs/zh/README.md"], "README.md")),
                        *navigation(1, "docs/zh/")]:
@@ -162,7 +162,7 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def build(target: Path, quiet: bool = False) -> int:
-    """Write the site into ``target``; 0 if nothing is wrong with it."""
+    """Build the site in ``target``; return 0 if there is no error."""
     from sphinx.cmd.build import build_main
 
     with tempfile.TemporaryDirectory() as work:

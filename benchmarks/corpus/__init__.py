@@ -1,1 +1,1 @@
-"""The frozen corpus: what is chosen and written for many kernels on many machines, kept as text."""
+"""The frozen corpus: opts and source texts of many kernels for many targets, stored as text."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.corpus``: whether the same is chosen and written for every kernel as was before.
+"""``python -m benchmarks.corpus``: compare the opts and source text of every kernel with the stored corpus.
 
 ``check`` shows every kernel whose opts or text changed and fails if there is one, ``bless`` keeps what there is now,
 ``show PROGRAM`` prints a program's sources. ``--targets`` and ``--only`` narrow it to some machines and programs.

@@ -1,4 +1,4 @@
-"""Whole networks, whose kernels are chosen, written and compiled for every target without its device.
+"""Full networks, whose kernels are planned, rendered and compiled for every target without its device.
 
 ``small`` ones have the structure of the real ones with few layers and channels, ``full`` ones are what is published:
 GPT-2 (124 M), BERT base, ViT-B/16, ResNet-50 and the U-Net of Ronneberger et al. (2015) with batch normalization. Each
@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
 
 class Block:
-    """Attention and two linear layers; ``first``: each is behind its normalization (GPT-2, ViT), else before (BERT)."""
+    """Attention and two linear layers, with normalization before each (``first``: GPT-2, ViT) or after each (BERT)."""
 
     def __init__(self, size: Size, causal: bool, first: bool, dropout: float) -> None:
         w = size.width
@@ -60,7 +60,7 @@ class Block:
 
 
 class Language:
-    """GPT-2 (causal, tied weights of the first and the last layer) or BERT with its masked words."""
+    """GPT-2 (causal, first and last layer with tied weights) or BERT with masked words."""
 
     def __init__(self, size: Size, causal: bool) -> None:
         self.size, self.causal = size, causal
@@ -85,7 +85,7 @@ class Language:
 
 
 class Vision:
-    """ViT: patches of 16 × 16, a class token."""
+    """ViT: patches of 16 × 16 and a class token."""
 
     def __init__(self, size: Size) -> None:
         self.size, count = size, (size.length // 16) ** 2
@@ -164,7 +164,7 @@ class Double:
 
 
 class UNet:
-    """Halved ``layers`` times and back, with a class for each pixel."""
+    """U-Net: ``layers`` halvings of the resolution and back, with a class for each pixel."""
 
     def __init__(self, size: Size) -> None:
         self.size, widths = size, [size.width << n for n in range(size.layers + 1)]
@@ -209,7 +209,7 @@ NETWORKS = {
 
 
 def network(kind: Network, size: Size, learns: bool, rounded: bool) -> Build:
-    """Inference, or a step of training."""
+    """Return a program of inference, or of a training step."""
     model = kind.make(size)
     parameters, inputs, y = nn.state.get_parameters(model), model.inputs(), model.targets()
     Tensor.realize(*nn.state.get_state_dict(model).values())
@@ -253,7 +253,7 @@ def _pointwise(batch: int, channels: int, side: int, dtype: Any = dtypes.float32
 
 
 def snippets() -> Iterator[CorpusProgram]:
-    """Single contractions whose operands are computed on their way, or that have few results beside each other."""
+    """Return single contractions with computed operands, or with few results per row."""
     for size in (2048, 4096):
         for rounded in ("bfloat16", "float16"):
             for relu in (False, True):
@@ -269,7 +269,8 @@ def snippets() -> Iterator[CorpusProgram]:
 
 
 def models(sizes: Sequence[str] = ("small", "full")) -> list[CorpusProgram]:
-    """The snippets, then each network of each size, as it infers and learns, in float32 and under ``autocast``."""
+    """Return the snippets, then each network of each size, for inference and training, in float32 and under
+    ``autocast``."""
     found = list(snippets())
     for size in sizes:
         for name, kind in NETWORKS.items():

@@ -1,4 +1,4 @@
-"""The programs of the corpus: what the benchmarks time, ordinary programs, and random shapes of every kind of kernel.
+"""The programs of the corpus: the benchmarks' programs, ordinary programs, and random shapes of every kind of kernel.
 
 A program is built on the device of the moment and computes everything that it returns. Random ones draw from a
 generator seeded with their name: they are the same everywhere, and stay the same when others come or go.
@@ -20,7 +20,8 @@ Build = Callable[[], Any]  # makes the inputs; what it returns is called, and co
 
 @dataclass(frozen=True)
 class CorpusProgram:
-    """``build`` makes inputs and gives back what computes: only kernels of the latter belong to the program.
+    """A program. ``build`` prepares inputs and returns the computation; only the latter's kernels belong to the
+    program.
 
     Attributes:
         quick: one of those that the test suite looks at.
@@ -32,12 +33,12 @@ class CorpusProgram:
 
 
 def empty(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
-    """An input: memory with whatever is there."""
+    """Return an uninitialized input."""
     return Tensor.empty(*shape, dtype=dtype)
 
 
 def leaf(*shape: int) -> Tensor:
-    """One with a gradient."""
+    """Return an input that requires a gradient."""
     return Tensor.empty(*shape, requires_grad=True)
 
 
@@ -46,7 +47,7 @@ def computed(*results: Tensor) -> Build:
 
 
 def gradients(value: Tensor, *inputs: Tensor) -> Build:
-    """A value and its gradients with respect to inputs."""
+    """Return a value and its gradients with respect to inputs."""
     return lambda: Tensor.realize(value, *(value * value).sum().gradient(*inputs))
 
 
@@ -121,7 +122,7 @@ def moved() -> Build:
 
 
 def decoded() -> Build:
-    """One token of a language model: matrices times vectors, a cache of keys and values, the next token."""
+    """Return one decoding step of a language model: matrix-vector products, a key-value cache, the next token."""
     x, wq, w, table = empty(1, 512), empty(512, 512), empty(2048, 512), empty(1000, 512)
     keys, values = empty(8, 200, 64), empty(8, 200, 64)
     q = (x @ wq).reshape(8, 1, 64)
@@ -153,7 +154,7 @@ LARGE = (1024, 1536, 2000, 2048, 3000, 4096, 5000, 8192)
 
 
 def _sizes(r: Random, count: int, most: int = 1 << 24) -> list[int]:
-    """Sizes whose product is at most ``most``, now and then with a large one among them."""
+    """Return random sizes whose product is at most ``most``, occasionally with a large one."""
     while True:
         found = [r.choice(LARGE if r.random() < 0.15 else SIZES) for _ in range(count)]
         total = 1
@@ -246,7 +247,7 @@ def random_scan(r: Random) -> Build:
 
 
 def random_choice(r: Random) -> Build:
-    """Gathers, scatters, counters."""
+    """Return a random gather (or its gradient), scatter, histogram or sort."""
     rows, columns, count = r.choice((50, 300, 1000)), r.choice((1, 16, 64, 300)), r.choice((10, 64, 500))
     table, where = leaf(rows, columns), empty(count, dtype=dtypes.int32)
     if r.random() < 0.3:
@@ -282,7 +283,7 @@ def _random(kind: str, number: int) -> CorpusProgram:
 
 
 def programs() -> Sequence[CorpusProgram]:
-    """All of them, each under a name of its own."""
+    """Return all programs, each with a unique name."""
     return (*(benchmarked(case) for case in CASES if not case.fresh),
             *(CorpusProgram(name, build, name == "Adam step") for name, build in ORDINARY.items()),
             *(_random(kind, n) for kind, (_, count) in RANDOM.items() for n in range(count)))

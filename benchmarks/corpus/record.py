@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def short(opt: Opt) -> str:
-    """An opt as the corpus writes it.
+    """Return an opt in the corpus's notation.
 
     >>> from tinsmith.codegen.opt import OptOps
     >>> short(Opt(OptOps.VECTOR, 1, 16)), short(Opt(OptOps.STAGE, 1, (0, 2), lanes=16)), short(Opt(OptOps.HINT))
@@ -72,12 +72,12 @@ def steps(program: CorpusProgram, device: str) -> list[Step]:
 
 
 def kernels(program: CorpusProgram, target: str) -> list[KernelProgram]:
-    """Its kernels on a target."""
+    """Return the kernels of a program on a target."""
     return [step.launch for step in steps(program, device_name(target)) if isinstance(step.launch, KernelProgram)]
 
 
 def rows(program: CorpusProgram, target: str) -> list[Row]:
-    """Its kernels as they are kept; of a program that the target refuses, why.
+    """Return a program's kernels as stored rows; for a program that the target refuses, the reason.
 
     Raises:
         AssertionError: if an opt was refused that the planner offered.
@@ -106,14 +106,14 @@ def read(target: str) -> Kept:
 
 
 def write(target: str, kept: Mapping[str, Sequence[Row]]) -> None:
-    """Keep it; a line a kernel, so that a change of one shows as one."""
+    """Store the rows, one line per kernel, so that a change of one kernel is a change of one line."""
     FOLDER.mkdir(exist_ok=True)
     lines = [line for name, made in kept.items() for line in (name, *(f"  {row}" for row in made))]
     (FOLDER / f"{target}.txt").write_text("\n".join(lines) + "\n")
 
 
 class Change(NamedTuple):
-    """A kernel that is written otherwise now; None: it was not there, or is no more."""
+    """A changed kernel: its old and new row; None for an added or removed one."""
 
     before: Row | None
     now: Row | None
@@ -142,5 +142,5 @@ def changes(before: Iterable[Row], now: Iterable[Row]) -> Iterator[Change]:
 
 
 def matching(pattern: str, found: Sequence[CorpusProgram]) -> list[CorpusProgram]:
-    """Programs whose names begin as a regular expression says."""
+    """Return the programs whose names match a regular expression at the beginning."""
     return [p for p in found if re.match(pattern, p.name)]

@@ -42,7 +42,7 @@ BUDGET = 0.02  # seconds of a turn
 
 
 class Regret(NamedTuple):
-    """One kernel: chosen over best with an interval of nine in ten, and both lists of opts."""
+    """The regret of one kernel: time of the chosen opts over the best with a 90 % interval, and both lists of opts."""
 
     program: str
     kernel: str
@@ -58,7 +58,7 @@ class Regret(NamedTuple):
 
 
 def candidates(sink: UOp, device: str) -> list[Kernel]:
-    """The choice first, then what is measured beside it, without repetitions."""
+    """Return the choice, then the candidates to measure, without repetitions."""
     target = Device[device].renderer.target
     plain = begin(sink, target)
     chosen, without = plain.copied(), plain.copied()
@@ -76,7 +76,7 @@ def candidates(sink: UOp, device: str) -> list[Kernel]:
 
 
 def _applied(plain: Kernel, way: Candidate) -> Kernel | None:
-    """The kernel with the opts of a candidate; None where it does not suit them."""
+    """Return the kernel with a candidate's opts; None if they are illegal."""
     k = plain.copied()
     try:
         way.apply(k)
@@ -105,7 +105,7 @@ def _cut_off(plain: Kernel, chosen: Kernel) -> Iterator[Kernel]:
 
 
 def of_kernel(program: str, sink: UOp, device: str, alone: bool = False) -> Regret | None:
-    """The regret of a kernel; None where it cannot be searched or is too slow to be.
+    """Return the regret of a kernel; None if it cannot be searched or is too slow.
 
     Args:
         alone: by the processor's time of one worker, for a machine that others use.
@@ -136,7 +136,7 @@ def of_kernel(program: str, sink: UOp, device: str, alone: bool = False) -> Regr
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Of the median, by drawing again from what was measured (Efron's bootstrap): nine in ten.
+    """Return the 90 % interval of the median, by resampling the measurements (Efron's bootstrap).
 
     >>> interval([2.0, 2.0, 2.0])
     (2.0, 2.0)
@@ -147,7 +147,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def measured(programs: Iterable[CorpusProgram], device: str, alone: bool) -> Iterator[Regret]:
-    """Of each kernel of some programs, each kernel once."""
+    """Yield the regret of each kernel of some programs, each kernel once."""
     seen = set[UOp]()
     for program in programs:
         for step in record.steps(program, device):
@@ -160,7 +160,8 @@ def measured(programs: Iterable[CorpusProgram], device: str, alone: bool) -> Ite
 
 
 def report(programs: Sequence[CorpusProgram], device: str, alone: bool = False) -> bool:
-    """Measure, print, and keep what was found under this kind of machine; whether it is as little as asked."""
+    """Measure, print, and store the regret for this kind of machine; return True if it is within the requested
+    limit."""
     found = []
     for one in measured(programs, device, alone):
         found.append(one)
@@ -177,7 +178,7 @@ def report(programs: Sequence[CorpusProgram], device: str, alone: bool = False) 
 
 
 def keep(found: Sequence[Regret]) -> None:
-    """Lines of this kind of machine, those of kernels not measured now as they were."""
+    """Store the lines of this kind of machine; keep those of kernels that were not measured."""
     path = FOLDER / ("".join(c if c.isalnum() else "_" for c in processor()) + ".txt")
     lines = path.read_text().splitlines() if path.exists() else []
     kept = {tuple(line.split("\t")[:2]): line for line in lines}

@@ -1,4 +1,4 @@
-"""The machines that the corpus writes kernels for, each as data: none of them has to be here.
+"""The targets of the corpus, as data: none of their machines is required.
 
 A target is a device whose programs are scheduled, chosen and written as on the machine itself, and never run: its
 memory holds nothing, reading it gives zeros, and launching a program does nothing.
@@ -32,7 +32,7 @@ def _x86(features: frozenset[str], cores: int, l1: int, l2: int) -> Renderer:
 
 
 def _opencl() -> Renderer:
-    """PoCL's device on a processor of eight cores, as OpenCL describes it."""
+    """Return PoCL's device on a CPU of eight cores, as OpenCL describes it."""
     return OpenCLRenderer(device_target(SimpleNamespace(double_fp_config=1, local_mem_size=512 << 10,
                                                         max_work_group_size=4096)))
 
@@ -51,7 +51,7 @@ RENDERED: dict[str, Callable[[], Renderer]] = {"hip": HIPRenderer, "webgpu": WGS
 
 
 class _Nowhere(Allocator):
-    """Memory that holds nothing."""
+    """An allocator of memory that stores nothing."""
 
     def alloc(self, nbytes: int) -> Any:
         return nbytes
@@ -67,14 +67,14 @@ class _Nowhere(Allocator):
 
 
 class _Unrun(Compiled):
-    """A device that launches nothing."""
+    """A device whose programs are never run."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Nothing is computed."""
+        """Compute nothing."""
 
 
 def device_name(target: str) -> str:
-    """The device of a target, which is opened on first use."""
+    """Return the name of a target's device, which is opened on first use."""
     return f"CORPUS_{target.upper()}"
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's driver: memory of the host, launches that do nothing, and answers as a test wants them."""
+"""A fake of NVIDIA's driver API: host memory, launches that do nothing, and results that a test sets."""
 from __future__ import annotations
 
 import ctypes
@@ -20,7 +20,7 @@ OK, NO_MEMORY, FAULT = Status.CUDA_SUCCESS, Status.CUDA_ERROR_OUT_OF_MEMORY, Sta
 
 
 class _Anything:
-    """Constants and structures of the driver, which nobody looks at."""
+    """Constants and structures of the driver whose values do not matter."""
 
     def __getattr__(self, name: str) -> Any:
         return 0
@@ -30,7 +30,7 @@ class _Anything:
 
 
 class FakeDriver:
-    """As ``cuda.bindings.driver``.
+    """A stand-in for the module ``cuda.bindings.driver``.
 
     Attributes:
         total: bytes of the GPU.

@@ -1,4 +1,4 @@
-"""Whether CUDA is here, with the reason where it is not."""
+"""Availability of CUDA and NVRTC on this machine, and helpers that skip a test without them."""
 from __future__ import annotations
 
 import functools
@@ -13,7 +13,7 @@ from tinsmith.core.errors import DeviceError
 
 @functools.cache
 def missing_nvrtc() -> str:
-    """Why nothing can be compiled for CUDA; empty where it can."""
+    """Return the reason why NVRTC cannot compile for CUDA; empty if it can."""
     try:
         nvrtc.load_nvrtc()
     except DeviceError as error:
@@ -23,7 +23,7 @@ def missing_nvrtc() -> str:
 
 @functools.cache
 def missing_cuda() -> str:
-    """Why ``CUDA`` cannot be opened; empty where it can."""
+    """Return the reason why ``CUDA`` cannot be opened; empty if it can."""
     try:
         Device.here("CUDA")
     except DeviceError as error:

@@ -1,4 +1,4 @@
-"""Whether OpenCL is here, with the reason where it is not."""
+"""Availability of OpenCL on this machine, and a helper that skips a test without it."""
 from __future__ import annotations
 
 import functools
@@ -11,7 +11,7 @@ from tinsmith.core.errors import DeviceError
 
 @functools.cache
 def missing() -> str:
-    """Why ``OPENCL`` cannot be opened; empty where it can."""
+    """Return the reason why ``OPENCL`` cannot be opened; empty if it can."""
     try:
         Device.here("OPENCL")
     except DeviceError as error:

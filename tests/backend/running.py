@@ -1,4 +1,4 @@
-"""Kernels run by hand on a device that has buffers and programs."""
+"""Helpers that run single kernels on a device with buffers and programs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def param(number: int, *shape: int) -> UOp:
 
 
 def run_value(device: str, value: UOp, opts: Sequence[Opt] | None, *inputs: np.ndarray) -> tuple[np.ndarray, str]:
-    """What the kernel of ``value`` computes from ``inputs`` on a device, and its source."""
+    """Return the result of the kernel of ``value`` for ``inputs`` on a device, and its source text."""
     opened = Device[device]
     kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), opened.renderer, opts)
     out = Buffer(device, value.size, dtypes.float32)
@@ -30,7 +30,7 @@ def run_value(device: str, value: UOp, opts: Sequence[Opt] | None, *inputs: np.n
 
 
 def run_case(device: str, case: Case, opts: list[Opt] | None) -> list[np.ndarray]:
-    """The outputs of a case's kernel on a device, in memory that held something else."""
+    """Return the outputs of a case's kernel on a device, in memory that held other values before."""
     opened = Device[device]
     kernel = compile_kernel(case.sink, opened.renderer, opts)
     buffers = {n: Buffer(device, value.size, value.dtype) for n, value in enumerate(case.sink.src)}

@@ -1,4 +1,4 @@
-"""The acceptance suite on the devices that are always there."""
+"""The acceptance suite on the devices available on every machine."""
 from __future__ import annotations
 
 import shutil

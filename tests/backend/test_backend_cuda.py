@@ -108,7 +108,7 @@ def test_architectures_are_ordered_by_number() -> None:
 
 
 def test_places_beyond_32_bits_are_computed_in_64() -> None:
-    """50,000² elements: only what may lie so far is wide."""
+    """50,000² elements: only indices that may exceed 32 bits have 64 bits."""
     needs_nvrtc()
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (50_000, 50_000)))
     source = compile_kernel(UOp(Ops.SINK, None, (x.permute((1, 0)) + 1,)), CUDARenderer()).source
@@ -134,7 +134,7 @@ def test_the_threads_of_a_block_share_rows(rows: int, columns: int, dtype: DType
 
 
 def test_long_sums_are_cut_for_the_multiprocessors() -> None:
-    """64 × 65536 × 64: a block for each of 132 multiprocessors, and as many pieces as ever on the CPU."""
+    """64 × 65536 × 64: split-K gives each of 132 multiprocessors a block; the CPU's number of parts is unchanged."""
     m = n = 64
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (m, 1, 65536))).expand((m, n, 65536))
     y = UOp(Ops.PARAM, dtypes.float32, (), (2, (1, n, 65536))).expand((m, n, 65536))
@@ -144,7 +144,7 @@ def test_long_sums_are_cut_for_the_multiprocessors() -> None:
 
 
 def test_threads_that_reduce_and_those_that_write_fit_into_one_block() -> None:
-    """64 of the one kind and 35 of the other cannot be the same threads."""
+    """64 reducing and 35 writing threads cannot be the same threads."""
     x = UOp(Ops.PARAM, dtypes.float16, (), (1, (35, 2048))).cast(dtypes.float32)
     total = x.reduce("ADD", (0, 1)).expand((35, 1))
     with Context(CHECK_IR=1):
@@ -160,7 +160,7 @@ _KEEPS = re.compile(r"(?:mov|cvt)[.\w]*\s+(%\w+), (%\w+);")
 
 
 def integer_kernels(dtype: DType) -> list[str]:
-    """Sources whose extremes have negations, differences and products for operands, also such as loops make of them."""
+    """Return sources of MIN and MAX of negations, differences and products, also as loop accumulators."""
     def build() -> Callable[[], None]:
         x, y = (Tensor.empty(512, 64, dtype=dtype) for _ in range(2))
         steps = Tensor.arange(64, dtype=dtype)
@@ -190,7 +190,7 @@ def test_no_sign_changes_right_below_an_extreme(dtype: DType) -> None:
 
 
 def test_the_assembler_keeps_the_sign_below_extremes(tmp_path: Path) -> None:
-    """No VIMNMX3 has an operand twice, which is how a lost sign shows."""
+    """No VIMNMX3 instruction has the same operand twice, which would show a lost sign."""
     needs_nvrtc()
     if (tool := shutil.which("nvdisasm")) is None:
         pytest.skip("no nvdisasm to look at machine code with")
@@ -203,7 +203,7 @@ def test_the_assembler_keeps_the_sign_below_extremes(tmp_path: Path) -> None:
             assert len(set(operands)) == 3, line
 
 
-# *** signs of the compiler's own making: some assemblers read them wrong ***
+# *** negations introduced by the compiler: some assemblers misread their sign ***
 
 _OPERATION = re.compile(r"\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.\w+)*)\s+([\[%][^,]*), (.*);")
 _OF_ITS_OWN = re.compile(r"(?:neg|abs)\.s16|abs\.s(?:32|64)")
@@ -213,7 +213,8 @@ _READS = re.compile(r"(?:setp|set|shr|div|rem|min|max|mul\.wide|cvt(?:\.r.)?\.f\
 
 
 def signed_outputs(dtype: DType) -> list[Tensor]:
-    """Values that a compiler may compute as a magnitude or a negation, each with what reads its sign or extends it."""
+    """Return values that a compiler may compute by negation or abs, each with a use that reads its sign or extends
+    it."""
     x, y = (Tensor.empty(96, dtype=dtype) for _ in range(2))
     low, all_ones = -(1 << (dtype.bits - 1)), x >> (dtype.bits - 1)
     signed = [x.abs(), (x < 0).where(-x, x), x * (x < 0).where(Tensor.full((96,), -1, dtype=dtype), 1), x.maximum(-x),

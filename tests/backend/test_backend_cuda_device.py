@@ -1,4 +1,4 @@
-"""CUDA on a GPU: what it computes, its memory, its graphs, its errors."""
+"""CUDA on a real GPU: values, memory, graphs, errors."""
 from __future__ import annotations
 
 import os
@@ -154,7 +154,7 @@ def test_out_of_memory_leaves_everything_as_it_was() -> None:
 
 
 def test_out_of_memory_says_who_holds_it() -> None:
-    """Sizes, and the lines of the program that made what is held."""
+    """The out-of-memory error lists sizes and the user's lines that allocated them."""
     held = Tensor.ones(3 << 20, device="CUDA").contiguous().realize()
     with pytest.raises(OutOfMemoryError, match=r"12 MB, \w+ at test_backend_cuda_device\.py:\d+") as caught:
         Tensor.ones(1 << 40, device="CUDA").contiguous().realize()
@@ -163,7 +163,7 @@ def test_out_of_memory_says_who_holds_it() -> None:
 
 @pytest.mark.parametrize("amount, fate", [(faulty_device.CRASH, "crash"), (faulty_device.HANG, "hang")])
 def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate: str) -> None:
-    """The next candidate of the search is measured, and this process's GPU is as it was."""
+    """The search goes on with the next candidate, and this process's GPU context is unaffected."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (420,)))
     sink = UOp(Ops.SINK, None, (x * x + 3.0,))
     trial = beam.Trial(TrialRequest("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
@@ -181,7 +181,7 @@ def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate:
 
 
 def test_wide_neighbours_run_side_by_side(graphs: list[CUDAGraph]) -> None:
-    """What does not depend on them waits for nothing; what does waits for all of them."""
+    """Independent graph nodes get one level (no edges between them); a consumer depends on all of its producers."""
     xs = [Tensor(np.full(1 << 18, n, np.float32), device="CUDA").realize() for n in range(4)]
     for _ in range(4):
         ys = [(x + 1).contiguous() for x in xs]
@@ -195,7 +195,7 @@ def test_wide_neighbours_run_side_by_side(graphs: list[CUDAGraph]) -> None:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CUDAGraph]:
-    """The graphs that are made from now on."""
+    """Collect the graphs created during the test."""
     made: list[CUDAGraph] = []
     old = CUDAGraph.__init__
     monkeypatch.setattr(CUDAGraph, "__init__", lambda self, *args: (old(self, *args), made.append(self))[0])
@@ -203,7 +203,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CUDAGraph]:
 
 
 def test_a_realized_schedule_becomes_a_graph(graphs: list[CUDAGraph]) -> None:
-    """From the second run on one launch; where all lies where it lay, no node is updated."""
+    """From the second run on it is one launch; with unchanged addresses no node is updated."""
     x = Tensor(np.arange(64, dtype=np.float32), device="CUDA").realize()
     for _ in range(12):
         y = x

@@ -1,4 +1,4 @@
-"""Tensors that share a GPU's memory with PyTorch's."""
+"""DLPack: tensors that share GPU memory with PyTorch's."""
 from __future__ import annotations
 
 import gc
@@ -56,7 +56,7 @@ def test_memory_lives_as_long_as_either(torch: Any) -> None:
 
 
 def test_streams_wait_for_each_other(torch: Any) -> None:
-    """Each side's kernels are under way when the other begins to read."""
+    """Each side's kernels are still running when the other side begins to read."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for n in range(5):

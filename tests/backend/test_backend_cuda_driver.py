@@ -1,4 +1,4 @@
-"""What is made of the driver's answers, and of its memory, on a machine without a GPU: the driver is a stand-in."""
+"""Error handling and memory management of the CUDA backend against a fake driver, without a GPU."""
 from __future__ import annotations
 
 import os
@@ -45,7 +45,7 @@ def program(gpu: CudaGPU, symbol: str) -> CUDAProgram:
 
 
 def graph(gpu: CudaGPU, *symbols: str) -> CUDAGraph:
-    """Kernels one after the other, each on a base of its own."""
+    """Return a graph of sequential kernels, each on its own base address."""
     device = SimpleNamespace(target=SimpleNamespace(replays=2, launches_early=True))
     launches = [Launched(program(gpu, s), (BufferLocation(n),), ()) for n, s in enumerate(symbols)]
     return CUDAGraph(cast(Any, device), gpu, launches)
@@ -60,7 +60,7 @@ def on(*addresses: int) -> Any:
 
 @pytest.mark.parametrize("later", ["launch", "graph", "copy"])
 def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: CudaGPU, later: str) -> None:
-    """What was launched before may have failed; what is launched now never began."""
+    """A fault is attributed to kernels launched since the last synchronization, not to the call that reports it."""
     memory = CUDAAllocator(gpu)
     block, replayed, next_one = memory.alloc(64), graph(gpu, "x", "y", "z"), program(gpu, "innocent")
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_a_forked_process_says_so_and_asks_the_driver_nothing(fake: FakeDriver, 
 
 @pytest.mark.parametrize("lost", ["", "CUDA_ERROR_ILLEGAL_ADDRESS"])
 def test_who_waits_for_each_kernel_names_it_and_what_can_be_done(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """A kernel of a program, and one written by hand; computing again is no remedy on a device that is lost."""
+    """The error names the kernel, compiled or hand-written, and a remedy; rerunning is none on a lost device."""
     def timed(call: Call) -> float:
         raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal address")
 
@@ -130,7 +130,7 @@ def test_who_waits_for_each_kernel_names_it_and_what_can_be_done(monkeypatch: py
 
 
 def test_what_lacks_memory_gets_the_blocks_that_wait_to_be_used_again(fake: FakeDriver, gpu: CudaGPU) -> None:
-    """Another size of block, and the driver's own needs: modules, graphs."""
+    """Cached free blocks are released for an allocation of another size, and for the driver's modules and graphs."""
     memory = CUDAAllocator(gpu)
     memory.memory.cache_limit = fake.total
     memory.free(memory.alloc(700_000))
@@ -182,7 +182,7 @@ def test_pinned_memory_goes_back_to_its_own_pool(fake: FakeDriver, gpu: CudaGPU)
 
 
 def test_a_replay_updates_only_what_changed(fake: FakeDriver, gpu: CudaGPU) -> None:
-    """One launch each from the second run on; a graph for each of two sets of addresses, then one of them changes."""
+    """From the second run on each is one launch; two sets of addresses have a graph each; then one address changes."""
     found = graph(gpu, "a", "b", "c")
     for _ in range(3):
         found(on(1, 2, 3), [])
@@ -196,7 +196,7 @@ def test_a_replay_updates_only_what_changed(fake: FakeDriver, gpu: CudaGPU) -> N
     assert fake.calls.count("cuGraphExecKernelNodeSetParams") == 1 and fake.calls.count("cuLaunchKernel") == 3
 
 
-# *** what is missing ***
+# *** missing GPUs, old drivers, unknown architectures ***
 
 
 def test_hidden_gpus_are_no_broken_driver(fake: FakeDriver) -> None:

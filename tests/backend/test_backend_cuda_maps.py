@@ -1,4 +1,4 @@
-"""Tensor maps without a GPU: where one may begin."""
+"""Tensor maps (TMA descriptors) without a GPU: alignment of their base addresses."""
 from __future__ import annotations
 
 import types
@@ -11,7 +11,7 @@ from tinsmith.core.errors import DeviceError
 
 
 class Encoded(TensorMap):
-    """Notes the addresses instead of asking a driver."""
+    """A fake that records the addresses of tensor maps instead of calling the driver."""
 
     def encode(self, address: int) -> bytes:
         if address % 16:

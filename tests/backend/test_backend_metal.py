@@ -1,4 +1,4 @@
-"""The METAL device against a framework that answers as pyobjc's does, and runs the kernels as C++ on threads."""
+"""The METAL device on a fake of pyobjc's framework that runs kernels as C++ on threads."""
 from __future__ import annotations
 
 import re
@@ -35,7 +35,7 @@ class FakeBuffer:
 
 
 class FakeCommands:
-    """A command buffer and its encoder; it runs when it is waited for."""
+    """A command buffer with its encoder; its commands run when it is waited for."""
 
     def __init__(self) -> None:
         self.launches: list[Any] = []

@@ -1,4 +1,4 @@
-"""OpenCL on whatever platform is there (PoCL in the tests' own environment)."""
+"""OpenCL on any available platform (PoCL in the tests' own environment)."""
 from __future__ import annotations
 
 import sys

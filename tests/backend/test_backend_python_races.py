@@ -1,4 +1,5 @@
-"""The hostile interpreter: races, local memory read in vain, deadlocks, orders of warps and blocks."""
+"""The race-detecting interpreter: races, reads of uninitialized local memory, deadlocks, random warp and block
+orders."""
 from __future__ import annotations
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_two_threads_that_write_one_element_of_local_memory_race() -> None:
 
 
 def test_a_barrier_orders_every_iteration() -> None:
-    """The next iteration's write meets this one's read unless a second barrier stands between."""
+    """Without a second barrier the next iteration's write races with this iteration's read."""
     out, thread, memory = define(0, dtypes.int32), lane(64), near(64)
     loop = UOp(Ops.RANGE, index, (UOp.index(0), UOp.index(3)), (0, False))
     mirror = UOp.index(63) - thread
@@ -137,7 +138,7 @@ def test_blocks_do_not_read_what_others_write() -> None:
 
 
 def test_a_barrier_does_not_order_the_memory_of_the_device() -> None:
-    """It need not where kernels are Metal, OpenCL or WGSL."""
+    """In Metal, OpenCL and WGSL a block barrier need not order device memory."""
     out, x, thread = define(0, dtypes.int32), define(1, dtypes.int32), lane(32)
     mirror = UOp.index(31) - thread
     body = [out, x, thread, put(out, thread, 1), BARRIER, mirror, get(out, mirror), put(x, thread, get(out, mirror))]
@@ -184,11 +185,11 @@ def test_a_shuffle_that_some_threads_miss_is_a_deadlock() -> None:
         run(body, np.zeros(64, np.int32))
 
 
-# *** what works on its own ***
+# *** asynchronous agents ***
 
 
 def agents() -> tuple[RaceDetector, list[Warp], Engine, ThreadBlock]:
-    """Two warps, copies, and memory of 64 elements."""
+    """A block of two warps, asynchronous copies, and 64 elements of memory."""
     warps = [Warp(n, Clock(n, np.arange(32 * n, 32 * n + 32).reshape(-1, 1), 3), Clock(0, np.zeros((1, 1), int), 1))
              for n in (0, 1)]
     watch = RaceDetector("kernel", "tmp0", ["COPY", "LOAD"], 64, 3, lambda t: "the copy" if t == 64 else f"thread {t}",
@@ -239,7 +240,7 @@ def test_a_copy_begins_when_all_have_read_what_was_there() -> None:
     copied(watch, engine, warps[0])
 
 
-# *** whole programs ***
+# *** complete programs ***
 
 
 def test_the_users_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

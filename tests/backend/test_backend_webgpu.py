@@ -1,4 +1,4 @@
-"""WebGPU on whatever adapter is there (Mesa's software Vulkan in the tests' own environment)."""
+"""WebGPU on any available adapter (Mesa's software Vulkan in the tests' own environment)."""
 from __future__ import annotations
 
 import sys
@@ -37,7 +37,7 @@ def test_conformance(group: str, device: str) -> None:
 
 
 def test_what_wgsl_lacks() -> None:
-    """64-bit integers are pairs of words where the device has none; float64 is an error that says so."""
+    """Without 64-bit integers they are pairs of 32-bit words; float64 raises an error that says so."""
     needs_webgpu()
     assert dtypes.int64 in Device[WORDS].target.storage and dtypes.float64 not in Device[WORDS].target.storage
     names = {c.name for c in conformance.cases(WORDS)}
@@ -82,7 +82,7 @@ def test_threads_share_a_reduction(opts: list[Opt] | None) -> None:
 
 
 def test_more_blocks_than_an_axis_may_have() -> None:
-    """200,003 blocks along one axis are two axes, and blocks beyond the last do nothing."""
+    """200,003 blocks along one axis are launched as two axes; excess blocks do nothing."""
     needs_webgpu()
     x = np.arange(3 * 70_001, dtype=np.float32)
     got, source = run_value("WEBGPU", param(1, x.size) + 1, [Opt(OptOps.NOLOCALS)], x)
@@ -93,7 +93,8 @@ def test_more_blocks_than_an_axis_may_have() -> None:
 
 
 def test_bytes_share_words_with_other_threads() -> None:
-    """Threads that store neighbouring bytes, and copies from and to any byte, leave each other alone."""
+    """Stores of adjacent bytes by different threads, and copies from and to any byte offset, do not disturb each
+    other."""
     needs_webgpu()
     values = np.random.default_rng(1).integers(-128, 128, 1003).astype(np.int8)
     x = Tensor(values, device="WEBGPU")

@@ -1,4 +1,4 @@
-"""The registry: canonical names, opening on first use, registration, errors that name what there is."""
+"""The device registry: canonical names, opening on first use, registration, errors that list the known names."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -115,7 +115,7 @@ class _Bytes(Allocator):
 
 
 class MyMetalDevice(Compiled):
-    """The tutorials' outline: four parts."""
+    """A device in the form of the tutorials' outline: allocator, renderer, compiler, program."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device, _Bytes(), Compiler(), Program)
@@ -138,7 +138,7 @@ def test_a_part_must_be_made() -> None:
 
 
 class _ThereAllocator(Allocator):
-    """As tinygrad's allocators are written."""
+    """An allocator written as tinygrad's are."""
 
     def _alloc(self, size: int, options: object = None) -> bytearray:
         return bytearray(size)

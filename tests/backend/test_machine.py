@@ -1,4 +1,4 @@
-"""Measuring the machine: what is found is kept, and what is damaged is not believed."""
+"""Machine measurements: results are stored, and damaged stored results are ignored."""
 from __future__ import annotations
 
 import math
@@ -32,7 +32,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Footprints that do not take long on a busy machine."""
+    """Reduce the measured footprints, so that the test is short on a busy machine."""
     monkeypatch.setattr(module, "FARTHEST", 32 << 20)
     monkeypatch.setattr(module, "LEVELS", (16 << 20,))
 
@@ -55,7 +55,7 @@ def test_a_measurement_is_kept(empty: Path, small: None, monkeypatch: pytest.Mon
 
 
 def sane(m: Machine) -> None:
-    """Only what holds on any machine however busy: no rate is zero, and all workers are not slower than one."""
+    """Check what holds on any busy machine: no rate is zero, and all workers are not slower than one."""
     for r in (*m.memory, *m.peaks, *m.units):
         assert 0 < r.one <= r.all, r
     assert [r.name for r in m.peaks] == ["float32", "float64", "int32", "int64"]
@@ -97,7 +97,7 @@ def test_the_command_prints_a_table_and_a_second_process_knows_it(tmp_path: Path
 
 
 def test_a_grid_is_measured_with_threads_for_all_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one block, a GPU of 60 TFLOP/s would have one."""
+    """Measured with a single block, a GPU of 60 TFLOP/s would appear to have 1 TFLOP/s."""
     found: list[Program] = []
 
     def second(self: _Measurement, programs: Sequence[Program], buffers: Sequence[Buffer]) -> list[float]:
@@ -113,7 +113,7 @@ def test_a_grid_is_measured_with_threads_for_all_its_cores(monkeypatch: pytest.M
 
 
 def test_the_roofline_of_a_product_is_that_of_its_unit(empty: Path) -> None:
-    """As the launch says, also where the program comes from disk."""
+    """The unit is recorded with the launch, so that it is known for programs from the disk cache too."""
     opened = Device["PYTHON:G256"]
     x, y = (UOp(Ops.PARAM, dtypes.float16, (), (n, (256, 256))) for n in (1, 2))
     a = x.cast(dtypes.float32).reshape((256, 1, 256)).expand((256, 256, 256))

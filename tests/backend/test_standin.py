@@ -1,4 +1,4 @@
-"""Devices that are not here: who asks for their source gets it, with the values of another device; nobody else does."""
+"""Devices missing on this machine: at DEBUG=4 their source is shown and another device computes; otherwise an error."""
 from __future__ import annotations
 
 import sys
@@ -23,7 +23,7 @@ CPU = "CPU:1"
 
 @pytest.fixture
 def absent() -> str:
-    """A device that is not here, stood in for: opened at DEBUG=4."""
+    """A missing device, opened at DEBUG=4 with a stand-in."""
     with Context(DEBUG=4):
         assert Device[ABSENT].runs_on is Device[CPU]
     return ABSENT
@@ -56,7 +56,7 @@ def test_values_are_right_and_kernels_are_the_devices(absent: str, capsys: pytes
 
 
 def test_training_jit_and_several_devices(absent: str) -> None:
-    """A captured step of gradient descent in parts on two devices that are not here."""
+    """A captured step of gradient descent, sharded over two missing devices."""
     group = (absent, absent.split(":")[0] + ":2")
     with Context(DEBUG=4):
         Device[group[1]]

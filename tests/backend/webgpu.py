@@ -1,4 +1,4 @@
-"""Whether WebGPU is here, with the reason where it is not; and the same adapter without extensions of WGSL."""
+"""Availability of WebGPU on this machine, and a device on the same adapter without WGSL extensions."""
 from __future__ import annotations
 
 import functools
@@ -13,7 +13,7 @@ WORDS = "WEBGPUWORDS"  # no i64, u64, f64: WGSL as every browser has it
 
 @functools.cache
 def missing() -> str:
-    """Why ``WEBGPU`` cannot be opened; empty where it can."""
+    """Return the reason why ``WEBGPU`` cannot be opened; empty if it can."""
     try:
         Device.here("WEBGPU")
     except DeviceError as error:
@@ -28,7 +28,7 @@ def needs_webgpu() -> None:
 
 
 def of_words(name: str) -> Compiled:
-    """The best adapter, asked for no extension."""
+    """Return a device on the best adapter with no optional feature requested."""
     from tinsmith.backend.webgpu.device import WebGPUAdapter, WebGPUDevice, all_adapters
 
     return WebGPUDevice(name, WebGPUAdapter(all_adapters()[0], ()))

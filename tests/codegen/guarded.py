@@ -1,4 +1,4 @@
-"""Kernels with partial vectors, pads and gathers on buffers that end at a page without access; see test_render_llvm.
+"""Kernels with partial vectors, padding and gathers on buffers that end at a protected page; see test_render_llvm.
 
 ``python -m tests.codegen.guarded CPU all`` ends with a fault if any access leaves a buffer.
 """
@@ -26,7 +26,7 @@ def check(device: str, value: UOp, inputs: dict[UOp, np.ndarray], opts: list[Opt
 
 
 def run(device: str, dtype: DType) -> None:
-    """A C compiler takes its time: there, fewer kernels have to do."""
+    """Run the kernels on guarded buffers; fewer of them with the C compiler, which is slow."""
     random = np.random.default_rng(1)
     sizes, splits = ((13,), SPLITS[1:3]) if device.endswith(":C") else ((11, 13, 17), SPLITS)
     for n, opts in ((n, opts) for n in sizes for opts in splits):
@@ -45,7 +45,7 @@ def run(device: str, dtype: DType) -> None:
 
 
 def outside(device: str) -> None:
-    """A program that reads one element too many: the proof that the guard works."""
+    """A program that reads one element past the end, to prove that the guard page works."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (1025,)))
     sink = UOp(Ops.SINK, None, (x + x,))
     run_on(device, sink, {x: np.zeros(1024, np.float32)})

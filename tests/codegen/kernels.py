@@ -1,4 +1,4 @@
-"""Strategies: kernels of every kind with their inputs, and lists of opts."""
+"""Hypothesis strategies: kernels of every kind with their inputs, and lists of opts."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ AMOUNTS = (0, 2, 3, 4, 5, 8, 16)
 
 @dataclass
 class Case:
-    """A kernel and its inputs. ``terms``: about how many roundings an output element may collect."""
+    """A kernel and its inputs. ``terms``: the approximate number of roundings in an output element."""
 
     sink: UOp
     inputs: dict[UOp, Array] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Case:
 
 
 class Builder:
-    """Makes parameters, numbered after the outputs, with random values."""
+    """A factory of parameters with random values, numbered after the outputs."""
 
     def __init__(self, draw: Draw, outputs: int = 1) -> None:
         self.draw, self.next = draw, outputs
@@ -62,7 +62,7 @@ number_types = st.sampled_from((dtypes.float32, dtypes.int32, dtypes.float64, dt
 
 
 def moved(draw: Draw, x: UOp) -> UOp:
-    """``x`` through one random movement op."""
+    """Apply one random movement op to ``x``."""
     kind = draw(st.sampled_from(("none", "permute", "flip", "pad", "shrink", "reshape", "expand")))
     n = x.ndim
     if kind == "permute":
@@ -81,7 +81,7 @@ def moved(draw: Draw, x: UOp) -> UOp:
 
 
 def mixed(draw: Draw, x: UOp, y: UOp) -> UOp:
-    """One exactly rounded op of two values."""
+    """Combine two values by one exactly rounded op."""
     op = draw(st.sampled_from(("ADD", "SUB", "MUL", "MAX", "MIN", "WHERE")))
     return x.lt(y).where(x, y) if op == "WHERE" else x.alu(op, y)
 
@@ -99,7 +99,7 @@ def elementwise(draw: Draw) -> Case:
 
 @st.composite
 def pieces(draw: Draw) -> Case:
-    """Views of one memory and others end to end: rolls, reflections, concatenations, and what is fused with them."""
+    """Concatenate views of one memory and of others: rolls, reflections, concatenations, and their consumers."""
     b, dtype = Builder(draw), draw(number_types)
     x = b.param((draw(st.sampled_from((2, 3, 5))), draw(st.sampled_from((3, 7, 20)))), dtype)
     for _ in range(draw(st.integers(1, 2))):
@@ -147,7 +147,7 @@ def matmul(draw: Draw) -> Case:
 
 @st.composite
 def narrow_matmul(draw: Draw) -> Case:
-    """Operands narrower than their products: what matrix units multiply."""
+    """A product with operands narrower than its sums, as matrix units compute."""
     dtype, acc = draw(st.sampled_from(((dtypes.bfloat16, dtypes.float32), (dtypes.int8, dtypes.int32),
                                        (dtypes.uint8, dtypes.int32), (dtypes.float16, dtypes.float32))))
     b = Builder(draw)
@@ -218,7 +218,7 @@ def scatter(draw: Draw) -> Case:
 
 @st.composite
 def scan(draw: Draw) -> Case:
-    """Running values: of one row or many, cut into blocks or not, with weights or not."""
+    """A scan of one or many rows, in blocks or not, weighted or not."""
     b, dtype = Builder(draw), draw(number_types)
     shape = tuple(draw(st.sampled_from(SIZES)) for _ in range(draw(st.integers(1, 3))))
     axis = draw(st.integers(0, len(shape) - 1))
@@ -251,7 +251,7 @@ def histogram(draw: Draw) -> Case:
 
 @st.composite
 def multi_pass(draw: Draw) -> Case:
-    """Rows are read several times, as in a softmax or a layer norm."""
+    """Several passes over each row, as in softmax or layer norm."""
     b, dtype = Builder(draw), draw(st.sampled_from((dtypes.float32, dtypes.float64, dtypes.int32)))
     shape = (draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES)))
     x = b.param(shape, dtype)
@@ -279,7 +279,7 @@ def several_outputs(draw: Draw) -> Case:
 
 @st.composite
 def symbolic(draw: Draw) -> Case:
-    """A shape that is known at launch only."""
+    """A kernel with a shape that is known only at launch."""
     b, dtype = Builder(draw), draw(number_types)
     most, columns = draw(st.sampled_from((3, 8, 13))), draw(st.sampled_from((1, 4, 5)))
     v = UOp.variable("v0", 1, most)
@@ -292,7 +292,7 @@ def symbolic(draw: Draw) -> Case:
 
 @st.composite
 def stream(draw: Draw) -> Case:
-    """A contraction of an operand that is made of another one, with the statistics of its rows or without."""
+    """A contraction of an operand computed by another one, with or without row statistics."""
     b = Builder(draw, outputs := draw(st.integers(1, 3)))
     dtype = draw(st.sampled_from((dtypes.float32, dtypes.float64)))
     batch, rows, keys, inner, columns = (draw(st.sampled_from(s)) for s in ((1, 2), SIZES, SIZES, (1, 3, 4), SIZES))
@@ -377,7 +377,7 @@ def matrix_opt(draw: Draw, kernel: Kernel, count: int) -> Opt:
 
 
 def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:
-    """Three times out of four an axis of the right kind, so that most opts are legal."""
+    """Draw an axis, in three of four cases one of the right kind, so that most opts are legal."""
     reduces, parallel = (OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP), (OptOps.UPCAST, OptOps.LOCAL)
     fits = kernel.reduces if op in reduces else kernel.parallel if op in parallel else []
     if not fits or draw(st.integers(0, 3)) == 0:
@@ -386,14 +386,14 @@ def _fitting_axis(draw: Draw, kernel: Kernel, op: OptOps, axis: int) -> int:
 
 
 def apply_random(draw: Draw, kernel: Kernel, most: int = 10, blocks: bool = False) -> list[Opt]:
-    """Apply random opts, with ``blocks`` those of blocks of threads too."""
+    """Apply random opts; with ``blocks``, those of thread blocks too."""
     for _ in range(draw(st.integers(1, most))):
         apply_or_refuse(kernel, draw(one_opt(kernel, blocks)))
     return list(kernel.opts)
 
 
 def apply_or_refuse(kernel: Kernel, opt: Opt) -> None:
-    """Apply an opt, which leaves the kernel as it was if it is not legal."""
+    """Apply an opt; an illegal one is refused and leaves the kernel unchanged."""
     before = state(kernel)
     try:
         kernel.apply(opt)

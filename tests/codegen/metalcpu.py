@@ -31,7 +31,7 @@ _FLAGS = ("-std=c++20", "-shared", "-fPIC", "-ffp-contract=off", "-w", "-pthread
 
 @functools.cache
 def compiler() -> str:
-    """A C++ compiler with 16-bit floats; empty where there is none."""
+    """Return a C++ compiler with 16-bit floats; empty if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "half.cpp")
         path.write_text("#include <barrier>\n_Float16 half(float x) { return x; }\n")
@@ -42,7 +42,7 @@ def compiler() -> str:
 
 
 def shared(source: str, *flags: str) -> Any:
-    """A library of C++ source, loaded."""
+    """Compile C++ source and load it as a shared library."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cpp")
         path.write_text(source, "utf-8")
@@ -57,7 +57,7 @@ def blocks() -> Any:
 
 
 class MetalProgram(Program):
-    """A kernel behind a function that takes its arguments from a table."""
+    """A kernel called through a function that takes its arguments from a table."""
 
     def __init__(self, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
@@ -78,7 +78,7 @@ class MetalProgram(Program):
 
 
 class MetalOnCPU(Compiled):
-    """Metal's text and target; this machine's memory and threads."""
+    """A device with Metal's renderer and target, and this machine's memory and threads."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device, BytesAllocator(), Compiler(), MetalProgram, MetalRenderer())

@@ -1,4 +1,4 @@
-"""Every op for every dtype, as kernels over pairs of special values: code computes what the op's row means."""
+"""Kernels of every op and dtype over pairs of special values: generated code must compute the op's definition."""
 from __future__ import annotations
 
 import itertools
@@ -26,7 +26,7 @@ def ops_of(dtype: DType) -> tuple[Any, ...]:
 
 
 def special_values(dtype: DType) -> Array:
-    """Values at which code goes wrong."""
+    """Return the special values of a dtype: limits, zeros, NaN and others that often reveal wrong code."""
     if dtype.is_bool:
         return np.array([False, True])
     if dtype.is_float:
@@ -48,7 +48,7 @@ def _param(number: int, values: Array, dtype: DType) -> UOp:
 
 
 def pairs(dtype: DType) -> tuple[Array, Array]:
-    """All pairs of special values, repeated to a multiple of 8."""
+    """Return all pairs of special values, repeated to a multiple of 8."""
     values = special_values(dtype)
     both = list(itertools.product(range(len(values)), repeat=2))
     both += both[: -len(both) % 8]
@@ -60,8 +60,7 @@ def lanes(width: int) -> list[Opt]:
 
 
 def same_bits(got: Array, want: Array, name: str, sources: tuple[Array, ...]) -> None:
-    """Equal values; zeros with their signs, but where the greater or smaller of two zeros is asked for; any NaN is as
-    good as another."""
+    """Check bitwise equality. Zeros must agree in sign, except for MAX and MIN of two zeros; all NaNs are equal."""
     if got.dtype.kind in "biu":
         wrong = got != want
     else:
@@ -82,7 +81,7 @@ def check_outputs(device: str, outputs: list[UOp], names: list[str], inputs: dic
 
 
 def check_ops(device: str, dtype: DType, width: int) -> None:
-    """All unary and binary ops of a dtype in one kernel with many outputs."""
+    """Check all unary and binary ops of a dtype in one kernel with many outputs."""
     ops = ops_of(dtype)
     a, b = pairs(dtype)
     x, y = _param(len(ops), a, dtype), _param(len(ops) + 1, b, dtype)
@@ -91,7 +90,7 @@ def check_ops(device: str, dtype: DType, width: int) -> None:
 
 
 def check_constants(device: str, dtype: DType, width: int) -> None:
-    """Constant right sides take shorter paths in renderers."""
+    """Check constant right operands, for which renderers have shorter code."""
     a = special_values(dtype)
     a = np.resize(a, -(-len(a) // 8) * 8)
     constants = [-7, -1, 1, 3, 8] if dtype.kind == "int" else [1, 3, 8]
@@ -134,7 +133,7 @@ def check_bitcasts(device: str, dtype: DType, width: int) -> None:
 
 
 def check_reductions(device: str, dtype: DType, width: int) -> None:
-    """NaN and identities in reductions, along lanes too."""
+    """Check NaN and identity elements in reductions, along vector lanes too."""
     a = special_values(dtype)
     a = np.resize(a, (4, -(-len(a) // 8) * 8))
     a[1] = a[1][0]

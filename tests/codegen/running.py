@@ -1,4 +1,5 @@
-"""Runs one kernel everywhere: interpreters, PYTHON, LLVM and C, on buffers that end at a page nobody may touch."""
+"""Run one kernel by both interpreters and by the PYTHON, LLVM and C renderers, on buffers that end at a protected
+page."""
 from __future__ import annotations
 
 import ctypes
@@ -40,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded(values: Array) -> Array:
-    """A copy whose last byte is followed by a page without access (and preceded by one, if it fills whole pages)."""
+    """Return a copy whose last byte precedes a protected page (its first follows one, if it fills its pages)."""
     pages = max(1, -(-values.nbytes // _PAGE))
     block = mmap.mmap(-1, (pages + 2) * _PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))
@@ -53,12 +54,12 @@ def guarded(values: Array) -> Array:
 
 
 def params(sink: UOp) -> list[UOp]:
-    """The kernel's inputs."""
+    """Return the parameters of the kernel."""
     return sorted((n for n in toposort(sink) if n.op is Ops.PARAM), key=lambda n: n.arg[0])
 
 
 def expected(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
-    """The outputs by the interpreter of tensor graphs, flat."""
+    """Return the flat outputs computed by the interpreter of tensor graphs."""
     return [np.array(v).reshape(-1) for v in evaluate(sink.src, inputs)]
 
 
@@ -67,7 +68,7 @@ def empty_outputs(sink: UOp) -> list[Array]:
 
 
 def buffers(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
-    """One array per PARAM number: outputs first, filled with rubbish."""
+    """Return one array per PARAM number: outputs first, filled with garbage."""
     given = {p.arg[0]: v.reshape(-1) for p, v in inputs.items() if p.op is Ops.PARAM}
     return [*empty_outputs(sink), *(given[n] for n in sorted(given))]
 
@@ -77,7 +78,7 @@ def optimized(sink: UOp, opts: Sequence[Opt], device: str = "PYTHON") -> Kernel:
 
 
 def linearize_on(device: str, sink: UOp, opts: Sequence[Opt] = (), target: Target | None = None) -> Kernel:
-    """The kernel after ``opts``, for a device's target or another."""
+    """Return the kernel after ``opts``, for the target of ``device`` or for another one."""
     kernel = begin(sink, target or Device[device].renderer.target)
     for opt in opts:
         kernel.apply(opt)
@@ -85,7 +86,7 @@ def linearize_on(device: str, sink: UOp, opts: Sequence[Opt] = (), target: Targe
 
 
 def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[Array]:
-    """What a linear program makes of copies of the arrays, by the PYTHON interpreter."""
+    """Run a linear program on copies of ``arrays`` with the PYTHON interpreter and return the copies."""
     module: dict[str, Any] = dict(NAMES)
     exec(PythonRenderer(Target("python")).render("kernel", program), module)
     out = [a.copy() for a in arrays]
@@ -95,13 +96,14 @@ def ran(program: Sequence[UOp], arrays: Sequence[Array], seed: int = 1) -> list[
 
 
 def run_linear(kernel: Kernel, sink: UOp, inputs: dict[UOp, Array]) -> tuple[list[Array], list[UOp]]:
-    """A kernel's linear program by the PYTHON interpreter, and the program."""
+    """Run a kernel's linear program by the PYTHON interpreter; return its outputs and the program."""
     program = linearize(kernel)
     return ran(program, buffers(sink, inputs))[: len(sink.src)], program
 
 
 def without(program: Sequence[UOp], leave_out: Callable[[UOp], bool]) -> Iterator[tuple[UOp, list[UOp]]]:
-    """The lines that are left out, and the program without each; a sum that a line hands on is used as it is."""
+    """Yield each removable line and the program without it; a value that the line passes on is replaced by its
+    source."""
     for n, line in enumerate(program):
         if leave_out(line):
             rest = [*program[:n], *program[n + 1 :]]
@@ -110,8 +112,8 @@ def without(program: Sequence[UOp], leave_out: Callable[[UOp], bool]) -> Iterato
 
 
 def each_is_needed(program: Sequence[UOp], arrays: Sequence[Array], needed: Callable[[UOp], bool]) -> list[Op]:
-    """That without any one line of a kind the result is another, or the interpreter says why there is none: the kinds
-    of the lines."""
+    """Check that removing any one line of the given kinds changes the result or raises an error; return the kinds
+    found."""
     right, found = ran(program, arrays)[0].astype(np.float32), list[Op]()
     for line, mutant in without(program, needed):
         try:
@@ -125,8 +127,8 @@ def each_is_needed(program: Sequence[UOp], arrays: Sequence[Array], needed: Call
 
 def computes_the_same(device: str, sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt],
                       close: Callable[[Array, Array], None]) -> KernelProgram:
-    """The program of a list of opts: its graph and it are well-formed, both interpreters find what the tensor graph is,
-    and its opts are the list again as ``explain`` prints them."""
+    """Check a list of opts: graph and program are valid, both interpreters agree with the tensor graph, and the
+    recorded opts equal the list as ``explain`` prints them. Return the program."""
     verify_kernel(linearize_on(device, sink, opts).sink)
     want = expected(sink, inputs)[0]
     close(run_graph(sink, inputs, opts, device)[0], want)
@@ -138,7 +140,7 @@ def computes_the_same(device: str, sink: UOp, inputs: dict[UOp, Array], opts: Se
 
 
 def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt], device: str = "PYTHON") -> list[Array]:
-    """The kernel graph by its interpreter."""
+    """Run the kernel graph by its interpreter."""
     arrays = buffers(sink, inputs)
     variables = {v: int(x) for v, x in inputs.items() if v.op is Ops.VARIABLE}
     evaluate_kernel(optimized(sink, opts, device).sink, arrays, variables)
@@ -147,7 +149,7 @@ def run_graph(sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt], device: 
 
 def run_on(device: str, sink: UOp, inputs: dict[UOp, Array], opts: Sequence[Opt] | None = (),
            threads: int = 1) -> list[Array]:
-    """The compiled kernel; ``threads`` runs all shares of a THREAD range one after the other."""
+    """Compile and run the kernel; ``threads`` runs all shares of a THREAD range in sequence."""
     kernel = compile_kernel(sink, Device[device].renderer, opts)
     arrays = buffers(sink, inputs)
     named = {v.arg[0]: int(x) for v, x in inputs.items() if v.op is Ops.VARIABLE}

@@ -1,4 +1,4 @@
-"""Every structure of kernel that the heuristics know, on sizes around their tiles; see test_structures.
+"""Kernels of every structure that the planner recognizes, at sizes around their tiles; see test_structures.
 
 ``python -m tests.codegen.structures CPU`` ends with a fault if any access leaves a buffer: each ends at a page that
 nobody may touch. ``CPU_FEATURES`` chooses the instructions.
@@ -26,7 +26,7 @@ LARGE = ((97, 130, 129), (64, 257, 66), (33, 600, 300))
 
 
 class Inputs:
-    """Parameters with random values, numbered behind the outputs."""
+    """A factory of parameters with random values, numbered after the outputs."""
 
     def __init__(self, outputs: int = 1) -> None:
         self.outputs, self.values = outputs, dict[UOp, Array]()
@@ -52,7 +52,7 @@ def products(large: bool) -> Iterator[Case]:
 
 def convolution(inputs: Inputs, n: int, groups: int, cin: int, cout: int, size: int, taps: int, stride: int, pad: int,
                 dilation: int) -> UOp:
-    """cin and cout are per group."""
+    """Return a grouped convolution; ``cin`` and ``cout`` are channels per group."""
     x = inputs((n, groups, 1, cin, size, size)).pad(((0, 0),) * 4 + ((pad, pad),) * 2)
     wide = size + 2 * pad
     out = (wide - dilation * (taps - 1) - 1) // stride + 1
@@ -78,7 +78,7 @@ def convolutions() -> Iterator[Case]:
 
 
 def weight_gradient(inputs: Inputs, n: int, cin: int, cout: int, size: int, taps: int) -> UOp:
-    """The sum over images and places of what flows back times the window around each place."""
+    """Return the weight gradient of a convolution: a sum over images and positions of output gradient times window."""
     out = size - taps + 1
     x = inputs((n, cin, size, size))
     for axis in (2, 3):
@@ -91,7 +91,7 @@ def weight_gradient(inputs: Inputs, n: int, cin: int, cout: int, size: int, taps
 
 
 def rows(sizes: tuple[int, ...]) -> Iterator[Case]:
-    """Reductions of rows, of columns and of all, several passes over a row, and elementwise work."""
+    """Kernels of rows: reductions of rows, columns and all elements, several passes per row, and pointwise work."""
     for m, n in itertools.product((1, 5, 17), sizes):
         inputs = Inputs()
         x = inputs((m, n))
@@ -119,7 +119,7 @@ def rows(sizes: tuple[int, ...]) -> Iterator[Case]:
 
 
 def pools() -> Iterator[Case]:
-    """Windows beside each other: their maxima, and what flows back to the elements that reached them."""
+    """Max-pooling of adjacent windows and its gradient."""
     for step, windows, dtype in itertools.product((2, 3, 4), (1, 3, 4, 5, 16, 17, 33),
                                                   (dtypes.float32, dtypes.bfloat16, dtypes.int8)):
         shape, whole = (3, 2, step, windows, step), (3, 2 * step, windows * step)
@@ -138,7 +138,7 @@ def pools() -> Iterator[Case]:
 
 
 def sums_of_steps() -> Iterator[Case]:
-    """Rows with statistics, what is made of them, and sums over the steps of each block that stay in memory."""
+    """Kernels with row statistics, a map of the rows, and sums over the steps of each block kept in memory."""
     for shape in ((3, 4, 16), (2, 6, 33), (1, 5, 1), (5, 8, 15), (3, 4, 5, 7), (2, 16, 3, 17)):
         inner = tuple(range(2, len(shape)))
         for dtype in (dtypes.float32, dtypes.float64):
@@ -154,7 +154,7 @@ def sums_of_steps() -> Iterator[Case]:
 
 
 def attentions(large: bool) -> Iterator[Case]:
-    """The kernels of attention and its gradients: whole rows, blocks of rows, tiles that two sums share."""
+    """Attention and its gradients: full rows, blocks of rows, tiles shared by two sums."""
     sizes = [(2, 33, 61, 8, 24), (1, 65, 63, 16, 17), *([(8, 40, 192, 8, 24), (2, 33, 512, 8, 40)] if large else [])]
     random = np.random.default_rng(9)
     for size, mask in itertools.product(sizes, ("none", "causal")):
@@ -165,7 +165,7 @@ def attentions(large: bool) -> Iterator[Case]:
 
 
 def of_blocks() -> Iterator[Case]:
-    """What threads of a block share on a grid: tiles of operands, transposed tiles, sums and running values."""
+    """Kernels whose threads share block-local memory: operand tiles, transposed tiles, reductions and scans."""
     f32, f16 = dtypes.float32, dtypes.float16
     for shape, dtype in (((64, 32, 32), f32), ((16, 32, 32), f32), ((33, 50, 65), f32),
                          ((32, 32, 48), f16)):
@@ -202,7 +202,7 @@ def cases(large: bool) -> Iterator[Case]:
 
 
 def check(device: str, threads: int = 2, large: bool = True, every: int = 1) -> int:
-    """Compare the streams, and of all other cases one of ``every``, with the evaluator; returns how many there were."""
+    """Compare the streams, and one of ``every`` other cases, with the interpreter; return the number of cases."""
     count = 0
     for name, sink, inputs in itertools.chain(attentions(large), itertools.islice(cases(large), 0, None, every)):
         if "-v" in sys.argv:

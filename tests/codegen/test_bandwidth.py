@@ -1,4 +1,4 @@
-"""What memory bounds on a grid of blocks: which loads are under way together, and functions that may be rough."""
+"""Memory-bound kernels on a GPU grid: number of loads in flight, vector access, and approximate functions."""
 from __future__ import annotations
 
 import re
@@ -40,11 +40,11 @@ def opts(kernel: KernelProgram) -> list[str]:
     return [record.short(o) for o in kernel.opts]
 
 
-# *** loads that are under way together ***
+# *** loads in flight ***
 
 
 def test_rows_that_a_list_picks_come_two_to_a_thread() -> None:
-    """Both are read before either is stored: a compiler cannot know that they go to other memory."""
+    """Both rows are loaded before either is stored: the compiler cannot know that the stores do not alias the loads."""
     table, rows = empty(65536, 768), empty(65536, dtype=dtypes.int32)
     (kernel,) = kernels(lambda: table[rows])
     assert "UPCAST(0,2)" in opts(kernel)
@@ -54,7 +54,7 @@ def test_rows_that_a_list_picks_come_two_to_a_thread() -> None:
 
 
 def test_elements_that_a_list_picks_come_in_vectors_of_the_list() -> None:
-    """Each lane is a load of its own, all of them before the one access that stores them."""
+    """Each lane is a separate load; all of them precede the one vector store."""
     table, places = empty(1 << 20), empty(1 << 20, dtype=dtypes.int32)
     (kernel,) = kernels(lambda: table[places])
     assert "VECTOR(0,4)" in opts(kernel)
@@ -84,12 +84,12 @@ def test_a_row_that_is_only_read_has_more_of_it_under_way() -> None:
 
 
 def test_rows_of_a_mean_over_rows_compile() -> None:
-    """Threads cannot share the sum over rows whose own sums they share."""
+    """A sum over rows cannot share its threads with the sums along those rows."""
     x, y = empty(100, 1000), empty(100, dtype=dtypes.int32)
     assert kernels(lambda: x.cross_entropy(y))
 
 
-# *** rough functions ***
+# *** approximate functions ***
 
 
 def test_normal_numbers_take_rough_functions_where_there_are() -> None:
@@ -114,7 +114,7 @@ def param(number: int, shape: tuple[int, ...], dtype: Any = dtypes.float32) -> U
 
 
 def relative(x: UOp, op: str = "MAX") -> UOp:
-    """exp(x - m) of the rows."""
+    """Return exp(x - m) of the rows."""
     wide = x.cast(dtypes.float32)
     return (wide - wide.reduce(op, (1,)).expand(x.shape)).alu("EXP")
 
@@ -152,7 +152,7 @@ def test_exponentials_are_rough_where_absolute_errors_count(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 60, 120), (1, 128, 50), (3, 49, 64)])
 def test_transposed_tiles_have_edges(shape: tuple[int, int, int]) -> None:
-    """Threads beyond the last row or column neither load nor store; tiles that are mostly empty are none."""
+    """Threads past the last row or column neither load nor store; mostly empty tiles are not used."""
     device = "PYTHON:G512:C3:B232448"
     values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
     turned = Tensor(values, device=device).realize().transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Barriers: none is missing, and none is one too many. Each is taken out once, and the interpreter must notice."""
+"""Barriers are necessary and sufficient: the interpreter finds a race after the removal of any one of them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ TARGETS = {name: replace(target, cores=4, resident=64) for name, target in (
 
 @cache
 def chosen(target: str) -> list[tuple[str, list[UOp], Case]]:
-    """The programs of all structures of blocks that have barriers or shuffles."""
+    """The programs of all block structures that have barriers or shuffles."""
     found = []
     for case in of_blocks():
         kernel = begin(case[1], TARGETS[target])
@@ -41,7 +41,7 @@ def chosen(target: str) -> list[tuple[str, list[UOp], Case]]:
 
 
 def inputs_of(case: Case) -> list[Array]:
-    """Values of which no two are alike, so that a wrong one shows."""
+    """Return distinct values, so that a wrong one is detected."""
     _, sink, inputs = case
     random = np.random.default_rng(3)
     return buffers(sink, {p: random.normal(size=p.shape).astype(p.dtype.numpy) for p in inputs})
@@ -90,7 +90,7 @@ def test_a_shuffle_of_other_threads_is_noticed() -> None:
 
 
 def test_a_guard_of_a_store_to_local_memory_is_needed() -> None:
-    """Without it a second thread stores there, or one stores outside."""
+    """Without its guard a second thread stores to the same address, or one stores out of bounds."""
     taken = 0
     for _, program, case in chosen("cuda"):
         for at, u in enumerate(program):
@@ -108,7 +108,7 @@ ORDERS = (Ops.BARRIER, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.FENCE, Ops.COMM
 
 
 def test_all_that_a_ring_waits_for_is_needed() -> None:
-    """Seven steps through four slots: copies, waits, steps of the unit and drains, each taken out once."""
+    """Seven steps through a ring of four slots: each copy, wait, unit step and drain is removed once."""
     sink, inputs = product(128, 448, 256, dtypes.float16, dtypes.float32, "", False, 1)
     kernel = linearize_on("PYTHON:G256:B232448", sink)
     choose(kernel, Device["PYTHON:G256:B232448"].renderer.target)

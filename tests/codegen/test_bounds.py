@@ -1,4 +1,4 @@
-"""Loops that are cut where their formula changes."""
+"""Loop partitioning: loops are split where the formula of their body changes."""
 from __future__ import annotations
 
 import math
@@ -50,7 +50,7 @@ def test_every_rule_has_an_example(rule: Rule) -> None:
 @given(st.integers(2, 40), st.sampled_from((1, 2, 3, -1, -3)), st.integers(-30, 30), st.integers(-60, 60),
        st.sampled_from(("CMPLT", "CMPEQ", "IDIV")))
 def test_between_change_points_nothing_changes(size: int, step: int, start: int, other: int, op: str) -> None:
-    """And at each of them something does: the value of a comparison, or a quotient."""
+    """A comparison or a quotient changes its value at each change point, and none between them."""
     r = UOp.range(size, 0, Role.LOOP)
     node = (r * step + start).alu(op, UOp.index(abs(other) + 9 if op == "IDIV" else other))
     values = values_over(node, r)
@@ -95,7 +95,7 @@ def test_rows_that_are_reflected_are_one_load() -> None:
 @relaxed
 @given(st.data())
 def test_pieces_compute_the_same(data: st.DataObject) -> None:
-    """Cuts anywhere, with loops further in, reductions and guards of partial vectors among them."""
+    """Splits at random points, with inner loops, reductions and guards of partial vectors."""
     rows, columns = data.draw(st.integers(2, 9)), data.draw(st.integers(2, 40))
     x = param(1, rows, columns)
     value = data.draw(st.sampled_from((
@@ -132,7 +132,7 @@ def test_points_that_cut_nothing_off_are_refused(points: tuple[int, ...]) -> Non
 
 
 def test_terms_of_a_sum_that_lie_apart_are_pieces_of_their_own() -> None:
-    """The gradient of ``x[:, t]`` for each of many t: a row has one term, and is not asked which."""
+    """The gradient of ``x[:, t]`` for many t: each row has one term, without a comparison at run time."""
     count, width = 30, 16
     terms = [(param(1 + t, 8, 1, width) * float(t + 1)).pad(((0, 0), (t, count - 1 - t), (0, 0))) for t in range(count)]
     total = terms[0]

@@ -1,4 +1,5 @@
-"""Chains of contractions on one unit: by both interpreters, at odd lengths, behind masks, without an order, as CUDA."""
+"""Back-to-back matrix products on one unit: both interpreters, odd lengths, masks, removed synchronization, CUDA
+text."""
 from __future__ import annotations
 
 import math
@@ -41,7 +42,7 @@ BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 
 def attention(rows: int, keys: int, depth: int, width: int = 0, heads: int = 1, dtype: DType = BF16, mask: str = "",
               groups: int = 1) -> tuple[UOp, dict[UOp, Any]]:
-    """softmax(q·kᵀ/√depth)·v of ``heads``, ``groups`` of which share their keys and values."""
+    """Return softmax(q·kᵀ/√depth)·v of ``heads`` key/value heads, each shared by ``groups`` query heads."""
     width, random = width or depth, np.random.default_rng(rows + keys + depth)
     shapes = (heads, groups, rows, depth), (heads, keys, depth), (heads, keys, width)
     q, k, v = (UOp(Ops.PARAM, dtype, (), (n + 1, shape)) for n, shape in enumerate(shapes))
@@ -95,14 +96,15 @@ def test_heads_share_keys_and_widths_differ() -> None:
 
 
 def test_warps_load_what_no_box_brings() -> None:
-    """Rows of 20 elements begin at no multiple of 16 bytes: another unit, whose lanes load their own elements."""
+    """Rows of 20 elements are not aligned to 16 bytes: the kernel uses a unit whose lanes load their own elements."""
     sink, inputs = attention(50, 130, 20, mask="causal")
     assert units(compile_kernel(sink, Device[DEVICE].renderer)) == {"mma_bf16"}
     close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
 
 
 def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: int = 128) -> list[Opt]:
-    """Those of a tile; ``form``: whether what is between is made ahead, roles fill slots, or groups take turns."""
+    """Return the opts of the cheapest back-to-back plan with a given tile; ``form`` names its variants: "ahead" (the
+    intermediate is computed one block ahead), "roles" (warp specialization), "turns" (ping-pong of warp groups)."""
     kernel = linearize_on(DEVICE, sink)
     way = min(chain_ways(kernel, kernel.target), key=lambda c: c.cycles).apply
     assert isinstance(way, partial)
@@ -117,7 +119,7 @@ def opts_of(sink: UOp, slots: int = 2, below: int = 1, form: str = "", between: 
        st.sampled_from(["", "causal", "added"]), st.sampled_from(["", ":S1", ":S2"]))
 def test_any_amounts_compute_the_same(form: str, slots: int, below: int, between: int, keys: int, mask: str,
                                       order: str) -> None:
-    """In any order of warps, also where rows see nothing of some blocks, or of all but the first."""
+    """Any number of warps, also for rows whose mask hides some blocks, or all but the first."""
     slots, form = max(slots, 2) if "ahead" in form else slots, form.replace("turns", "roles") if below == 1 else form
     sink, inputs = attention(72 * below, keys, 64, mask=mask)
     computes_the_same(DEVICE + order, sink, inputs, opts_of(sink, slots, below, form, between), close)
@@ -139,7 +141,7 @@ def test_whole_rows_need_no_blocks() -> None:
 
 
 def test_hidden_blocks_are_not_computed() -> None:
-    """The loop of a row's tile ends at the diagonal, and only the blocks that it crosses look at the mask."""
+    """The loop of a row tile ends at the diagonal, and only blocks that the diagonal crosses evaluate the mask."""
     sink, _ = attention(512, 512, 64, mask="causal")
     program = compile_kernel(sink, Device[DEVICE].renderer)
     first, second = (u for u in program.uops if u.op is Ops.RANGE)
@@ -202,7 +204,7 @@ def test_what_is_no_chain_is_refused_and_unchanged() -> None:
 
 
 def test_as_cuda_equal_steps_of_two_loops_have_sums_of_their_own() -> None:
-    """With one slot the steps before the diagonal read the same tiles as those on it."""
+    """With one slot, steps before the diagonal read the same tiles as those on it."""
     needs_nvrtc()
     from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 

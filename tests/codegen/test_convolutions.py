@@ -1,4 +1,4 @@
-"""Convolutions of ordinary networks on cores: what their kernels copy, compute and share, counted."""
+"""Convolutions of ordinary networks on the CPU: counts of what their kernels copy, compute and share."""
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +21,7 @@ from tinsmith.ir.uop import Window, toposort
 
 def kernels_of_gradients(x: tuple[int, ...], w: tuple[int, ...], dtype: DType = dtypes.float32, **how: int) -> list[
         Kernel]:
-    """Those of a convolution and its gradients on a machine with AVX512-BF16, each behind its opts."""
+    """Return the optimized kernels of a convolution and its gradients for a target with AVX512-BF16."""
     def build() -> Build:
         a, b = Tensor.empty(*x, requires_grad=True), Tensor.empty(*w, requires_grad=True)
         return gradients(a.cast(dtype).conv2d(b.cast(dtype), **how).float(), a, b)
@@ -29,7 +29,7 @@ def kernels_of_gradients(x: tuple[int, ...], w: tuple[int, ...], dtype: DType = 
 
 
 def copied(kernel: Kernel) -> int:
-    """Elements that are brought into local memory, each as often as that happens."""
+    """Return the number of elements copied into local memory, each counted as often as it is copied."""
     return sum(count_of(n.src[0].ranges | n.ranges | frozenset(n.src[1:])) for n in kernel.nodes if n.op is Ops.STAGE)
 
 
@@ -38,8 +38,8 @@ def units(kernel: Kernel) -> list[str]:
 
 
 def test_bf16_gradients_pack_few_elements() -> None:
-    """The weights are not packed again for every pixel, as many as there are taps at most come for each of the images,
-    and windows that slide along rows share their places."""
+    """Weights are not packed again for each pixel; an image is packed at most once per tap; windows that slide along
+    rows share their elements."""
     images, channels, size, taps = 4, 32, 28, 3
     made = kernels_of_gradients((images, channels, size, size), (channels, channels, taps, taps), dtypes.bfloat16)
     forward, of_images, of_weights = [k for k in made if units(k)]
@@ -53,8 +53,8 @@ def copies(kernel: Kernel) -> int:
 
 
 def test_groups_are_products_with_anything_behind_them() -> None:
-    """What is behind a convolution asks for its channels as one range: a factor that knows their groups only makes the
-    places within a group columns of a product."""
+    """A grouped convolution whose epilogue (bias, ReLU) indexes all channels by one range is still a contraction: its
+    columns are the 16 output channels of a group."""
     def build() -> Build:
         x, w, b = Tensor.empty(8, 64, 28, 28), Tensor.empty(64, 16, 3, 3), Tensor.empty(64)
         return computed(x.conv2d(w, b, padding=1, groups=4).relu())
@@ -66,8 +66,8 @@ def test_groups_are_products_with_anything_behind_them() -> None:
 
 @pytest.mark.parametrize(("taps", "stride", "sums"), [(7, 1, 4), (5, 2, 4), (3, 1, 1), (3, 2, 1)])
 def test_depthwise_sums_stand_side_by_side(taps: int, stride: int, sums: int) -> None:
-    """None waits for its last step, the steps of a window that slides over them are written out, and windows of few
-    elements are written out whole; gradients of weights read an image once for all taps that it meets."""
+    """Several sums are in flight, the steps of a sliding window are unrolled, and small windows completely; the
+    gradient of the weights reads an image once for all taps."""
     made = kernels_of_gradients((8, 96, 28, 28), (96, 1, taps, taps), padding=taps // 2, stride=stride, groups=96)
     forward, of_weights = made[0], max(made, key=lambda k: count_of(frozenset(k.reduces)))
     assert copies(forward) == sums
@@ -77,7 +77,7 @@ def test_depthwise_sums_stand_side_by_side(taps: int, stride: int, sums: int) ->
 
 @pytest.mark.parametrize("size", [9, 14, 28, 33])
 def test_guarded_lanes_a_few_elements_apart_are_read_as_whole_vectors(size: int) -> None:
-    """No gather is left of a padded window of stride 2; only what the lanes themselves read is read."""
+    """A padded window of stride 2 needs no gather; no element outside of the lanes' range is read."""
     x, w = Tensor.empty(2, 4, size, size, device="CPU"), Tensor.empty(4, 1, 3, 3, device="CPU")
     lines = with_opts(x.conv2d(w, padding=1, stride=2, groups=4), None).uops
     lanes = [u for u in lines if u.op is Ops.LOAD and u.dtype.count > 1]
@@ -112,7 +112,7 @@ def test_grouped_convolutions_are_those_of_integers(device: str, groups: int, ci
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU"])
 def test_bf16_gradients_are_those_of_real_numbers(device: str) -> None:
-    """Small integers, which bfloat16 and all sums of them hold exactly."""
+    """Small integers, which bfloat16 and all of their sums represent exactly."""
     rng = np.random.default_rng(0)
     values = [rng.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 3, 7, 6), (4, 3, 3, 3), (2, 4, 7, 6))]
     x, w, g = (Tensor(v, device=device, requires_grad=True) for v in values)
@@ -128,15 +128,15 @@ def test_bf16_gradients_are_those_of_real_numbers(device: str) -> None:
 
 
 def guards(sink: UOp) -> int:
-    """Loads and values of a kernel that are asked for under a condition."""
+    """Return the guarded loads and selects of a kernel."""
     nodes = toposort(normalize(lower(sink)))
     return sum((n.op is Ops.LOAD and len(n.src) == 3) or n.op is Ops.WHERE for n in nodes)
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU"])
 def test_a_factor_is_asked_for_once_where_it_counts(device: str) -> None:
-    """Of two padded factors the guard of one is enough, seen through casts and products; a value that would be read
-    beyond its memory keeps its own."""
+    """Of two padded factors one guard is enough, also through casts and products; a load that may be out of bounds
+    keeps its own."""
     rng = np.random.default_rng(1)
     g, w = (UOp(Ops.PARAM, t, (), (n, s)) for t, n, s in ((dtypes.float32, 1, (5,)), (dtypes.float16, 2, (3,))))
     values = {p: rng.integers(1, 5, p.shape).astype(p.dtype.numpy) for p in (g, w)}

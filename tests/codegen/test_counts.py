@@ -1,4 +1,4 @@
-"""Counts of equal keys that the threads of a block share: against the meaning of their graphs, with races checked."""
+"""Histograms and ranks of keys shared by the threads of a block: against the graph's value, with race detection."""
 from __future__ import annotations
 
 import numpy as np
@@ -31,14 +31,15 @@ def digits_of(pieces: int, piece: int, dtype: DType = dtypes.int32, bits: int = 
 
 
 def all_counts(digit: UOp, keys: int = THREADS) -> UOp:
-    """How often each key occurs in each piece."""
+    """Return the histogram of each piece: the number of occurrences of each key."""
     pieces, piece = digit.shape
     at = digit.reshape((1, pieces, piece)).expand((keys, pieces, piece))
     return at.eq(at.iota_like(0)).cast(dtypes.int32).reduce("ADD", (2,)).reshape((keys, pieces))
 
 
 def ranks(digit: UOp, before: bool = True) -> UOp:
-    """How many elements before each one in its piece have its key."""
+    """Return for each element the number of elements with its key in its piece: the earlier ones if ``before``, else
+    itself and the later ones."""
     cube = (*digit.shape, digit.shape[1])
     other = digit.reshape((digit.shape[0], 1, digit.shape[1])).expand(cube)
     same = other.eq(digit.reshape((*digit.shape, 1)).expand(cube))
@@ -48,7 +49,8 @@ def ranks(digit: UOp, before: bool = True) -> UOp:
 
 
 def moved(digit: UOp, value: DType) -> UOp:
-    """Elements at the places that their ranks and a table in memory say; some places lie outside and are dropped."""
+    """Scatter elements to the positions given by their ranks and a table in memory; out-of-range positions are
+    dropped."""
     pieces, piece = digit.shape
     begin = UOp(Ops.PARAM, dtypes.int32, (), (2, (THREADS * pieces,)))
     given = UOp(Ops.PARAM, value, (), (3, (pieces * piece,)))
@@ -58,7 +60,7 @@ def moved(digit: UOp, value: DType) -> UOp:
 
 
 def values(sink: UOp, pieces: int, piece: int, dtype: DType, drawn: int = 64) -> dict[UOp, Array]:
-    """Keys, where those of each piece begin in the order of keys and pieces (a few are dropped), and elements."""
+    """Return the keys, the offset of each key and piece (a few elements are dropped), and the elements."""
     random = np.random.default_rng(pieces * piece)
     keys = random.integers(0, drawn, (pieces, piece))
     counts = np.stack([np.bincount(row % THREADS, minlength=THREADS) for row in keys], 1)
@@ -71,7 +73,7 @@ def values(sink: UOp, pieces: int, piece: int, dtype: DType, drawn: int = 64) ->
 
 
 def arrays_of(sink: UOp, inputs: dict[UOp, Array]) -> list[Array]:
-    """All of the kernel's memory; what is set nowhere is 0."""
+    """Return all of the kernel's memory; unset elements are 0."""
     return [a if n else np.zeros_like(a) for n, a in enumerate(buffers(sink, inputs))]
 
 
@@ -83,8 +85,8 @@ def with_rank(sink: UOp, threads: int = THREADS) -> Kernel:
 
 
 def moved_keys(digit: UOp, by_key: bool = True) -> UOp:
-    """The words that have the digits, moved so: the key is seen in what is stored. If not ``by_key``, another table
-    says for each element where it goes."""
+    """Scatter the words that contain the digits, so that the key can be read from the stored word. If not ``by_key``,
+    another table gives the position of each element."""
     pieces, piece = digit.shape
     words = next(n for n in digit.toposort() if n.op is Ops.PARAM).reshape((pieces * piece,))
     begin = UOp(Ops.PARAM, dtypes.int32, (), (2, (THREADS * pieces,)))
@@ -112,7 +114,7 @@ def test_threads_count_as_the_graph_says(kind: str, pieces: int, piece: int, dty
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_barrier_is_needed(kind: str) -> None:
-    """Of a block's and of its warps': without one the interpreter finds a race."""
+    """Without any one block or warp barrier the interpreter finds a race."""
     sink = sink_of(KINDS[kind](digits_of(2, 192)))
     inputs, taken = buffers(sink, values(sink, 2, 192, dtypes.int32)), 0
     program = linearize(with_rank(sink))
@@ -124,7 +126,7 @@ def test_every_barrier_is_needed(kind: str) -> None:
 
 
 def test_what_is_exchanged_goes_out_in_runs() -> None:
-    """Threads beside each other store at places beside each other, but where another key begins."""
+    """Adjacent threads store to adjacent addresses, except where another key begins."""
     sink = sink_of(moved(digits_of(1, 192), dtypes.uint64))
     inputs = values(sink, 1, 192, dtypes.int32, drawn=4)
     last = [u for u in linearize(with_rank(sink)) if u.op is Ops.STORE and u.src[0].op is Ops.DEFINE_GLOBAL]
@@ -134,7 +136,7 @@ def test_what_is_exchanged_goes_out_in_runs() -> None:
 
 
 def test_a_thread_finds_the_place_of_its_key_once() -> None:
-    """Where keys begin is read once per key, and the keys are not exchanged where the elements show them."""
+    """A thread loads its key's offset once; keys are not exchanged through local memory if elements contain them."""
     for value, words in ((moved_keys(digits_of(2, 192, dtypes.uint64)), 1), (moved(digits_of(2, 192), dtypes.int8), 2)):
         program = linearize(with_rank(sink_of(value)))
         read = [u for u in program if u.op is Ops.LOAD and u.src[0].op is Ops.DEFINE_GLOBAL and u.src[0].arg == 2]

@@ -31,7 +31,7 @@ SUBNORMAL = 2.0**-130
 
 
 def one(a: tuple[float, float], b: tuple[float, float], total: float) -> np.float32:
-    """The first sum of one step."""
+    """Return the first sum of one step."""
     unit = DOT[0]
     rows, columns = np.zeros((1, 2), unit.a.numpy), np.zeros((1, 32), unit.b.numpy)
     rows[0], columns[0, :2] = a, b
@@ -40,7 +40,7 @@ def one(a: tuple[float, float], b: tuple[float, float], total: float) -> np.floa
 
 
 def test_a_step_adds_its_products_in_turn_and_flushes_subnormal_numbers() -> None:
-    """What Intel's manual says of VDPBF16PS: the odd products first, each sum rounded to nearest even."""
+    """VDPBF16PS as in Intel's manual: the odd products are added first, each sum rounded to nearest even."""
     tie = 1 + 2.0**-24  # of 1 and the float above
     assert one((1.0, 2.0**-24), (1.0, 1.0), 1.0) == np.float32(2) and one((2.0**-24, 2.0**-24), (1, 1), 1.0) == 1
     assert np.float32(tie) == 1
@@ -51,7 +51,7 @@ def test_a_step_adds_its_products_in_turn_and_flushes_subnormal_numbers() -> Non
 
 
 def values(unit: MatrixUnit, count: int, seed: int) -> np.ndarray:
-    """Operands of a unit's types: all exponents, subnormal numbers among them, or all integers."""
+    """Return operands of a unit's types: floats of all exponents, subnormals included, or any integers."""
     rng = np.random.default_rng(seed)
     if not unit.a.is_float:
         kind = unit.a if seed % 2 else unit.b
@@ -71,7 +71,7 @@ def case(unit: MatrixUnit, m: int, k: int, n: int) -> tuple[UOp, dict[UOp, np.nd
 
 @pytest.mark.parametrize("unit", DOT, ids=str)
 def test_interpreters_and_machine_agree_to_the_bit(unit: MatrixUnit) -> None:
-    """The order of sums is the program's, so that floats agree too; all integers, and sums that wrap around."""
+    """The program fixes the order of sums, so floats agree too; all integers, and sums that wrap around."""
     for (m, k, n), copies in (((4, 8, 32), (2, 2)), ((5, 13, 33), (1, 1)), ((9, 32, 16), (3, 1))):
         sink, inputs = case(unit, m, k, n)
         opts = [tensor_core((0, 1, 2), *copies, unit=unit.name)]
@@ -86,7 +86,7 @@ def test_interpreters_and_machine_agree_to_the_bit(unit: MatrixUnit) -> None:
 
 @pytest.mark.parametrize("unit", DOT, ids=str)
 def test_the_text_is_what_a_machine_with_the_feature_takes(unit: MatrixUnit) -> None:
-    """Assembled for such a machine, whatever this one is."""
+    """The text is assembled for a machine with the feature, on any host."""
     llvm = pytest.importorskip("llvmlite.binding")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -116,7 +116,7 @@ def chosen(sink: UOp) -> list[Opt]:
 
 
 def test_plans_keep_many_sums_and_pack_by_vectors() -> None:
-    """16 to 24 sums, so that few operands are loaded for each product; no padding that would have rows packed."""
+    """16 to 24 accumulators, so that each product loads few operands; no padding that would require packed rows."""
     direct, turned, odd = (chosen(product(m, 256, 256, transposed=t)[0]) for m, t in ((256, ""), (256, "a"), (150, "")))
     for opts in (direct, turned, odd):
         (unit,) = [o for o in opts if o.op is OptOps.TC]
@@ -130,7 +130,7 @@ def test_plans_keep_many_sums_and_pack_by_vectors() -> None:
 
 
 def windows(n: int, c: int, o: int, size: int, stride: int = 1, dtype: DType = dtypes.bfloat16) -> UOp:
-    """A 3×3 convolution with a border of zeros."""
+    """Return a 3×3 convolution with zero padding."""
     acc = dtypes.float32 if dtype.is_float else dtypes.int32
     out, wide = (size - 1) // stride + 1, size + 2
     x = UOp(Ops.PARAM, dtype, (), (1, (n, 1, c, size, size))).pad(((0, 0),) * 3 + ((1, 1),) * 2)
@@ -148,7 +148,7 @@ def windows(n: int, c: int, o: int, size: int, stride: int = 1, dtype: DType = d
 @pytest.mark.parametrize("sizes", [(1, 3, 4, 4, 1), (1, 2, 3, 5, 2)], ids=str)
 def test_places_of_a_window_are_staged_once(units: tuple[MatrixUnit, ...], dtype: DType,
                                             sizes: tuple[int, int, int, int, int]) -> None:
-    """Rows or columns that slide: taps read the same stage at places side by side, which end anywhere in a vector."""
+    """Sliding rows or columns: the taps read one stage at adjacent offsets, which may end anywhere in a vector."""
     sink = windows(*sizes, dtype)
     random = np.random.default_rng(1)
     inputs = {p: random.integers(-9, 9, p.arg[1]).astype(dtype.numpy) for p in params(sink)}
@@ -172,7 +172,7 @@ def test_windows_with_the_opts_of_this_machine(sizes: tuple[int, int, int, int, 
 
 
 def axes_of(k: Kernel) -> tuple[int, int, int]:
-    """Numbers of the ranges of places along a line, of filters and of channels."""
+    """Return the indices of the ranges of positions along a row, of filters and of channels."""
     load, weights = k.loads
     place = next(r for r in k.parallel if r in load.ranges and stride_of(k.stores[0].src[1], r) == 1)
     filters = next(r for r in k.parallel if r in weights.ranges)
@@ -181,7 +181,7 @@ def axes_of(k: Kernel) -> tuple[int, int, int]:
 
 
 def test_weights_of_a_convolution_are_packed_once() -> None:
-    """They are the same for all images and lines, and stay in the second cache."""
+    """The packed weights serve all images and rows, and stay in the L2 cache."""
     for stride in (1, 2):
         opts = chosen(windows(2, 64, 64, 56, stride))
         assert any(o.op is OptOps.TC for o in opts)
@@ -189,7 +189,7 @@ def test_weights_of_a_convolution_are_packed_once() -> None:
 
 
 def test_a_sum_over_several_loops_keeps_its_tile() -> None:
-    """Channels and the places of a window: each loop carries the accumulator of the one around it."""
+    """Loops over channels and window positions: each carries the accumulator of the enclosing one."""
     amx = dataclasses.replace(TARGET, units=(*AMX, *TARGET.units))
     kernel = compile_kernel(windows(2, 64, 16, 56), LLVMRenderer(amx))
     sums = [u for u in kernel.uops if u.op is Ops.DEFINE_ACC]
@@ -203,7 +203,7 @@ def test_a_sum_over_several_loops_keeps_its_tile() -> None:
 @pytest.mark.parametrize("transposed", ["", "a", "ab"])
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 6, 17), (17, 33, 15), (31, 8, 48)], ids=str)
 def test_the_defaults_of_such_a_machine_on_edges(shape: tuple[int, int, int], transposed: str) -> None:
-    """By the interpreter, with the opts that such a machine would choose."""
+    """Default opts of a machine with the feature at odd sizes, run by the interpreter."""
     for dtype, acc in ((dtypes.bfloat16, dtypes.float32), (dtypes.uint8, dtypes.int32), (dtypes.int8, dtypes.int32)):
         sink, inputs = product(*shape, dtype, acc, transposed, True)
         opts = [o for o in chosen(sink) if o.op is not OptOps.THREAD]
@@ -211,7 +211,7 @@ def test_the_defaults_of_such_a_machine_on_edges(shape: tuple[int, int, int], tr
 
 
 def test_every_number_of_rows_of_a_transposed_operand() -> None:
-    """With a power of two they are filled by vectors, else one by one."""
+    """A power-of-two number of rows is packed by vectors, another one element by element."""
     sink, inputs = product(24, 10, 32, transposed="a")
     for rows in (1, 2, 3, 4, 6, 8, 12):
         opts = [tensor_core(axes(sink), rows, 2, unit="dot_bf16"), Opt(OptOps.STAGE, 1, ()), Opt(OptOps.STAGE, 0, (0,))]

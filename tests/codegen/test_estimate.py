@@ -1,4 +1,4 @@
-"""The model of a kernel's time: what it counts, and what must hold between its parts on every kernel."""
+"""The cost model: what it counts, and relations between its terms that hold for every kernel."""
 from __future__ import annotations
 
 import pytest
@@ -79,7 +79,7 @@ def test_one_accumulator_waits_for_its_additions() -> None:
 
 
 def test_an_operand_that_outgrows_the_cache_is_read_again() -> None:
-    """Row by row through a matrix beyond L2: without tiles the second operand comes from memory for every row."""
+    """A matrix larger than L2, read row by row: without tiles it comes from memory again for every row."""
     k = kernel(matmul(8, 2048, 2048))
     e = estimate(k, MACHINE)
     assert e.memory * MACHINE.level(e.work.bytes).one > 6 * e.work.bytes
@@ -118,14 +118,14 @@ def on_grid(value: UOp, *opts: Opt) -> Kernel:
 
 
 def test_threads_apart_in_memory_take_a_piece_of_it_each() -> None:
-    """Threads for 32 rows, or for 32 columns: of the rows' 32 bytes each, 4 are of use."""
+    """Threads for 32 rows or for 32 columns: across rows 4 of the 32 bytes of each sector are used."""
     value = param(1, (4096, 4096)) + param(2, (4096, 1)).expand((4096, 4096))
     beside, apart = (cycles(on_grid(value, Opt(OptOps.LOCAL, axis, 32))) for axis in (1, 0))
     assert sum(apart.values()) > 3 * sum(beside.values())
 
 
 def test_few_threads_wait_for_what_they_load() -> None:
-    """One thread a sum loads 4096 elements, a few at a time; 128 share it, and eight copies of a load come together."""
+    """One thread per sum loads 4096 elements, few at a time; 128 threads share a sum, with eight loads in flight."""
     value = param(1, (512, 4096)).reduce("ADD", (1,))
     alone, shared, copies = (sum(cycles(on_grid(value, *opts)).values()) for opts in (
         [Opt(OptOps.LOCAL, 0, 32)], [Opt(OptOps.GROUP, 1, 128)], [Opt(OptOps.GROUP, 1, 128), Opt(OptOps.UNROLL, 1, 8)]))
@@ -154,7 +154,7 @@ def test_a_machine_survives_being_text() -> None:
 
 @pytest.mark.parametrize("arch, a_cycle", [("sm_90a", 4096), ("sm_80", 1024)])
 def test_units_of_a_multiprocessor_bound_its_products(arch: str, a_cycle: int) -> None:
-    """Operations of 16-bit products a cycle: of four units for a warp each, or of all four for a tile of any width."""
+    """16-bit operations per cycle: four warp-level units, or all four together for a warp-group tile of any width."""
     target = cuda_target(arch)
     machine = default_machine(target)
     cycles_of_all = machine.peak(dtypes.float32).all / (2 * target.blocks.fma)

@@ -1,4 +1,4 @@
-"""What the model chooses: structures by the shape of memory, never by the shape of a problem."""
+"""Opts that the cost model chooses: they follow the memory access pattern, never the shape of a problem."""
 from __future__ import annotations
 
 import math
@@ -63,7 +63,7 @@ def scattered(rows: int, columns: int, results: int) -> UOp:
 
 @pytest.mark.parametrize("columns", [256, 48, 1040, 16, 17, 7])
 def test_workers_add_rows_in_order_to_columns_of_their_own(columns: int) -> None:
-    """Rows hit the same places again and again: what comes out is that of one order."""
+    """Many rows are added to the same positions: the result is that of the sequential order."""
     rows, results = 600, 5
     rng = np.random.default_rng(1)
     inputs = {1: rng.standard_normal((results, columns)).astype(np.float32),
@@ -107,7 +107,7 @@ def test_blocks_are_transposed_in_registers() -> None:
 
 @pytest.mark.parametrize(("images", "channels", "outwards"), [(64, 64, 2), (512, 64, 1), (512, 1, None), (8, 8, None)])
 def test_short_pieces_far_apart_are_fetched_ahead(images: int, channels: int, outwards: int | None) -> None:
-    """Those of the next channel while this one's stay in the first cache, else those of the next image."""
+    """Rows of the next channel are prefetched if the current ones stay in the L1 cache, else rows of the next image."""
     hints = [o.amt for o in opts(chosen(weight_gradient(Inputs(), images, channels, 32, 8, 3)), OptOps.HINT)]
     assert hints == ([] if outwards is None else [(1, 0, outwards)])
 
@@ -129,7 +129,7 @@ def test_lanes_follow_what_moves_most_not_the_few_numbers_of_a_channel() -> None
 
 @pytest.mark.parametrize(("columns", "ahead"), [(2048, True), (1 << 15, False)])
 def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) -> None:
-    """While exponentials are computed, memory has nothing else to do; two rows must fit the first cache."""
+    """The prefetch overlaps with the exponentials, which use no memory bandwidth; two rows must fit the L1 cache."""
     x = param(1, (512, columns))
     power = (x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP")
     hints = [o.amt for o in opts(chosen(power.reduce("ADD", (1,))), OptOps.HINT)]
@@ -142,8 +142,8 @@ def test_the_last_pass_over_a_row_fetches_the_next(columns: int, ahead: bool) ->
 
 @pytest.mark.parametrize(("columns", "ahead"), [(1024, 64), (2048, 128), (1 << 13, None)])
 def test_the_pass_that_keeps_a_row_fetches_the_next(columns: int, ahead: int | None) -> None:
-    """Softmax: exponentials go to local memory, which has to fit the first cache beside two rows; no other pass fetches
-    the same rows."""
+    """Softmax: the exponentials are stored in local memory, which must fit the L1 cache with two rows; no other pass
+    prefetches the same rows."""
     x = param(1, (512, columns))
     power = (x - x.reduce("MAX", (1,)).expand(x.shape)).alu("EXP")
     k = chosen(power / power.reduce("ADD", (1,)).expand(x.shape))
@@ -186,7 +186,7 @@ def test_short_rows_get_lanes_where_no_long_ones_lie_along_memory(size: int, lan
 
 @pytest.mark.parametrize("sizes", [(512, 1, 32, 64, 10, 3, 1, 0, 1), (512, 1, 64, 64, 8, 3, 1, 2, 1)])
 def test_products_of_windows_fill_blocks_and_use_what_they_load_again(sizes: tuple[int, ...]) -> None:
-    """Narrow images make no blocks of a few threads; what is loaded serves several images and channels."""
+    """Narrow images still get full thread blocks; loaded elements are reused for several images and channels."""
     inputs = Inputs()
     made = compile_kernel(UOp(Ops.SINK, None, (convolution(inputs, *sizes),)), CUDARenderer())
     assert math.prod(made.block) >= 64
@@ -195,7 +195,7 @@ def test_products_of_windows_fill_blocks_and_use_what_they_load_again(sizes: tup
 
 
 def test_short_sums_fill_the_cores() -> None:
-    """32 results of 64 × 400 elements are no single block, and a sum over several short ranges is shared."""
+    """32 sums of 64 × 400 elements take more than one block, and a sum over several short ranges is split."""
     x = param(1, (32, 64, 400))
     made = compile_kernel(UOp(Ops.SINK, None, (x.permute((1, 0, 2)).reduce("ADD", (0, 2)),)), CUDARenderer())
     assert math.prod(made.grid) == 32 and math.prod(made.block) >= 32
@@ -206,7 +206,8 @@ def test_short_sums_fill_the_cores() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_images_are_copied_once_where_all_panels_of_weights_stay_near(stride: int) -> None:
-    """The loops of their copies go around the panels; were the weights larger, a panel would serve all images."""
+    """The loops over image copies enclose those over weight panels; with larger weights a panel would serve all
+    images."""
     for channels, images_outside in ((64, True), (512, False)):
         k = chosen(convolution(Inputs(), 4, 1, channels, 128, 28, 3, stride, 1, 1))
         image = next(n for n in k.nodes if n.op is Ops.STAGE and any(len(x.src) > 2 for x in toposort(n.src[0])))
@@ -216,7 +217,7 @@ def test_images_are_copied_once_where_all_panels_of_weights_stay_near(stride: in
 
 
 def test_steps_of_a_window_that_share_scalars_are_written_out_only_with_registers_to_keep_them() -> None:
-    """Also those that meet every second step: 28 sums beside 17 scalars would live in memory."""
+    """Strided windows included: 28 accumulators and 17 scalars would spill."""
     for rows, stride, written in ((56, 1, True), (56, 2, False)):
         k = chosen(convolution(Inputs(), 4, 1, 64, 64, rows, 3, stride, 1, 1))
         assert bool(opts(k, OptOps.UNROLL)) == written

@@ -1,4 +1,4 @@
-"""The structure of linear programs: what is written where, and what shares a loop."""
+"""The structure of linear programs: the position of each operation, and shared loops."""
 from __future__ import annotations
 
 import itertools
@@ -40,7 +40,7 @@ def count(lines: list[UOp], op: Op) -> int:
 
 
 def depth_of(lines: list[UOp], node: UOp) -> int:
-    """Loops that are open where ``node`` is written."""
+    """Return the number of loops open at ``node``."""
     before = lines[: lines.index(node)]
     return count(before, Ops.RANGE) - count(before, Ops.ENDRANGE)
 
@@ -177,7 +177,7 @@ def test_neighbours_that_share_an_element_read_it_with_one_vector(size: int) -> 
 @pytest.mark.parametrize(("copies", "lanes"), [(3, 8), (4, 4), (4, 16), (5, 16), (7, 4), (10, 8), (16, 16)])
 @pytest.mark.parametrize("device", ["PYTHON", "CPU", "CPU:C"])
 def test_lanes_across_the_result_are_stored_in_blocks(device: str, copies: int, lanes: int, dtype: DType) -> None:
-    """Rows of the tile lie side by side in the result, and lanes far apart; both run past their last whole tile."""
+    """The rows of a tile are adjacent in the result and the lanes far apart; both run past the last full tile."""
     rows, columns, steps = 3 * copies - 1, 32, 6
     a = UOp(Ops.PARAM, dtype, (), (1, (rows, steps)))
     b = UOp(Ops.PARAM, dtype, (), (2, (columns, steps)))

@@ -1,4 +1,4 @@
-"""Lowering: a kernel graph computes what its tensor graph means, and follows the rules of its dialect."""
+"""Lowering: a kernel graph has the value of its tensor graph and follows the rules of its dialect."""
 from __future__ import annotations
 
 import numpy as np

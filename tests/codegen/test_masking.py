@@ -1,4 +1,4 @@
-"""What masks hide: conditions for whole blocks, against every value of their ranges."""
+"""Skipping of masked blocks: the condition derived for a block against the mask at every index of the block."""
 from __future__ import annotations
 
 import itertools

@@ -1,4 +1,4 @@
-"""Contractions on matrix units: graph, both interpreters, machine code; edges, stages, refusals."""
+"""Contractions on matrix units: graph, both interpreters, machine code; edges, stages, illegal opts."""
 from __future__ import annotations
 
 import dataclasses
@@ -34,7 +34,7 @@ without_amx = pytest.mark.skipif(not CPU_UNITS, reason="this processor has no ma
 
 def product(m: int, k: int, n: int, dtype: DType = dtypes.bfloat16, acc: DType = dtypes.float32,
             transposed: str = "", epilogue: bool = False, batch: int = 1) -> tuple[UOp, dict[UOp, Array]]:
-    """A matrix product with its inputs; ``transposed`` names operands whose axes are exchanged in memory."""
+    """Return a matrix product with its inputs; operands in ``transposed`` have their axes exchanged in memory."""
     shapes = {"a": (batch, m, k), "b": (batch, k, n)}
     shapes = {name: (s[0], s[2], s[1]) if name in transposed else s for name, s in shapes.items()}
     a, b = (UOp(Ops.PARAM, dtype, (), (i + 1, s)) for i, s in enumerate(shapes.values()))
@@ -72,7 +72,7 @@ def tensor_core(kernel_axes: tuple[int, int, int], *copies: int, unit: str = "")
 
 
 def axes(sink: UOp) -> tuple[int, int, int]:
-    """Positions of m, n and k among the ranges (those of size 1 are none)."""
+    """Return the positions of m, n and k among the ranges (axes of size 1 have none)."""
     kernel = linearize_on("PYTHON", sink)
     parallel = [kernel.ranges.index(r) for r in kernel.parallel]
     return parallel[-2], parallel[-1], kernel.ranges.index(kernel.reduces[0])
@@ -119,7 +119,8 @@ def test_a_large_product_runs_on_the_unit_by_default() -> None:
 
 
 def test_a_tile_unit_holds_four_sums_in_a_square() -> None:
-    """So that each operand that is loaded meets two others; one column of tiles has them one below the other."""
+    """A 2 × 2 register tile: each loaded operand is used twice; with one column of tiles the accumulators form a
+    column."""
     target = Target("llvm", 64, 32, 2, 64 << 20, 32 << 10, 1 << 20, fma=True, units=AMX)
     for n, copies in ((256, (2, 2)), (16, (4, 1))):
         opts = compile_kernel(product(256, 256, n)[0], LLVMRenderer(target)).opts
@@ -129,7 +130,7 @@ def test_a_tile_unit_holds_four_sums_in_a_square() -> None:
 @pytest.mark.parametrize("unit", [*MMA_SYNC, *RDNA3, *APPLE], ids=str)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (64, 48, 40)], ids=str)
 def test_fragments_spread_over_the_lanes_of_a_warp(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
-    """A row for 32 threads needs nothing else to run: operands element by element, an epilogue on what each holds."""
+    """A unit of 32 threads needs only its table row: operands by element, and an epilogue on each thread's elements."""
     target = Target("warp", 0, units=(unit,))
     for epilogue in (False, True):
         sink, inputs = product(*shape, unit.a, dtypes.float32, epilogue=epilogue)
@@ -180,7 +181,7 @@ def test_no_more_sums_than_the_unit_holds() -> None:
 
 
 def test_padding_adds_nothing_to_a_sum() -> None:
-    """A prologue that is not 0 at 0, and infinities in the operands."""
+    """Padding contributes 0 with a prologue that is not 0 at 0 and with infinite operands."""
     a, b = (UOp(Ops.PARAM, dtypes.bfloat16, (), (i, (33, 33))) for i in (1, 2))
     rows = (a + a.const_like(1)).cast(dtypes.float32).reshape((33, 1, 33)).expand((33, 33, 33))
     columns = b.cast(dtypes.float32).permute((1, 0)).reshape((1, 33, 33)).expand((33, 33, 33))
@@ -197,7 +198,7 @@ def test_padding_adds_nothing_to_a_sum() -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 def test_one_narrow_lane_writes_one_element(device: str) -> None:
-    """A truncated vector of which only the first lane is inside the buffer, which ends at a page nobody may touch."""
+    """A truncated vector with only its first lane in bounds; the buffer ends at a protected page."""
     x = UOp(Ops.PARAM, dtypes.int32, (), (1, (33, 33)))
     sink = UOp(Ops.SINK, None, (x.cast(dtypes.int8) + x.cast(dtypes.int8).const_like(1),))
     inputs = {x: np.arange(33 * 33, dtype=np.int32).reshape(33, 33)}
@@ -217,7 +218,7 @@ def test_a_program_names_its_unit() -> None:
 @pytest.mark.parametrize("unit", CUDA, ids=str)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (35, 21, 17), (32, 48, 40)], ids=str)
 def test_warps_of_a_grid_multiply(unit: MatrixUnit, shape: tuple[int, int, int]) -> None:
-    """The rows of ``mma.sync`` by both interpreters; tf32 keeps 10 bits of its operands, and small integers whole."""
+    """The ``mma.sync`` units by both interpreters; tf32 keeps 10 mantissa bits, which is exact for small integers."""
     for copies, epilogue in (((1, 1), False), ((2, 4), unit.a.itemsize == 2)):
         sink, inputs = product(*shape, in_memory(unit.a), dtypes.float32, epilogue=epilogue)
         if unit.rounds:

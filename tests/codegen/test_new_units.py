@@ -1,4 +1,5 @@
-"""A unit is a row of data, text and tests, no more: units that no machine has, and where real ones are named."""
+"""A matrix unit is defined by a data row, its text and tests: units that no machine has, and where real ones are
+named."""
 from __future__ import annotations
 
 import dataclasses
@@ -41,7 +42,7 @@ F16, F32, I8, I16, I32 = dtypes.float16, dtypes.float32, dtypes.int8, dtypes.int
 
 
 def tiled(*registers: tuple[int, int, int]) -> Fragment:
-    """A fragment of a unit that moves its tiles itself."""
+    """A fragment of a unit that loads and stores its tiles itself."""
     return Fragment(registers, whole=True)
 
 
@@ -70,7 +71,7 @@ MADE_UP = (
 
 
 def machine(row: MatrixUnit) -> Target:
-    """One that has this unit and no other."""
+    """A target with this unit only."""
     if row.threads == 1:
         return Target("python", 64, fma=True, units=(row,))
     return Target("python", 16, local_bytes=48 << 10, block_threads=256, warp=32, parallel=Role.GLOBAL,
@@ -80,7 +81,7 @@ def machine(row: MatrixUnit) -> Target:
 @pytest.mark.parametrize("transposed", ["", "ab"])
 @pytest.mark.parametrize("row", [*MADE_UP, dataclasses.replace(ANVIL, name="anvil")], ids=str)
 def test_a_row_is_all_that_opts_plans_and_interpreters_need(row: MatrixUnit, transposed: str) -> None:
-    """At sizes that no tile divides, with a prologue and an epilogue, by an opt and by default."""
+    """Sizes not divisible by the tile, with a prologue and an epilogue, by an explicit opt and by default."""
     target = machine(row)
     for copies, shape in (((1, 1), (5, 7, 9)), ((2, 2), (17, 19, 18))):
         sink, inputs = product(*shape, row.a, row.acc, transposed, epilogue=True)
@@ -114,7 +115,7 @@ def staged(name: str, sizes: tuple[int, int, int], threads: int, tile: UnitTile,
     staged("a_slot_a_step", (16, 64, 64), 32, UnitTile(4, 2, 1.0), Fragment(((32, 0, 2),), ((2, 0, 1), (16, 1, 0)))),
 ], ids=str)
 def test_a_unit_that_reads_a_ring_is_a_row_too(row: MatrixUnit) -> None:
-    """By default: with its row alone, a target with bulk copies gets rings for it."""
+    """With only its row, a target with bulk copies uses rings for the unit by default."""
     target = dataclasses.replace(Device["PYTHON:G256:B232448"].renderer.target, units=(row,))
     for shape in ((128, 128, 128), (100, 136, 72)):
         sink, inputs = product(*shape, F16)
@@ -132,7 +133,7 @@ def uses_unit(dtype: DType, renderer: Renderer) -> bool:
 
 
 def test_without_its_row_a_unit_is_not_there() -> None:
-    """The row in a target's list is the one place where a unit comes from."""
+    """The list of units of a target is the only source of a unit."""
     dot = x86.DOT[0]
     anvil = dataclasses.replace(ANVIL_TARGET, units=())
     others = dataclasses.replace(TARGET, units=tuple(u for u in TARGET.units if u is not dot))
@@ -141,7 +142,7 @@ def test_without_its_row_a_unit_is_not_there() -> None:
 
 
 def test_units_are_named_by_their_table_and_by_what_writes_their_text() -> None:
-    """No pass, plan, scheduler or device asks for one by its name or its instruction."""
+    """No pass, planner, scheduler or device tests for a unit by its name or instruction."""
     rows = (*x86.AMX, *x86.DOT, *nvidia.CUDA, *nvidia.HOPPER, *amd.RDNA3, *apple.APPLE, ANVIL)
     names = {x for u in rows for x in (u.name, u.emit)}
     pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(names)))
@@ -163,7 +164,7 @@ def test_the_tables_are_listed_by_targets_alone() -> None:
 
 
 def test_a_dot_product_of_half_vectors_is_a_row_and_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The instruction of AVX512-VNNI on 32 bytes, which no table has: a row, and a line that names the intrinsic."""
+    """AVX512-VNNI on 32 bytes, which no table has: a row, and a line that names the intrinsic."""
     llvm = pytest.importorskip("llvmlite.binding")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -1,4 +1,4 @@
-"""The normal form of kernel graphs: every rule keeps the value, and does what it is for."""
+"""The normal form of kernel graphs: every rule preserves the value and has its intended effect."""
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +21,7 @@ def test_every_rule_has_an_example(rule: Rule) -> None:
 
 
 def _picked(dtype: DType, classes: int, shifted: bool) -> UOp:
-    """The element of each row that a label names, by a sum over all of them."""
+    """Return the element of each row that a label selects, as a masked sum over the row."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (2, (6, classes)))
     label = UOp(Ops.PARAM, dtype, (), (1, (6, 1)))
     if shifted:
@@ -34,7 +34,7 @@ def _picked(dtype: DType, classes: int, shifted: bool) -> UOp:
 @pytest.mark.parametrize("shifted", [False, True], ids=["plain", "shifted"])
 @pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.int64, dtypes.uint8], ids=lambda d: d.name)
 def test_a_sum_over_one_place_is_a_load(dtype: DType, shifted: bool, device: str) -> None:
-    """Labels out of range pick nothing; infinities elsewhere in the row do no harm."""
+    """Out-of-range labels select nothing; infinities elsewhere in the row do not affect the result."""
     sink, classes = _picked(dtype, 7, shifted), 7
     x = np.random.default_rng(0).standard_normal((6, classes)).astype(np.float32)
     x[0, 3] = x[1, 2] = -np.inf

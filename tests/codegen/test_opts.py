@@ -25,7 +25,7 @@ relaxed = settings(max_examples=25, deadline=None, derandomize=True, database=No
 
 
 def check(case: Case, got: list[Array], want: list[Array], where: str) -> None:
-    """Integers exactly; floats within the rounding that another order of summation may cause."""
+    """Compare integers exactly, floats within the rounding of another summation order."""
     for n, (a, b) in enumerate(zip(got, want)):
         dtype = case.sink.src[n].dtype
         assert a.dtype == b.dtype
@@ -94,13 +94,13 @@ def param(number: int, *shape: int) -> UOp:
 
 
 def large_matmul(m: int = 128, k: int = 1024, n: int = 1024) -> UOp:
-    """Its rows are so far apart that a panel is packed."""
+    """A product whose rows are so far apart that a panel is packed."""
     a, b = param(1, m, 1, k).expand((m, n, k)), param(2, k, n).permute((1, 0)).reshape((1, n, k)).expand((m, n, k))
     return (a * b).reduce("ADD", (2,))
 
 
 def padded_convolution(o: int = 8, c: int = 4, size: int = 64, taps: int = 3) -> UOp:
-    """The guarded image is staged as a padded tile."""
+    """A convolution whose guarded image is staged as a padded tile."""
     x = param(1, c, size).pad(((0, 0), (1, 1))).reshape((1, c, size + 2, 1)).expand((o, c, size + 2, taps))
     x = x.window(Window(2, 3, 1, 1, size + 2, size))
     w = param(2, o, c, 1, taps).expand((o, c, size, taps))
@@ -112,7 +112,7 @@ LARGE = {"matmul": large_matmul(), "convolution": padded_convolution(), "sum": p
 
 
 def replays(device: str, sink: UOp) -> list[Opt]:
-    """Check that the opts that the heuristics list are all they did to the kernel."""
+    """Check that the recorded opts reproduce everything the planner did to the kernel."""
     chosen = compile_kernel(sink, Device[device].renderer)
     again = compile_kernel(sink, Device[device].renderer, chosen.opts)
     assert again.opts == chosen.opts
@@ -154,7 +154,7 @@ def test_any_opts_compute_the_same_in_c(family: str) -> None:
 
 
 def test_lanes_of_an_outer_reduction_are_not_combined_by_an_inner_one() -> None:
-    """max_i sum_k x[i], where the inner range is not in the body: two lane ranges meet in one value: refused."""
+    """max_i sum_k x[i], whose body does not use the inner range: two vector ranges in one value are refused."""
     x = UOp(Ops.PARAM, dtypes.int32, (), (1, (5,)))
     value = x.reshape((5, 1)).expand((5, 4)).reduce("ADD", (1,)).reduce("MAX", (0,))
     kernel = Kernel(lower(UOp(Ops.SINK, None, (value,))))

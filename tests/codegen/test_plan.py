@@ -1,4 +1,4 @@
-"""The planner: what a kernel is, the cheapest legal candidate, and why the next best lost."""
+"""The planner: kernel structure, the cheapest legal candidate, and the reason why the next best lost."""
 from __future__ import annotations
 
 import re
@@ -73,7 +73,7 @@ ILLEGAL = Opt(OptOps.UNROLL, 17, 2)
 
 
 def two_ways(apply: Callable[[Kernel], None]) -> Generator:
-    """A way that is right, and a cheaper one that goes on with ``apply`` after an opt of its own."""
+    """Two candidates: a correct one, and a cheaper one that calls ``apply`` after an opt of its own."""
     def begun(k: Kernel) -> None:
         apply_to(k, OptOps.UPCAST, k.ranges[0], 2)
         apply(k)
@@ -93,7 +93,7 @@ def test_what_does_not_suit_is_dropped_with_the_reason(monkeypatch: pytest.Monke
 
 
 def unasked(k: Kernel, target: Target) -> Iterator[Candidate]:
-    """A generator that tries what is not legal before it offers anything."""
+    """A generator that applies an illegal opt before it offers anything."""
     k.copied().apply(ILLEGAL)
     yield Candidate("none", {}, print)
 
@@ -102,7 +102,7 @@ def unasked(k: Kernel, target: Target) -> Iterator[Candidate]:
     ILLEGAL)))])
 def test_an_opt_that_is_refused_is_a_mistake_of_ours(
         offered: tuple[Generator, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests fail by it; a user's program gets the next candidate, and explain() says what happened."""
+    """An illegal opt of a generator fails tests; a user's program gets the next candidate, and explain() reports it."""
     monkeypatch.setitem(planner.CORES, Map, offered)
     with pytest.raises(ArgumentError, match="names no axis"):
         choose(kernel(param(1, (64,)) + 1), TARGET)
@@ -113,7 +113,7 @@ def test_an_opt_that_is_refused_is_a_mistake_of_ours(
 
 
 def test_prices_are_data_of_the_target() -> None:
-    """What decides between two tiles is what the target says of its caches."""
+    """The choice between a packed and an unpacked panel follows the memory costs of the target."""
     core = TARGET.core
     dear = replace(TARGET, core=core._replace(tile=core.tile._replace(along=1e3, across=(1e3, 1e3), scattered=1e3)))
     packed, not_packed = (choose(kernel(matmul(256, 256, 1000)), t) for t in (TARGET, dear))
@@ -131,8 +131,8 @@ def test_a_contraction_that_no_tile_suits_is_taken_for_rows() -> None:
 
 @pytest.mark.parametrize(("columns", "together"), [(64, True), (256, True), (512, False), (2048, False)])
 def test_several_short_rows_are_gone_through_side_by_side(columns: int, together: bool) -> None:
-    """The second pass over a row waits for the lanes of the first to be combined; long rows have enough to do. Where
-    there is one pass, the next row hides most of that: only the shortest ones gain."""
+    """The second pass over a row waits for the combined lanes of the first; long rows hide that latency. With one pass,
+    out-of-order execution of the next row hides most of it: only the shortest rows gain."""
     x = param(1, (512, columns))
     spread = x - x.reduce("MAX", (1,)).expand(x.shape)
     made = choose(k := kernel((spread * spread).reduce("ADD", (1,))), TARGET)
@@ -182,7 +182,7 @@ def test_tiles_for_blocks_of_threads_are_compared_by_price() -> None:
 
 @pytest.mark.parametrize("kind", sorted(QUANTIZED))
 def test_lanes_run_along_the_blocks_of_a_quantized_matrix(kind: str) -> None:
-    """Neighbours of a row of blocks lie side by side within a block, whatever stands between two blocks."""
+    """Adjacent elements of a row are contiguous within a quantization block, whatever separates two blocks."""
     size, nbytes, _ = QUANTIZED[kind]
     if kind.startswith("IQ"):
         pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")
@@ -192,8 +192,8 @@ def test_lanes_run_along_the_blocks_of_a_quantized_matrix(kind: str) -> None:
 
 
 def test_what_a_vector_reads_is_asked_of_vectors() -> None:
-    """Blocks of whole vectors are read as if they were one; others are no better than elements that lie apart, and a
-    repeated element is near, however long the range is."""
+    """Blocks of full vectors are read as contiguous memory; shorter ones cost as much as scattered elements, and a
+    repeated element is cheap for any length of range."""
     r, memory = UOp.range(7 << 20, 0, Role.REDUCE), param(1, (16 << 20,))
     def cycles(index: UOp) -> float:
         return access_cycles(TARGET, 16, [UOp(Ops.LOAD, memory.dtype, (memory, index))], [], r)

@@ -1,4 +1,4 @@
-"""Contractions whose tiles lie in a block's local memory: any layout and depth, edges, the choice, and as CUDA."""
+"""Contractions with operand tiles in block-local memory: layouts, depths, edges, the default choice, CUDA text."""
 from __future__ import annotations
 
 import math
@@ -32,7 +32,7 @@ F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16
 
 
 def staged(kernel: Kernel, layout: str, depth: int, lanes: int) -> list[Opt]:
-    """The opts, with both operands' loads in tiles."""
+    """Return the opts, with the loads of both operands staged as tiles."""
     for number in (1, 2):
         at, load = next((i, n) for i, n in enumerate(kernel.loads) if n.src[0].arg[0] == number)
         kept = tuple(i for i, r in enumerate(kernel.ranges) if r in load.ranges and (
@@ -101,7 +101,7 @@ def test_float32_is_rounded_where_the_user_allows_it() -> None:
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 @pytest.mark.parametrize("unit", [F16, BF16])
 def test_a_computed_operand_is_staged_as_the_unit_reads_it(dtype: DType, unit: DType) -> None:
-    """Its tiles have the bytes that their size was chosen by, and it is computed once an element."""
+    """Its tiles have the size that the planner assumed, and each element is computed once."""
     m, k, n = 64, 96, 64
     x, y = (UOp(Ops.PARAM, dtype, (), (number, shape)) for number, shape in ((1, (m, k)), (2, (k, n))))
     zero = UOp.const(dtype, 0).reshape((1, 1)).expand((m, k))
@@ -137,7 +137,7 @@ def test_a_plan_that_does_not_fit_gives_way_to_the_next(monkeypatch: pytest.Monk
 
 
 def test_a_product_of_padded_steps_has_no_choice_in_its_loop() -> None:
-    """Both factors are 0 there: nothing else needs to be."""
+    """Both factors are 0 in the padding, so the loop needs no select."""
     sink, _ = product(32, 50, 32, F32)
     program = linearize(compile_kernel(sink, Device[DEVICE].renderer).kernel)
     assert not any(u.op is Ops.WHERE and u.dtype.is_float for u in program)

@@ -1,4 +1,4 @@
-"""Compiled kernels: the same text and name in every process, what launches need to know, and errors."""
+"""Compiled kernels: the same text and name in every process, launch information, and errors."""
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ def param(number: int, *shape: int) -> UOp:
 
 
 def sinks() -> dict[str, UOp]:
-    """A kernel of each kind."""
+    """Return one kernel of each kind."""
     x, y = param(1, 33, 17), param(2, 17, 19)
     product = x.reshape((33, 17, 1)).expand((33, 17, 19)) * y.reshape((1, 17, 19)).expand((33, 17, 19))
     centred = x - x.reduce("MAX", (1,)).expand((33, 17))
@@ -41,7 +41,7 @@ def sinks() -> dict[str, UOp]:
 
 
 def listing() -> str:
-    """Symbols and sources of all sample kernels, with the heuristics' opts."""
+    """Return symbols and sources of all sample kernels, with the planner's opts."""
     devices = ["CPU", "PYTHON:V16", *(["CPU:C"] if HAS_C else [])]
     programs = [compile_kernel(s, Device[d].renderer) for s in sinks().values() for d in devices]
     return "\n".join(f"{p.symbol} {p.opts}\n{p.source}" for p in programs)

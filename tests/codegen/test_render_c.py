@@ -1,4 +1,4 @@
-"""What gcc or clang make of the C text, for every op and dtype, is the op's meaning; nothing leaves a buffer."""
+"""C renderer: compiled with gcc or clang, every op of every dtype has its defined value; accesses are in bounds."""
 from __future__ import annotations
 
 import numpy as np
@@ -43,7 +43,7 @@ def test_negative_constants_and_zeros() -> None:
 
 @pytest.mark.skipif(not HAS_C, reason="no C compiler")
 def test_a_condition_on_lanes_that_an_accumulator_takes_in() -> None:
-    """It has a name: an accumulator is assigned as a whole."""
+    """The condition gets a variable, because an accumulator is assigned as one vector."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (64,)))
     sink = UOp(Ops.SINK, None, (x.ne(x).reduce("OR", (0,)),))
     for values in (np.zeros(64, np.float32), np.where(np.arange(64) == 41, np.nan, 1).astype(np.float32)):

@@ -1,4 +1,4 @@
-"""OpenCL, CUDA and Metal as text: what a kernel's structure must be in each language."""
+"""OpenCL, CUDA and Metal source text: the required structure of kernels in each language."""
 from __future__ import annotations
 
 import re
@@ -40,7 +40,7 @@ def written(language: str, value: UOp, opts: list[Opt] | None = None) -> KernelP
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_shared_reduction(language: str) -> None:
-    """Partial results in local memory, a barrier, and one thread that stores; a word per warp where warps shuffle."""
+    """Partial results in local memory, a barrier, and one storing thread; one word per warp if warps shuffle."""
     kernel = written(language, param(1, 4, 256).reduce("ADD", (1,)), [Opt(OptOps.GROUP, 1, 64)])
     text = kernel.source
     assert (kernel.grid, kernel.block) == ([4], [64])

@@ -1,4 +1,4 @@
-"""HIP's text through clang, which makes machine code for AMD's GPUs of it without any of AMD's headers."""
+"""HIP source compiled by clang to machine code for AMD GPUs, without AMD's headers."""
 from __future__ import annotations
 
 import functools
@@ -27,7 +27,7 @@ _FLAGS = ("-x", "hip", "--offload-arch=gfx1100", "-nogpulib", "-nogpuinc", "--cu
 
 @functools.cache
 def compiler() -> str:
-    """A clang that knows AMD's GPUs; empty where there is none."""
+    """Return a clang with AMD GPU support; empty if there is none."""
     for name in filter(shutil.which, ("clang", *(f"clang-{n}" for n in range(22, 15, -1)))):
         if "gfx1100" in subprocess.run([name, *_FLAGS, "-"], input="", capture_output=True, text=True).stdout:
             return name
@@ -35,7 +35,7 @@ def compiler() -> str:
 
 
 def assembly(kernels: list[KernelProgram], folder: Path) -> str:
-    """What clang makes of kernels, each in a namespace of its own."""
+    """Return the AMD GPU assembly that clang generates for ``kernels``, each in its own namespace."""
     if not compiler():
         pytest.skip("no clang for AMD's GPUs (clang 16 or later)")
     path = folder / "kernels.hip"
@@ -83,7 +83,7 @@ def test_large_kernels_vectors_threads_and_shuffles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype, instruction", [(dtypes.float16, "v_wmma_f32_16x16x16_f16"),
                                                 (dtypes.bfloat16, "v_wmma_f32_16x16x16_bf16")], ids=str)
 def test_matrix_units(dtype: DType, instruction: str, tmp_path: Path) -> None:
-    """Chosen by default, and by hand on edges that are padded."""
+    """Matrix units chosen by default, and by explicit opts at padded edges."""
     (plain, _), (edges, _) = product(32, 32, 32, dtype, dtypes.float32), product(40, 33, 24, dtype, epilogue=True)
     name = "wmma_f16" if dtype is dtypes.float16 else "wmma_bf16"
     opts = [tensor_core(axes(edges), 2, 2, unit=name)]

@@ -1,4 +1,4 @@
-"""What LLVM code and the PYTHON device compute for every op and dtype is the op's meaning; nothing leaves a buffer."""
+"""LLVM and PYTHON renderers: every op of every dtype has its defined value; accesses are in bounds."""
 from __future__ import annotations
 
 import subprocess
@@ -37,7 +37,7 @@ def test_constant_right_sides(device: str, dtype: DType) -> None:
 @pytest.mark.parametrize("op", [Ops.EXP, Ops.EXP2], ids=lambda o: o.name)
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
 def test_powers_in_vectors_of_any_width(width: int, op: Op, dtype: DType) -> None:
-    """Where a processor scales by powers of two, it does so in registers of three sizes."""
+    """Vectors of any width: a native scale instruction, where available, exists for three register sizes only."""
     end = 2 * float(np.log2(np.finfo(dtype.numpy).max))
     limits = [0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e10, -1e10, end, -end]
     x = np.concatenate([limits, np.linspace(-end, end, 160 - len(limits))]).astype(dtype.numpy)
@@ -48,7 +48,7 @@ def test_powers_in_vectors_of_any_width(width: int, op: Op, dtype: DType) -> Non
 
 
 def run_guarded(device: str, what: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, since the fault that is looked for would end this one."""
+    """Run in a child process, because a fault ends the process."""
     return subprocess.run([sys.executable, "-m", "tests.codegen.guarded", device, what], cwd=ROOT, capture_output=True,
                           text=True, check=False)
 

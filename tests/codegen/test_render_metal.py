@@ -1,4 +1,4 @@
-"""Metal's text through a C++ compiler: it is well formed, and computes what the programs mean."""
+"""Metal source compiled as C++: it is well-formed and computes the programs' values."""
 from __future__ import annotations
 
 import numpy as np

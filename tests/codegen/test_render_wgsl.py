@@ -1,4 +1,4 @@
-"""WGSL as text, on machines without wgpu too: what a kernel must look like, with and without 64-bit integers."""
+"""WGSL source text, without wgpu: required structure of kernels, with and without 64-bit integers."""
 from __future__ import annotations
 
 import re
@@ -61,7 +61,7 @@ def test_threads_and_local_memory() -> None:
 
 
 def test_sums_keep_their_order() -> None:
-    """A sum that a sum reads is hidden from drivers that rearrange; one that is stored needs no hiding."""
+    """A sum that feeds a sum is hidden from drivers that reassociate; a stored one needs no hiding."""
     x = param(1, 4)
     text = written((x + 12582912.0) - param(2, 4), opts=[])
     assert re.search(r"kept_f32\(val0\+12582912.0f\)-val1;", text) and text.count("kept_f32(") == 2
@@ -90,6 +90,6 @@ def test_a_long_axis_is_folded() -> None:
 
 
 def test_indices_of_lanes_have_64_bits_only_where_they_need_them() -> None:
-    """Lanes of small indices are small: the bounds of a vector are those of its elements."""
+    """Bounds of a vector are those of its elements, so lanes of small indices have 32 bits."""
     text = written(param(1, 7, 33).scan("ADD", 1), opts=[Opt(OptOps.PADTO, 1, 4), Opt(OptOps.VECTOR, 1, 4)])
     assert "<33" in text and "i64" not in text

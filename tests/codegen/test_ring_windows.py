@@ -1,4 +1,4 @@
-"""Convolutions whose windows come through a ring: forward and gradients, at edges, with an order left out, as CUDA."""
+"""Convolutions whose windows come through a ring: forward and gradients, edges, removed synchronization, CUDA text."""
 from __future__ import annotations
 
 import numpy as np
@@ -22,7 +22,7 @@ Inputs = dict[UOp, np.ndarray]
 
 def convolution(n: int, h: int, c: int, k: int, taps: int = 3, stride: int = 1, padding: int = 1, what: str = "y",
                 w: int = 0) -> tuple[UOp, Inputs]:
-    """The kernel of a channels-last convolution, or of a gradient of it: ``y``, ``x`` or ``w``; its inputs."""
+    """Return the kernel of a channels-last convolution (``y``) or its gradient (``x`` or ``w``), and its inputs."""
     x, f = (Tensor.empty(*s, dtype=dtypes.float16, device=DEVICE, requires_grad=True).realize()
             for s in ((n, h, w or h, c), (k, taps, taps, c)))
     y = x.permute(0, 3, 1, 2).conv2d(f.permute(0, 3, 1, 2), stride=stride, padding=padding).permute(0, 2, 3, 1)
@@ -52,7 +52,8 @@ def test_windows_are_boxes(what: str) -> None:
     ((6, 9), (64, 72), 1, 0), ((8, 7), (72, 40), 1, 1), ((11, 16), (96, 32), 2, 1), ((11, 9), (64, 40), 2, 0),
     ((9, 16), (64, 136), 2, 2)])
 def test_edges(size: tuple[int, int], channels: tuple[int, int], stride: int, padding: int) -> None:
-    """Places beyond an image are not stored, channels beyond the last are zero, and so is what a window has outside."""
+    """Positions outside the image are not stored; channels past the last and window elements outside the image are
+    0."""
     sink, inputs = convolution(4, size[0], *channels, 3, stride, padding, w=size[1])
     assert through_ring(sink)
     close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
@@ -77,7 +78,7 @@ def test_what_is_no_box_goes_another_way(shape: tuple[int, ...], what: str) -> N
 
 
 def test_padding_is_zero_whatever_lies_there() -> None:
-    """Neither what is behind an image nor what is beyond the edges is multiplied: with infinities all around, too."""
+    """Memory after an image or past its edges is not multiplied, even if it holds infinities."""
     sink, inputs = convolution(2, 9, 64, 64, stride=1, padding=1)
     image = next(values for p, values in inputs.items() if values.size == 2 * 9 * 9 * 64)
     image.reshape(2, 9, 9, 64)[:, 8, 8] = np.inf
@@ -118,7 +119,7 @@ def test_patches_leave_little_over() -> None:
 
 @pytest.mark.parametrize("what", ["y", "w"])
 def test_the_assembler_keeps_steps_under_way(what: str) -> None:
-    """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
+    """ptxas neither spills nor serializes the asynchronous steps (its notes C7510 to C7517)."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
     from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
     from tinsmith.core.errors import DeviceError
@@ -134,7 +135,7 @@ def test_the_assembler_keeps_steps_under_way(what: str) -> None:
 
 
 def test_maps_of_windows() -> None:
-    """Five dimensions at most, whose boxes skip what a stride leaves out."""
+    """Tensor maps have at most five dimensions; their boxes skip elements by the stride."""
     sink, _ = convolution(64, 28, 256, 256, stride=2)
     first, second = compile_kernel(sink, CUDA).maps
     image, steps = [256, 28, 28, 64], [1, 2, 2, 1]

@@ -1,4 +1,4 @@
-"""Products whose operands come through a ring: by both interpreters, at edges, with an order left out, as CUDA."""
+"""Products with operands staged in a ring: both interpreters, edges, removed synchronization, CUDA text."""
 from __future__ import annotations
 
 from typing import Any
@@ -43,7 +43,7 @@ UNITS = {u.name: u for u in HOPPER}
 
 
 def tiled(sink: UOp, unit: str = "wgmma_bf16_64", below: int = 1, slots: int = 4, roles: int = 0) -> list[Opt]:
-    """The opts of one tile; with roles, three blocks take turns."""
+    """Return the opts of one tile; with ``roles`` > 1, that many warp groups take turns (ping-pong)."""
     kernel = linearize_on(DEVICE, sink)
     loops = [*kernel.parallel[-2:], kernel.reduces[0]]
     apply_tile(kernel, [((r.arg[0], 0),) for r in loops], UNITS[unit],
@@ -149,7 +149,7 @@ def test_the_tile_follows_from_the_size() -> None:
     assert tile(1536, 1536, 1536) == (192, 96, 0), "128 tiles of one wave"
 
 
-# *** what must not be missing ***
+# *** necessary synchronization ***
 
 
 @pytest.mark.parametrize("slots, roles", [(1, 0), (2, 0), (4, 0), (1, 1), (3, 1), (3, 2)])
@@ -164,7 +164,7 @@ def test_every_order_is_needed(slots: int, roles: int) -> None:
 
 
 def test_a_deadlock_of_roles_is_named() -> None:
-    """A slot that its readers never leave: the filling warp and the reading ones say what they wait for."""
+    """A slot that its readers never release: the error names what the producer and consumer warps wait for."""
     sink, inputs = of_size(64, 512, 64)
     program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=2, roles=True)))
     ((_, mutant),) = without(program, lambda u: u.op is Ops.RELEASE)
@@ -187,7 +187,7 @@ def test_what_is_not_drained_is_not_there() -> None:
     assert np.isnan(got.astype(np.float32)).any()
 
 
-# *** refusals ***
+# *** illegal opts ***
 
 
 def test_what_is_no_box_of_memory_is_refused() -> None:
@@ -228,11 +228,11 @@ def test_roles_and_turns_are_refused_where_nothing_is_to_share() -> None:
         kernel.apply(Opt(OptOps.ROLES))
 
 
-# *** operands that are rounded on their way ***
+# *** operands rounded while staged ***
 
 
 def float32s(*sizes: int, transposed: str = "b") -> tuple[UOp, dict[UOp, Any], Any]:
-    """A product of float32 with its inputs, and what there is of them rounded to tf32."""
+    """Return a float32 product with its inputs, and its value with operands rounded to tf32."""
     sink, inputs = product(*sizes, dtypes.float32, dtypes.float32, transposed)
     return sink, inputs, expected(sink, {p: rounded_to_tf32(x) for p, x in inputs.items()})[0]
 
@@ -306,7 +306,7 @@ def test_the_text_of_turns_has_an_order() -> None:
 @pytest.mark.parametrize("unit, below, roles", [("wgmma_bf16_256", 2, False), ("wgmma_f16_128", 1, False),
                                                 ("wgmma_bf16_256", 2, True), ("wgmma_tf32_256", 2, True)])
 def test_the_assembler_keeps_steps_under_way(unit: str, below: int, roles: bool, transposed: str) -> None:
-    """It neither spills registers nor waits for one step before it begins the next (its notes C7510 to C7517)."""
+    """ptxas neither spills nor serializes the asynchronous steps (its notes C7510 to C7517)."""
     needs_nvrtc()
     if not UNITS[unit].turned and transposed != "b":
         return

@@ -1,4 +1,4 @@
-"""Running values by vectors: every lane takes in those before it, and the last one is carried on."""
+"""Vectorized scans: each lane adds the lanes before it, and the last lane is carried to the next vector."""
 from __future__ import annotations
 
 import numpy as np
@@ -80,7 +80,7 @@ def test_what_threads_do_not_share() -> None:
 
 
 def test_counters_of_a_single_step_with_loops_in_any_order() -> None:
-    """One step has no loop, so there is no range to ask for its role."""
+    """A loop of one step is removed, so there is no range with a role."""
     inputs = Inputs()
     base, index, x = inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32), inputs((2, 1), dtypes.int32)
     _, sink, values = inputs.case("histogram", base.histogram(index, x, 1))
@@ -91,7 +91,7 @@ def test_counters_of_a_single_step_with_loops_in_any_order() -> None:
 
 
 def test_threads_that_fill_what_one_of_them_scatters_to_are_refused() -> None:
-    """Nothing orders what one thread has filled before what another one adds to it."""
+    """Nothing orders one thread's initialization before another thread's scatter-add."""
     inputs = Inputs()
     base, index, x = inputs((4, 3)), inputs((5, 1), dtypes.int32), inputs((5, 3))
     _, sink, values = inputs.case("scatter", base.scatter(index.expand((5, 3)), x, 0, "ADD"))

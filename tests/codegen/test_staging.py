@@ -1,4 +1,4 @@
-"""The one writer of stages: sizes, places, guards and names of what it makes."""
+"""The stage builder: sizes, indices, guards and names of stages."""
 from __future__ import annotations
 
 from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names

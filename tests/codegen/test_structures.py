@@ -1,4 +1,5 @@
-"""Every structure of kernel on edge sizes, for every set of instructions, in children that a stray access kills."""
+"""Every kernel structure at edge sizes, for every instruction set, in child processes that an out-of-bounds access
+kills."""
 from __future__ import annotations
 
 import os

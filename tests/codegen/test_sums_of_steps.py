@@ -1,4 +1,4 @@
-"""Outputs over the same axes, of which the last are sums over one of them that stay in memory."""
+"""Kernels with outputs over the same axes, the last of which are sums over one axis accumulated in memory."""
 from __future__ import annotations
 
 import numpy as np
@@ -41,7 +41,7 @@ def test_with_the_opts_of_the_model(name: str) -> None:
                                              ("sums of steps (5, 8, 15) dtypes.float", 4),
                                              ("sums of products (2, 6, 33)", 3)])
 def test_steps_together(name: str, steps: int) -> None:
-    """What several steps add is summed up before the sum in memory takes it in."""
+    """An unrolled loop of steps adds its terms in registers before the accumulator in memory is updated."""
     sink, inputs = CASES[name]
     kernel = begin(sink, Device["CPU"].renderer.target)
     at = next(n for n, r in enumerate(kernel.ranges) if r.arg[1] is Role.BLOCK)
@@ -64,7 +64,7 @@ def test_only_whole_copies_of_steps(steps: int) -> None:
 
 
 def test_every_row_is_read_before_the_next() -> None:
-    """Sums start as 0 outside, and one loop over the steps holds the statistics, the rows and what is added."""
+    """Accumulators are zeroed before the loop; one loop over the steps holds statistics, rows and added terms."""
     sink, _ = CASES["sums of steps (5, 8, 15) dtypes.float"]
     kernel = begin(sink, Device["CPU"].renderer.target)
     assert [r.arg[1] for r in kernel.order] == [Role.LOOP, Role.BLOCK, Role.LOOP, Role.REDUCE]
@@ -72,7 +72,7 @@ def test_every_row_is_read_before_the_next() -> None:
 
 
 def test_large_results_beside_sums_are_written_past_the_caches() -> None:
-    """The sums are not: they are read again."""
+    """Large results use non-temporal stores; the sums do not, since they are read again."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (2, (16, 256, 4096)))
     kernel = begin(UOp(Ops.SINK, None, (x.alu("EXP"), x.reduce("ADD", (1,))), 1), Device["CPU"].renderer.target)
     choose(kernel, Device["CPU"].renderer.target)

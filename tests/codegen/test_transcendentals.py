@@ -41,7 +41,7 @@ def expression(op: Op, dtype: DType, rules: RuleSet = PLAIN) -> UOp:
 
 @dataclass(frozen=True)
 class Way:
-    """How a target computes: whether MULADD rounds once, and whether it has SCALE."""
+    """A target's arithmetic: ``fused``, if MULADD rounds once, and the decomposition rules (with or without SCALE)."""
 
     fused: bool
     rules: RuleSet = PLAIN
@@ -51,7 +51,8 @@ class Way:
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """x*y + z rounded once (float32) or nearly always as if (float64, error-free transforms of Dekker and Knuth)."""
+    """Return x*y + z rounded once (float32), or almost always so (float64, error-free transforms of Dekker and
+    Knuth)."""
     if x.dtype == np.float32:
         return (x.astype(np.float64) * y + z).astype(np.float32)
     p = x * y
@@ -83,7 +84,7 @@ def evaluate(root: UOp, value: Array | Sequence[Array], fused: bool) -> Array:
 
 
 def reference(op: Op, x: Array, *others: Array) -> Array:
-    """In extended precision; for erf of float64 the C library's, good to 1 ulp."""
+    """Return the value in extended precision; for erf of float64 the C library's, accurate to 1 ulp."""
     with np.errstate(all="ignore"):
         wide = x.astype(np.longdouble)
         if op is Ops.POW:
@@ -96,7 +97,7 @@ def reference(op: Op, x: Array, *others: Array) -> Array:
 
 
 def ulps(got: Array, expected: Array) -> Array:
-    """Distance in units in the last place of the expected value's binade."""
+    """Return the distance in units in the last place of the expected value's binade."""
     info = np.finfo(got.dtype)
     with np.errstate(all="ignore"):
         rounded = expected.astype(got.dtype)
@@ -108,12 +109,13 @@ def ulps(got: Array, expected: Array) -> Array:
 
 
 def samples(op: Op, dtype: DType, count: int = 100_000) -> tuple[Array, ...]:
-    """The op's arguments."""
+    """Return arguments for the op."""
     return _powers(dtype, count) if op is Ops.POW else (_arguments(op, dtype, count),)
 
 
 def _powers(dtype: DType, count: int) -> tuple[Array, Array]:
-    """Bases of any size, near 1 and denormal, whose powers spread over the whole range and a little further."""
+    """Return bases of any size, near 1 and subnormal, with exponents such that the powers cover the full range and
+    beyond."""
     rng = np.random.default_rng(7)
     end = float(np.log2(np.finfo(dtype.numpy).max))
     base = np.concatenate([np.exp2(rng.uniform(-end, end, count)), 1 + np.abs(rng.normal(0, 1e-3, count)),
@@ -183,7 +185,7 @@ def test_accuracy(op: Op, dtype: DType, way: Way) -> None:
 @EVERY_WAY
 @pytest.mark.parametrize(("op", "dtype"), CASES)
 def test_accuracy_over_all_exponents(op: Op, dtype: DType, way: Way) -> None:
-    """Random bit patterns: most results are limits, and every one must be right."""
+    """Random bit patterns: most results are limits, and all must be accurate."""
     if dtype is F64 and not LONG:
         pytest.skip("long double is no wider than double here")
     bits = np.random.default_rng(3).integers(0, 1 << dtype.bits, (op.arity, 50_000), dtype=np.uint64)
@@ -274,7 +276,8 @@ def test_exp_at_the_ends_of_the_range(dtype: DType, way: Way) -> None:
 @pytest.mark.parametrize(("dtype", "most"), [(F32, 2.0**9), (F32, 2.0**17), (F64, 2.0**25)], ids=str)
 @pytest.mark.parametrize("op", ANGLES, ids=lambda o: o.name)
 def test_angles_whose_sine_lies_in_the_binade_below(op: Op, dtype: DType, most: float, way: Way) -> None:
-    """A distance to a multiple of pi just above a power of two, and its sine just below, count its rounding twice."""
+    """If the reduced angle is just above a power of two and its sine just below, the rounding of the angle counts
+    twice."""
     rng = np.random.default_rng(1)
     turns = rng.integers(1, int(most / np.pi), 100_000) + (0.5 if op is Ops.COS else 0)
     power = rng.choice([0.125, 0.25, 0.5], turns.size)
@@ -301,7 +304,7 @@ def test_huge_angles(op: Op, way: Way) -> None:
 @EVERY_WAY
 @pytest.mark.parametrize("op", ANGLES, ids=lambda o: o.name)
 def test_huge_angles_in_double(op: Op, way: Way) -> None:
-    """Within two places of the C library, from the last angles that are reduced by parts to the largest."""
+    """Within 2 ulp of the C library, from the last angles reduced by parts to the largest."""
     x = np.exp2(np.random.default_rng(5).uniform(20, 1024, 20_000))
     x = np.concatenate([x, -x, np.array([1e18, 1e22, 1e300, 2.0**25, 2.0**1023])])
     exact = np.vectorize({Ops.SIN: math.sin, Ops.COS: math.cos}[op])(x).astype(np.longdouble)
@@ -388,7 +391,7 @@ def test_other_dtypes_stay() -> None:
 @pytest.mark.parametrize("scales", [False, True])
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_one_plus_tanh_is_one_exponential(dtype: DType, scales: bool) -> None:
-    """Relative to its own size where tanh is nearly -1; a hyperbolic tangent that something else reads stays one."""
+    """The error is relative to the result near tanh = -1; a tanh with another consumer is kept."""
     x = leaf(dtype)
     tanh = x.alu(Ops.TANH)
     root = expand(tanh + 1.0, fma=True, scales=scales)
@@ -407,7 +410,7 @@ def test_one_plus_tanh_is_one_exponential(dtype: DType, scales: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_a_magnitude_has_no_sign_bit(dtype: DType) -> None:
-    """Written as max(x, -x) + 0: vectors need no maximum that keeps NaN. Without the + 0 a zero may keep its sign."""
+    """abs is max(x, -x) + 0: no maximum that propagates NaN is needed; without the + 0 a zero may keep its sign."""
     x = leaf(dtype)
     root = expand(x.maximum(-x) + 0.0, bits=True)
     assert not any(n.op in (Ops.MAX, Ops.ADD) for n in root.toposort())
@@ -422,7 +425,7 @@ def test_a_magnitude_has_no_sign_bit(dtype: DType) -> None:
 @EVERY_WAY
 @pytest.mark.parametrize(("dtype", "bits"), [(F32, 24), (F64, 32)], ids=str)
 def test_log_of_whole_fractions_needs_no_limits(dtype: DType, bits: int, way: Way) -> None:
-    """What is known to be positive and no denormal gets the same logarithm with fewer operations; zero does not."""
+    """A value known to be positive and normal gets the same logarithm without selects; one that may be 0 keeps them."""
     whole = UOp(Ops.PARAM, dtypes.uint32, (), (0, ()))
     value = UOp.const(dtype, 2.0**-bits)
     positive = UOp(Ops.MULADD, None, ((whole >> (32 - bits)).cast(dtype), value, value))

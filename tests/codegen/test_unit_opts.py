@@ -1,4 +1,4 @@
-"""Random lists of the opts of matrix units on a grid: rings of any depth, several warps, roles, turns, chains."""
+"""Random lists of the opts of matrix units on a GPU grid: ring depths, warps, warp roles, ping-pong, chains."""
 from __future__ import annotations
 
 from collections import Counter
@@ -41,8 +41,8 @@ def chain(draw: Draw) -> Case:
 
 
 def draw_opts(draw: Draw, kernel: Kernel) -> None:
-    """What brings a product, or a chain, onto a unit, then what is worth it there, in any order and with other opts
-    among it, with amounts as drawn: most of it is legal."""
+    """Apply opts that put a product, or a chain of two, on a matrix unit, then opts of that unit in random order, mixed
+    with others, with random amounts; most of them are legal, illegal ones are skipped."""
     folds = [f for f in kernel.folds if contraction(f, guarded=True)]
     if len(folds) > 1 and draw(st.integers(0, 3)):
         for at in draw(st.permutations([kernel.ranges.index(r) for r in kernel.reduces])):
@@ -56,7 +56,7 @@ def draw_opts(draw: Draw, kernel: Kernel) -> None:
 
 
 def onto_unit(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
-    """The last contraction, on one unit or another, padded to whole slots before or not."""
+    """Yield opts that put the last contraction on some unit, with or without padding to full slots."""
     read, whole = {n.dtype for n in kernel.loads}, draw(st.integers(0, 3)) > 0
     names = [u.name for u in kernel.target.units if u.emit != "muladd" and {u.a, u.b} <= read and u.n in (8, 64, 128)]
     for r in kernel.reduces if whole else ():
@@ -84,7 +84,7 @@ def unrolled(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 
 
 def turns(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
-    """Blocks take turns at a band of tiles, or go backwards."""
+    """Yield opts of the tile order: blocks alternate within a band of tiles, or run backwards."""
     grid = [kernel.ranges.index(r) for r in kernel.parallel if r.arg[1] is Role.GLOBAL]
     if len(grid) > 1 and draw(st.booleans()):
         a, b = draw(st.permutations(grid))[:2]
@@ -100,7 +100,7 @@ def any_other(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 
 
 def rings(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
-    """Operands in local memory: as boxes where the unit reads them there, else row by row."""
+    """Yield opts that stage operands in local memory: as TMA boxes if the unit reads them there, else row by row."""
     around, slots = (Role.GLOBAL, Role.REDUCE, Role.BLOCK), draw(st.sampled_from((1, 2, 3, 4)))
     for _ in range(3):
         values = [s for p in kernel.products for s in p.src[:2] if s in kernel.stageable and not reads_held(s)]
@@ -114,7 +114,7 @@ def rings(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 
 
 def ahead(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
-    """A tile in registers is made one block before its reader needs it."""
+    """Yield opts that compute a register tile one block ahead of its consumer."""
     for value in [p.src[0] for p in kernel.products if reads_held(p.src[0])]:
         if draw(st.integers(0, 3)):
             yield Opt(OptOps.STAGE, kernel.stageable.index(value), (), depth=2)
@@ -128,7 +128,7 @@ def roles(draw: Draw, kernel: Kernel) -> Iterator[Opt]:
 
 
 def kinds(kernel: Kernel) -> Iterator[str]:
-    """What of it was drawn and legal."""
+    """Yield the kinds of the applied opts, for coverage counts."""
     for o in kernel.opts if kernel.products else ():
         yield o.op.name
         yield from ["persistent"] * (o.op is OptOps.WALK and isinstance(o.amt, tuple) and len(o.amt) == 4)

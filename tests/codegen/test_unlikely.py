@@ -1,4 +1,4 @@
-"""What is hardly ever needed stands behind a branch, and every lane gets its value all the same."""
+"""Unlikely paths (reduction of huge angles) are behind a branch, and every lane still gets the right value."""
 from __future__ import annotations
 
 import numpy as np
@@ -26,7 +26,7 @@ def sink(value: UOp) -> UOp:
 
 
 def angles(size: int, far: str) -> np.ndarray:
-    """Angles of which none, one in 50, or all are too large for the usual reduction."""
+    """Return angles of which none, one in 50, or all are too large for the usual reduction."""
     rng = np.random.default_rng(size)
     near = rng.uniform(-1e5, 1e5, size)
     large = rng.choice([-1, 1], size) * np.exp2(rng.uniform(17, 127, size))
@@ -58,7 +58,7 @@ def test_partial_vectors(device: str, size: int) -> None:
 
 @pytest.mark.parametrize("device", ["PYTHON", *NATIVE])
 def test_outside_of_a_loop_that_does_not_change_it(device: str) -> None:
-    """The branch stands in the outer loop, whose sine all of the inner one shares; and once more in a sum."""
+    """The branch is in the outer loop, whose sine the inner loop shares; and again in a sum."""
     x, y = leaf(1, 6, 1), leaf(2, 6, 64)
     product = x.alu(Ops.SIN).expand((6, 64)) * y
     both = sink(product), sink(product.alu(Ops.SIN).reduce(Ops.ADD, (1,)))
@@ -71,7 +71,7 @@ def test_outside_of_a_loop_that_does_not_change_it(device: str) -> None:
 
 
 def test_the_usual_way_is_free_of_what_is_rare() -> None:
-    """Words of 64 bits stand behind the branch alone; a sum's loop keeps its accumulators around it."""
+    """64-bit operations occur only in the branch; accumulators of a sum's loop live across it."""
     x = leaf(1, 64)
     for value, opts in ((x.alu(Ops.SIN), (VECTOR,)), (x.alu(Ops.SIN).reduce(Ops.ADD, (0,)), ())):
         program = linearize(linearize_on("PYTHON", sink(value), opts, FUSED))

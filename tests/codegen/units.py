@@ -1,4 +1,4 @@
-"""Matrix units for tests: warp-wide rows as a GPU has them, and targets that have given rows."""
+"""Matrix units for tests: warp-wide rows as on a GPU, and targets with given rows."""
 from __future__ import annotations
 
 from tinsmith.core.dtypes import dtypes
@@ -8,7 +8,7 @@ _C = Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))
 
 
 def _sync(name: str, k: int, half: int) -> MatrixUnit:
-    """mma.sync.m16n8: ``half`` consecutive elements of k to a register pair."""
+    """Return an ``mma.sync.m16n8`` unit with ``half`` consecutive elements of k per register pair."""
     dtype = dtypes.float16 if half == 2 else dtypes.float32
     steps = k // (4 * half)
     a = Fragment(((half, 0, 1), (2, 8, 0), (steps, 0, 4 * half)), ((4, 0, half), (8, 1, 0)))

@@ -1,4 +1,5 @@
-"""The disk cache holds native code: nobody but its user may put anything in it, and nothing unsigned is run."""
+"""Security of the disk cache, which holds native code: only its user can write to it, and unsigned entries are not
+run."""
 from __future__ import annotations
 
 import json
@@ -23,7 +24,7 @@ KEY = cache_key("an entry")
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found of a folder holds for a process; each test is one."""
+    """Clear the per-process cache of the signing key and use a new data folder, as a new process would."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     cache_security._secret.cache_clear()
 
@@ -52,7 +53,7 @@ def test_everything_that_is_made_is_for_its_user_alone(tmp_path: Path, umask: in
 
 
 def refused(folder: Path, caplog: pytest.LogCaptureFixture, **changes: str | int) -> str:
-    """The one warning that says why nothing is cached."""
+    """Return the one warning that explains why nothing is cached."""
     cache_security._secret.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tinsmith"), user(folder, **changes):

@@ -1,4 +1,4 @@
-"""``CHECKED=1`` reports what is otherwise defined and silent: indices out of range, integers divided by 0, new NaN."""
+"""``CHECKED=1`` reports defined but suspicious results: indices out of range, integer division by 0, new NaNs."""
 from __future__ import annotations
 
 import math
@@ -14,7 +14,7 @@ from tinsmith.core.errors import CheckError
 
 
 def checked(source: str, line: int, *parts: str, **names: Any) -> None:
-    """The program's last expression is fine without checks; with them its value is refused, naming ``line``."""
+    """Check that the last expression works without checks, and with them raises an error that names ``line``."""
     *statements, last = source.strip().splitlines()
     for on in (0, 1):
         values = {"Tensor": Tensor, "np": np, "nn": nn, "math": math, **names}
@@ -119,7 +119,7 @@ def test_what_is_in_order_passes(make: Callable[[], Tensor]) -> None:
 
 
 def test_training_under_checks() -> None:
-    """The same steps; one that makes a NaN is refused and leaves the parameters as they were."""
+    """The steps are unchanged; one that produces a NaN raises and leaves the parameters as they were."""
     weights = []
     for on in (0, 1):
         Tensor.manual_seed(3)

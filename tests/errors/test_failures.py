@@ -1,4 +1,4 @@
-"""What fails while a program runs: kernels, devices, memory, interrupts, forks, threads, missing tools."""
+"""Failures at run time: kernels, devices, memory, interrupts, forks, threads, missing tools."""
 from __future__ import annotations
 
 import os
@@ -25,7 +25,7 @@ from tinsmith.core.errors import ArgumentError, KernelError
 
 
 class Fragile(PythonProgram):
-    """A program of a device that may be out of order."""
+    """A program of a device that may fail."""
 
     broken = False
 
@@ -240,7 +240,7 @@ def test_a_forked_child_computes(tmp_path: Path) -> None:
 
 
 def test_threads_compute_at_the_same_time() -> None:
-    """Threads with graphs, gradients, assignments and programs of their own, and one tensor that all of them read."""
+    """Threads with their own graphs, gradients, assignments and programs, and one tensor that all of them read."""
     shared = Tensor(np.arange(64, dtype=np.float32)).realize()
     wrong: list[Any] = []
 

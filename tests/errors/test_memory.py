@@ -1,4 +1,4 @@
-"""Debug builds of memory: ``POISON=1`` fills what is fresh, ``CHECKED=2`` guards ends and compares each kernel with the
+"""Memory debugging: ``POISON=1`` fills fresh memory, ``CHECKED=2`` guards buffer ends and compares each kernel with the
 interpreter."""
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_who_fills(change: dict[str, int], filled: bool) -> None:
 @pytest.mark.parametrize("size", [8, 30_000], ids=["small", "large"])
 @pytest.mark.parametrize("more", [False, True], ids=["lone", "several"])
 def test_a_replay_that_writes_nothing_shows(size: int, more: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that a replay uses again is as if it were fresh."""
+    """Memory reused by a replay is poisoned like fresh memory."""
     x = Tensor.ones(size).contiguous().realize()
 
     def function(x: Tensor) -> tuple[Tensor, ...] | Tensor:
@@ -156,7 +156,7 @@ def test_several_devices_pass(checked: None) -> None:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Sequence[Buffer]], None]) -> None:
-    """The PYTHON device, on which every kernel does some damage."""
+    """The PYTHON device, with kernels that each do some damage."""
     device = Device["PYTHON"]
 
     def run(calls: Sequence[Call]) -> None:

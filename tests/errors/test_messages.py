@@ -1,4 +1,5 @@
-"""One small failing program per error: its class, its id, what it names, the line it blames, and that nothing broke.
+"""One small failing program per error: its class, its id, the names in its message, the line it blames, and that other
+tensors are unaffected.
 
 A program is a few lines of source; the last one fails. The tensors it made before that still compute what they should.
 """
@@ -295,7 +296,7 @@ ALL = {f"{kind}-{name}": row for kind, table in
 
 
 def failing(source: str, names: dict[str, Any]) -> Exception:
-    """What a program raises; its lines are lines of a file of the user's."""
+    """Run ``source`` as a file of the user's and return the exception that it raises."""
     with pytest.raises(Exception) as caught:  # the class is what the callers look at
         exec(compile(source, "/home/user/model.py", "exec"), names)
     return caught.value
@@ -386,7 +387,7 @@ SHORT: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("use, words", SHORT.values(), ids=SHORT)
 def test_values_in_messages_are_short_and_stay_lazy(use: Callable[[Any], Any], words: str) -> None:
-    """A tensor is named by its shape: its values may be many, and showing them would compute them."""
+    """A message shows a tensor's shape, not its values, which may be many and would have to be computed."""
     many = [Tensor([[1.5, 2.5], [3.5, 4.5]]) * 2 for _ in range(9)]
     with pytest.raises((TypeError, ValueError)) as caught:
         use(many)

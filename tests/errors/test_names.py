@@ -1,4 +1,4 @@
-"""Names that do not exist: AttributeErrors and TypeErrors that say which name was meant, at the user's line."""
+"""Misspelled and missing names: AttributeErrors and TypeErrors that suggest the right name, at the user's line."""
 from __future__ import annotations
 
 import copy
@@ -56,7 +56,7 @@ def test_an_attribute_that_fails_says_why() -> None:
 
 
 class Failing:
-    """An object with a property that fails, and hints."""
+    """An object with a failing property, and hints."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -141,7 +141,7 @@ def test_help_completion_and_signatures() -> None:
 
 
 def test_what_modules_and_optimizers_have_elsewhere() -> None:
-    """Layers are plain objects: PyTorch's methods of modules are functions, and the error names them."""
+    """Layers are plain objects: methods of PyTorch modules are functions here, which the error names."""
     layer = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4), nn.BatchNorm(4))
     opt = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.1)
     owners = [layer, *layer, nn.ReLU(), nn.MSELoss(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 1), opt,
@@ -182,7 +182,7 @@ def test_keywords_that_say_nothing_about_the_result() -> None:
 
 
 def test_a_call_that_takes_any_keyword_has_nothing_around_it() -> None:
-    """A replay is a few microseconds: one more call around it would be felt."""
+    """A replay takes a few microseconds, so its call has no wrapper."""
     assert not hasattr(TinyJit.__call__, "__wrapped__") and hasattr(nn.Linear.__call__, "__wrapped__")
 
 

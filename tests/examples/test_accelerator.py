@@ -1,4 +1,4 @@
-"""The example accelerator: its assembler, its simulator, its memory, and the device that they make."""
+"""The example accelerator: assembler, simulator, memory, and device."""
 from __future__ import annotations
 
 import re
@@ -69,7 +69,7 @@ def test_the_assembler_names_the_line_that_is_wrong(text: str) -> None:
 
 
 def test_a_program_by_hand(machine: Machine) -> None:
-    """The sum of eight numbers, two at a time."""
+    """A hand-written program: the sum of eight numbers, two at a time."""
     source = """
     .args 2
     sarg     s0, 0
@@ -156,7 +156,7 @@ class Network:
 
 
 def trained(device: str, weights: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss of one training step from these weights, and the network after it."""
+    """Return the loss of one training step from these weights, and the network after it."""
     rng = np.random.default_rng(0)
     images, labels = rng.random((16, 1, 28, 28), np.float32), rng.integers(0, 10, 16).astype(np.int32)
     with Context(DEV=device):
@@ -184,12 +184,12 @@ def test_a_training_step_is_that_of_the_cpu() -> None:
     assert any((theirs[name] != start[name]).any() for name in theirs)
 
 
-# *** how a device comes to tinsmith ***
+# *** discovery of the device by tinsmith ***
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Iterator[Path]:
-    """A folder in which the package lies as pip would install it, metadata included."""
+    """Return a folder with the package as pip installs it, metadata included."""
     (tmp_path / "anvil").symlink_to(PACKAGE / "anvil")
     project = (PACKAGE / "pyproject.toml").read_text("utf-8")
     entry = re.search(r'"tinsmith.devices"\]\n(\w+) = "([\w.:]+)"', project)
@@ -209,7 +209,7 @@ def test_an_installed_package_brings_a_device_that_conforms(installed: Path) -> 
 
 
 class MyMetalAllocator(Allocator):
-    """As in the tutorials: made by the device that it serves."""
+    """An allocator in the tutorials' form, created by its device."""
 
     def __init__(self, device: MyMetalDevice) -> None:
         self.device = device
@@ -225,7 +225,7 @@ class MyMetalAllocator(Allocator):
 
 
 class MyMetalProgram(Program):
-    """Counts its launches; every kernel writes ones, whatever it is."""
+    """A program that counts its launches and always writes ones."""
 
     launches = 0
 
@@ -237,7 +237,7 @@ class MyMetalProgram(Program):
 
 
 class MyMetalDevice(Compiled):
-    """A dropped-in class in the form of the tutorials."""
+    """A plug-in device class in the tutorials' form."""
 
     def __init__(self, device: str) -> None:
         def load(kernel: Launch, binary: bytes) -> MyMetalProgram:

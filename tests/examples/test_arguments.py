@@ -1,4 +1,4 @@
-"""Arguments that make no sense end an example with one line that says so."""
+"""Invalid arguments end an example with a one-line error."""
 from __future__ import annotations
 
 import importlib.util

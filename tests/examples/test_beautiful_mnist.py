@@ -15,7 +15,7 @@ from tests.golden.running import ROOT, environment
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """IDX files with a few images that are easy to tell apart."""
+    """Return a folder of IDX files with a few images that are easy to classify."""
     folder = tmp_path_factory.mktemp("digits")
     rng = np.random.default_rng(0)
     for name, count in (("train", 40), ("t10k", 10)):

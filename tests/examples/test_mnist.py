@@ -1,4 +1,4 @@
-"""examples/mnist.py on several devices trains like on one."""
+"""examples/mnist.py trains on several devices as on one."""
 from __future__ import annotations
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The networks of examples/ learn, each on data that it can learn in a few steps."""
+"""Each network of examples/ learns easy data in a few steps."""
 from __future__ import annotations
 
 import importlib.util

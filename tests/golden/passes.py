@@ -1,7 +1,7 @@
-"""What every pass makes of small kernels, as text: ``python -m tests.golden.passes`` writes ``passes/*.txt`` again.
+"""Golden output of every pass for small kernels: ``python -m tests.golden.passes`` rewrites ``passes/*.txt``.
 
-A file holds one kernel: its tensor graph, then what each pass made of the text before it. Whoever changes a pass sees
-in ``git diff`` what it changed.
+A file holds one kernel: its tensor graph, then the output of each pass in order. After a change of a pass,
+``git diff`` shows its effect.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = HERE / "passes"
 
 
 class Passes:
-    """An observer that writes down the result of each pass."""
+    """An observer that records the result of each pass."""
 
     def __init__(self) -> None:
         self.seen: dict[Any, Any] = {}
@@ -53,7 +53,7 @@ def _text(value: Any) -> str:
 
 
 def written(name: str) -> str:
-    """The text of a kernel's passes."""
+    """Return the text of a kernel's passes."""
     device, make, opts = KERNELS[name]
     passes, before = Passes(), observed.observer
     sink, renderer = make()[1], Device[device].renderer
@@ -80,7 +80,7 @@ def _softmax(inputs: Inputs) -> UOp:
 
 
 def _windows(inputs: Inputs) -> UOp:
-    """Three taps over a row with a zero at each end."""
+    """A window of three taps over a zero-padded row."""
     x = inputs((2, 8)).pad(((0, 0), (1, 1))).reshape((2, 10, 1)).expand((2, 10, 3)).window(Window(1, 2, 1, 1, 10, 8))
     return (x * inputs((1, 1, 3)).expand((2, 8, 3))).reduce("ADD", (2,))
 
@@ -90,7 +90,7 @@ def _product(m: int, n: int, k: int, dtype: DType = dtypes.float32) -> Callable[
 
 
 def _picked(inputs: Inputs) -> UOp:
-    """The element of each row that a label names, by a sum over all of them."""
+    """Return the element of each row that a label selects, as a masked sum over the row."""
     x, label = inputs((4, 3)), inputs((4, 1), dtypes.int32)
     hit = x.iota_like(1).cast(dtypes.int32).eq(label.expand(x.shape))
     return hit.where(x, x.const_like(0)).reduce("ADD", (1,))

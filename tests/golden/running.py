@@ -1,4 +1,4 @@
-"""Running scripts as a user would, and reducing what they print to what must never change."""
+"""Helpers that run scripts as a user would, and normalize their output to the part that must never change."""
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +19,7 @@ SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIA
 
 
 def environment(cache: Path, **settings: str) -> dict[str, str]:
-    """This process's environment without settings of its own, with a cache for the test alone."""
+    """Return this process's environment without Tinsmith's settings, with a cache for the test alone."""
     kept = {k: v for k, v in os.environ.items() if k not in SETTINGS}
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
     return {**kept, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "CACHE_DIR": str(cache), **settings}
@@ -43,7 +43,7 @@ def run(arguments: list[str], cwd: Path, **settings: str) -> subprocess.Complete
 
 
 def run_tutorial(name: str, cwd: Path, **settings: str) -> str:
-    """What ``python -m tinsmith.compat`` prints for a script of the tutorials."""
+    """Return the output of ``python -m tinsmith.compat`` for a script of the tutorials."""
     done = run(["-m", "tinsmith.compat", str(HERE / "tutorials" / f"{name}.py")], cwd, **settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,7 +60,7 @@ _VARIABLE = (
 
 
 def normalised(log: str) -> list[str]:
-    """Lines with single spaces, without times, speeds, memory in use, process ids and content hashes."""
+    """Return lines with single spaces, without times, speeds, memory use, process ids and content hashes."""
     lines = []
     for line in log.splitlines():
         text = " ".join(line.split())

@@ -1,4 +1,4 @@
-"""What each pass makes of small kernels does not change unseen."""
+"""The output of each pass for small kernels equals its golden file."""
 from __future__ import annotations
 
 import pytest
@@ -9,7 +9,7 @@ from tinsmith.core.settings import Context
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_passes_make_the_same_of_a_kernel(name: str) -> None:
-    """If the change is meant: ``python -m tests.golden.passes``, and look at ``git diff tests/golden/passes``."""
+    """After an intended change, run ``python -m tests.golden.passes`` and review ``git diff tests/golden/passes``."""
     with Context(BEAM=0, NOOPT=0, TC=1, NOLOCALS=0, FASTMATH=0, CHECKED=0):
         assert written(name) == (FOLDER / f"{name}.txt").read_text("utf-8")
 

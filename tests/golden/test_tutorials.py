@@ -1,4 +1,5 @@
-"""The tutorials are goldens: their scripts run as typed, and the dot product's log is theirs, device names aside."""
+"""The tutorials as golden tests: their scripts run as typed, and the dot product's log equals theirs, device names
+aside."""
 from __future__ import annotations
 
 import re
@@ -11,7 +12,7 @@ from tinsmith.backend.device import Device
 
 
 def as_ours(line: str) -> str:
-    """A line of the tutorial's log in our words: other devices, no Metal signature, `arg` of the later tutorial."""
+    """Translate a line of the tutorial's log: other devices, no Metal signature, `arg` of the later tutorial."""
     line = line.replace("CLANG <- METAL", "NPY <- CPU").replace("*** CLANG", "*** NPY").replace("METAL", "CPU")
     line = re.sub(r"^kernel void r_2\(.*\{$", "void r_2(int* data0, const int* data1, const int* data2) {", line)
     count = "2" if " copy " in line else "3"
@@ -20,7 +21,7 @@ def as_ours(line: str) -> str:
 
 @pytest.fixture(scope="module")
 def dot_logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The dot product's log from an empty cache, and again from the full one."""
+    """Return the dot product's log with an empty cache, and with a filled one."""
     home = tmp_path_factory.mktemp("dot")
     first, second = (run_tutorial("dot", home, DEBUG="5", NOOPT="1") for _ in range(2))
     return first, second
@@ -34,7 +35,7 @@ def test_the_log_of_the_dot_product_is_the_tutorials(dot_logs: tuple[str, str]) 
 
 
 def test_metals_log_is_the_tutorials(tmp_path: Path) -> None:
-    """Where there is no Metal: the kernel is the log's, character for character, and every other line is there."""
+    """Without Metal, the kernel source equals the log's to the character, and every other line of the log appears."""
     if "METAL" in Device.get_available_devices():
         pytest.skip("Metal itself runs this here, and says nothing of what stands in for it")
     log = run_tutorial("dot", tmp_path, DEV="METAL", DEBUG="5", NOOPT="1")
@@ -54,7 +55,7 @@ def test_a_warm_cache_hides_nothing(dot_logs: tuple[str, str]) -> None:
 
 
 def unfolded(log: str) -> str:
-    """A log whose tree lines are whole again: what goes on in the next line has no number."""
+    """Join the wrapped tree lines of a log: a continuation line has no number."""
     return re.sub(r"\n[ ┃]{8,}(?=\S)", " ", log)
 
 
@@ -63,7 +64,7 @@ def test_no_line_is_wider_than_120(dot_logs: tuple[str, str]) -> None:
 
 
 def test_the_dot_product_of_floats_is_the_tutorials_but_for_the_dtype(tmp_path: Path) -> None:
-    """MUL and ADD in the tree, the list and C; without NOOPT=1 all of them say that they are one operation."""
+    """Tree, list and C show MUL and ADD; without NOOPT=1 they show one fused operation."""
     script = tmp_path / "dot.py"
     script.write_text(re.sub(r"(\d) ?([,\]])", r"\1.0\2", (HERE / "tutorials" / "dot.py").read_text()))
     logs = [run(["-m", "tinsmith.compat", str(script)], tmp_path, DEBUG="5", NOOPT=noopt).stdout for noopt in "10"]
@@ -85,7 +86,7 @@ def test_variance(tmp_path: Path, noopt: str, names: list[str]) -> None:
 
 
 def source_of(log: str) -> list[str]:
-    """The kernels' sources in a log."""
+    """Return the kernels' sources in a log."""
     return normalised("\n".join(re.findall(r"^void .*?^\}$", log, re.MULTILINE | re.DOTALL)))
 
 

@@ -1,4 +1,4 @@
-"""What several tests of ir/ need: parameters, reverse mode over the op table's gradients, finite differences."""
+"""Helpers for tests of ir/: parameters, reverse mode over the op table's gradients, finite differences."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def param(number: int, shape: tuple, dtype: DType = dtypes.float64) -> UOp:
 
 
 def gradients(root: UOp, seed: UOp, wrt: list[UOp]) -> list[UOp]:
-    """Reverse mode: the gradients of sum(root * seed) as graphs."""
+    """Return the gradients of sum(root * seed) as graphs, by reverse mode."""
     found: dict[UOp, UOp] = {root: seed}
     for n in reversed(toposort(root)):
         if n not in found or not n.src or n.op.gradient is None:
@@ -28,7 +28,7 @@ def gradients(root: UOp, seed: UOp, wrt: list[UOp]) -> list[UOp]:
 
 
 def numeric(f: Callable[[np.ndarray], float], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Central differences of a scalar function."""
+    """Return central differences of a scalar function."""
     out = np.zeros_like(x)
     for i in np.ndindex(x.shape):
         low, high = x.copy(), x.copy()
@@ -39,7 +39,7 @@ def numeric(f: Callable[[np.ndarray], float], x: np.ndarray, step: float = 1e-5)
 
 
 def check_gradient(root: UOp, inputs: dict[UOp, np.ndarray], tolerance: float = 1e-6) -> None:
-    """The gradients of ``root`` by its float inputs against finite differences."""
+    """Check the gradients of ``root`` by its float inputs against finite differences."""
     wrt = [x for x in inputs if x.dtype is dtypes.float64]
     seed = param(99, root.shape)
     weights = np.random.default_rng(1).standard_normal(root.shape)

@@ -1,4 +1,4 @@
-"""Programs by hand: right on every device, and refused with a reason where they make no sense."""
+"""Hand-built programs: right on every device, and refused with a reason if invalid."""
 from __future__ import annotations
 
 import dataclasses
@@ -73,7 +73,7 @@ def test_a_sum_over_a_part(device: str, begin: int, end: int) -> None:
 
 @on_every_device
 def test_nested_loops_with_computed_places(device: str) -> None:
-    """A transposed product of counters and loaded values: places are sums and products of counters."""
+    """A transposed product of loop counters and loaded values; indices are sums and products of counters."""
     g = ProgramBuilder()
     out, x = buffers(g, dtypes.int32, dtypes.int32)
     i = loop(g, 0, 3)
@@ -93,7 +93,7 @@ def test_nested_loops_with_computed_places(device: str) -> None:
 
 @on_every_device
 def test_an_integer_argument_bounds_a_loop_and_enters_the_value(device: str) -> None:
-    """The tutorial's loop runs from a constant up to an argument; with nothing to do it does nothing."""
+    """The tutorial's loop runs from a constant to an argument, zero times if the range is empty."""
     g = ProgramBuilder()
     c0 = g.add(UOps.CONST, dtypes.int, arg=10)
     c1 = g.add(UOps.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))
@@ -123,7 +123,7 @@ def test_what_is_read_after_a_store_is_another_value(device: str) -> None:
 
 @on_every_device
 def test_a_condition_and_a_loaded_place(device: str) -> None:
-    """out[index[i]] = |x[i]| where x[i] < 3, by IF; casts and choices on the way."""
+    """out[index[i]] = |x[i]| where x[i] < 3, by IF, with casts and selects."""
     g = ProgramBuilder()
     out, index, x = buffers(g, dtypes.float32, dtypes.int64, dtypes.int8)
     i = loop(g, 0, 6)
@@ -167,7 +167,7 @@ def test_division_and_accumulation_in_two_loops(device: str, dtype: DType) -> No
 
 
 def blocks() -> ProgramBuilder:
-    """Each block of four threads turns its part around, through local memory."""
+    """Each block of four threads reverses its part through local memory."""
     g = ProgramBuilder()
     out, x = buffers(g, dtypes.int32, dtypes.int32)
     near = g.add(UOps.DEFINE_LOCAL, dtypes.int32, arg=("tmp0", 4))
@@ -308,7 +308,7 @@ def test_the_page_is_that_of_the_table() -> None:
 @settings(max_examples=40, deadline=None)
 @given(kernels, st.booleans())
 def test_a_kernels_own_lines_written_again_compute_the_same(case: Case, chosen: bool) -> None:
-    """What the linearizer wrote, vectors included, typed in again node by node."""
+    """A linearized kernel, vectors included, rebuilt node by node with ``ProgramBuilder`` computes the same."""
     made = compile_kernel(case.sink, Device["PYTHON"].renderer, None if chosen else ())
     g = ProgramBuilder()
     values: dict[UOp, Value] = {}

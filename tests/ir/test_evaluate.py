@@ -77,7 +77,7 @@ def test_scalars_are_exact_and_wrap_as_their_dtype_does() -> None:
         evaluate_scalar(param(0, (2,)).reduce("ADD", (0,)), {})
 
 
-# *** kernels: every graph, under several lists of opts, does what the tensor graph means ***
+# *** kernel graphs, under several lists of opts, have the value of the tensor graph ***
 
 A, B, V, IDX = param(1, (4, 6), F32), param(2, (6, 5), F32), param(1, (9,), F32), param(2, (4, 6), I32)
 

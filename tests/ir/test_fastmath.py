@@ -1,4 +1,4 @@
-"""FASTMATH=1 changes what is said to change, and nothing changes without it."""
+"""FASTMATH=1 makes the documented changes, and nothing changes without it."""
 from __future__ import annotations
 
 import numpy as np

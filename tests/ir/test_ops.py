@@ -1,4 +1,4 @@
-"""The op table: every row is complete, means what its doc line says, and has the gradient that differences show."""
+"""The op table: every row is complete, matches its doc line, and has the gradient that finite differences show."""
 from __future__ import annotations
 
 import math
@@ -20,7 +20,7 @@ ROWS = list(op_table())
 INF, NAN = math.inf, math.nan
 F32, I8, I32, U8 = np.float32, np.int8, np.int32, np.uint8
 
-# rows that are no function of their sources' values
+# ops whose value is not a function of the values of their sources
 NO_MEANING = {
     "BUFFER": "an input", "PARAM": "an input", "VARIABLE": "an input",
     **dict.fromkeys(["RANGE", "LOAD", "STORE", "FOLD", "PREFIX", "STAGE", "SCATTER_STORE", "AFTER", "MMA"],
@@ -57,7 +57,7 @@ def test_row_is_complete(row: Op) -> None:
 
 
 def of(op: str, *values: object, dtype: object = None) -> np.ndarray:
-    """The op's value on arrays given as Python lists of one NumPy dtype each."""
+    """Return the op's value on Python lists converted to one NumPy dtype each."""
     arrays = [np.asarray(v) for v in values]
     nodes = [param(i, a.shape, dtypes.from_numpy(a.dtype)) for i, a in enumerate(arrays)]
     node = UOp(getattr(Ops, op), dtype, tuple(nodes))
@@ -214,7 +214,7 @@ def test_scan() -> None:
 
 
 def test_histogram() -> None:
-    """Counters after all steps, then the counter that each step found; out of range: 0, and nothing is counted."""
+    """Final counts, and the count before each step; an out-of-range key gives 0 and is not counted."""
     base, i, x = param(0, (3,), dtypes.int32), param(1, (5,), dtypes.int32), param(2, (5,), dtypes.int32)
     values = {base: np.array([0, 10, 20], I32), i: np.array([1, 1, -1, 2, 3], I32), x: np.array([1, 2, 3, 4, 5], I32)}
     np.testing.assert_array_equal(evaluate([base.histogram(i, x, 0)], values)[0], [0, 13, 24, 10, 11, 0, 20, 0])

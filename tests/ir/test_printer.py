@@ -1,4 +1,4 @@
-"""Printed forms, against the tutorials and by their own rules."""
+"""Printed forms: those of the tutorials, and consistency rules."""
 from __future__ import annotations
 
 from tests.ir.helpers import param

@@ -1,4 +1,4 @@
-"""The rewrite engine: order of rules, patterns, rest, and the names of rules that cycle."""
+"""The rewrite engine: rule order, patterns, termination, and the names of rules that cycle."""
 from __future__ import annotations
 
 import pytest

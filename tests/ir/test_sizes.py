@@ -1,4 +1,4 @@
-"""Symbolic sizes: equal polynomials are one node, whatever they were written like."""
+"""Symbolic sizes: equal polynomials are one node, however they were written."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Contractions are recognized the same in both graphs, groups and conditions included."""
+"""Contractions are recognized alike in tensor and kernel graphs, with groups and guards."""
 from __future__ import annotations
 
 from tinsmith.codegen.lower.lower import lower
@@ -38,7 +38,7 @@ def test_a_product_is_one_in_both_graphs() -> None:
 
 
 def test_groups_are_boxes() -> None:
-    """Two axes of each kind, of which no reshape makes one."""
+    """Two axes of each kind that no reshape can merge."""
     whole = (3, 4, 5, 6, 7, 8)
     a, b = param(1, 3, 4, 1, 1, 7, 8), param(2, 1, 1, 5, 6, 8, 7).permute((0, 1, 2, 3, 5, 4))
     (fold,) = over_ranges((a.expand(whole) * b.expand(whole)).reduce("ADD", (4, 5)))

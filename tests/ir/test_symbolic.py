@@ -1,4 +1,4 @@
-"""Integer algebra: every rule does what its law says, and simplified indices keep their value."""
+"""Integer algebra: every rule satisfies its law, and simplified indices keep their value."""
 from __future__ import annotations
 
 import itertools
@@ -23,7 +23,7 @@ FLOATS = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 3e38, 1e-40, 65504.0]
 
 
 def values_of(leaf: UOp) -> list[object]:
-    """Special and random values for a leaf of an example."""
+    """Return special and random values for a leaf of an example."""
     rng = np.random.default_rng(0)
     if leaf.op is Ops.VARIABLE:
         return list(range(leaf.arg[1], leaf.arg[2] + 1))
@@ -35,7 +35,7 @@ def values_of(leaf: UOp) -> list[object]:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """The same value, NaN and the sign of zero included."""
+    """Return True if both are the same value, NaN and the sign of zero included."""
     if a.dtype != b.dtype:
         return False
     if a.dtype.kind == "f":
@@ -133,7 +133,7 @@ def test_flattened_and_unflattened_indices_cancel(shape: list[int]) -> None:
 
 
 def to_z3(node: UOp, names: dict[UOp, z3.ArithRef]) -> z3.ExprRef:
-    """An expression for z3, whose integer division by positive constants rounds down as ours does."""
+    """Translate an expression for z3, whose integer division by positive constants also rounds down."""
     out: dict[UOp, z3.ExprRef] = dict(names)
     fold = {Ops.ADD: lambda x, y: x + y, Ops.SUB: lambda x, y: x - y, Ops.MUL: lambda x, y: x * y,
             Ops.IDIV: lambda x, y: x / y, Ops.MOD: lambda x, y: x % y, Ops.CMPLT: lambda x, y: x < y,
@@ -182,7 +182,7 @@ def test_simplified_form(text: object, want: str) -> None:
 
 
 def test_sums_that_are_seen_to_be_canonical_are() -> None:
-    """The short look at a sum agrees with building its canonical form."""
+    """The quick test that a sum is canonical agrees with building its canonical form."""
     draw = random.Random(1)
     leaves = [*(UOp.variable(c, 0, k) for c, k in zip("abcde", (3, 9, 17, 5, 2))), *(UOp.range(6, i, None)
                                                                                   for i in range(3))]

@@ -1,4 +1,4 @@
-"""Integers print as Python would write them: what is printed, evaluated, is the value."""
+"""Integer expressions print as Python: evaluating the text gives the value."""
 from __future__ import annotations
 
 import random

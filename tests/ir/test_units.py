@@ -1,4 +1,4 @@
-"""The table of matrix units: every row's layout names each element once, and its step is the product."""
+"""The table of matrix units: every row's layout maps each element once, and its step is a matrix product."""
 from __future__ import annotations
 
 import numpy as np

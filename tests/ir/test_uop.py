@@ -1,4 +1,4 @@
-"""UOp: interning, a table that empties, and graphs deeper than any recursion limit."""
+"""UOp: interning, release of unused nodes, and graphs deeper than any recursion limit."""
 from __future__ import annotations
 
 import copy

@@ -1,4 +1,4 @@
-"""Every check of every dialect fires, and the message shows where."""
+"""Every check of every dialect triggers, and the message shows the location."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Results that share memory with state, arguments and each other, and state that is replaced below its views."""
+"""Results that alias state, arguments and each other, and state replaced while views of it exist."""
 from __future__ import annotations
 
 from collections.abc import Callable

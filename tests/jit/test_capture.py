@@ -1,4 +1,4 @@
-"""Replays give what the function would: PAINS R1-R7, state, draws, containers, guards."""
+"""Replays give the results of the function: PAINS R1-R7, state, random draws, containers, guards."""
 from __future__ import annotations
 
 import warnings

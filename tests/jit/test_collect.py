@@ -1,4 +1,4 @@
-"""Programs collected between ``CacheCollector.start`` and ``finish`` run again on what the tensors hold then."""
+"""Programs collected between ``CacheCollector.start`` and ``finish`` run again on the tensors' current values."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -210,7 +210,7 @@ def test_random_numbers_are_drawn_anew() -> None:
 
 
 def test_what_a_device_runs_in_python_is_not_the_functions_own() -> None:
-    """A device that computes through another package: its state and clock are no reasons to run uncaptured."""
+    """State and clock reads of a device's Python package do not make the function run uncaptured."""
     package = types.ModuleType("somebodys")
     exec("import time\nlaunches = [0]\ndef work():\n    launches[0] += 1\n    return time.time()", vars(package))
 

@@ -17,7 +17,7 @@ from tinsmith.runtime import realize
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many kernels have been compiled since it was last asked."""
+    """Return a function that returns the number of kernels compiled since its last call."""
     monkeypatch.setattr(compile_kernel, "programs", Recent())
     monkeypatch.setattr(realize, "_compiled", Recent())
     seen = 0
@@ -121,7 +121,7 @@ def test_gradients_that_a_step_left_behind_are_not_computed(monkeypatch: pytest.
 
 @pytest.mark.parametrize("read", ["held", "added", "computed", "clipped"])
 def test_gradients_that_a_step_left_behind_can_be_read(read: str) -> None:
-    """What the first call leaves uncomputed is found by the second: by who held it, and by the function."""
+    """A gradient that the first call leaves lazy can be read by its holder, and by the function in its second call."""
     def seen(wrap: Any) -> list[Any]:
         w = Tensor([1.0, 2.0], requires_grad=True).realize()
         opt = nn.optim.SGD([w], lr=0.1)

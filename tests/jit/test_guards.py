@@ -1,4 +1,4 @@
-"""A replay reads what the function would read: state that moves, is replaced, shared, assigned outside, or dies."""
+"""Guards: a replay reads current state when that moves, is replaced, shared, assigned outside, or deleted."""
 from __future__ import annotations
 
 import array
@@ -435,7 +435,7 @@ BATCHES = [Tensor([[float(n), 1.0]]).realize() for n in range(8)]
 
 
 def test_batches_that_stay_alive_are_replayed_on() -> None:
-    """``zero_grad`` drops the gradient that the last batch got; that batch is none of this call's business."""
+    """``zero_grad`` drops the gradient of the previous batch, which does not concern this call's guards."""
     model, plain = Model(), Model()
     for n in range(8):
         loss = model.step(BATCHES[n])

@@ -1,4 +1,4 @@
-"""What a captured function gives back, and what it leaves behind: containers, state, gradients, statistics, draws."""
+"""Results and side effects of a captured function: containers, state, gradients, statistics, random draws."""
 from __future__ import annotations
 
 import dataclasses
@@ -181,7 +181,7 @@ def test_a_gradient_that_is_read_before_it_is_forgotten() -> None:
 
 
 def test_a_gradient_from_before_the_call_is_that_of_today() -> None:
-    """Returned, and written in place, while its tensor gets another one."""
+    """The old gradient is returned and written in place while its tensor gets a new one."""
     def seen(wrap: Any) -> list[Any]:
         w, kept, found = Tensor([1.0, 2.0], requires_grad=True).realize(), [], []
 

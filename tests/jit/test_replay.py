@@ -1,4 +1,4 @@
-"""How a replay runs: one native call, memory planned and used again, nothing left behind, failures and forks."""
+"""Execution of a replay: one native call, planned and reused memory, no leaks, failures and forks."""
 from __future__ import annotations
 
 import gc
@@ -149,7 +149,7 @@ def test_large_state_is_written_in_place_if_nobody_reads_the_old_version(flat: b
 
 
 def test_state_that_stays_where_it_is_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In steady state every tensor keeps its node; one that was given another value, or is seen by others, does not."""
+    """In steady state every tensor keeps its node, except one assigned another value or aliased by others."""
     made: list[Any] = []
     old = replay.OutputMemory.__init__
     monkeypatch.setattr(replay.OutputMemory, "__init__", lambda self, *args: (made.append(None), old(self, *args))[1])

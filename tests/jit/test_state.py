@@ -1,4 +1,4 @@
-"""All Python state that a capture reads is guarded, whichever function reads it; what cannot be is said."""
+"""All Python state that a capture reads is guarded, whichever function reads it; unguardable state is reported."""
 from __future__ import annotations
 
 import copy
@@ -28,7 +28,7 @@ from tinsmith.jit.guards import state
 
 
 class Base:
-    """Where ``Holder`` looks last."""
+    """The base class of ``Holder``: the last in its attribute lookup."""
 
 
 class Holder(Base):
@@ -102,7 +102,7 @@ h.reference = weakref.ref(h.a)
 config.__dict__.update(k=1.0, inner=types.ModuleType("a_users_inner"))
 config.inner.__dict__.update(k=[1.0])
 
-# What a function reads, and how that changes between calls.
+# Functions that read state, and changes of that state between calls.
 CHANGES: dict[str, tuple[Callable[[Tensor], Any], Callable[[float], Any]]] = {
     "a global of a helper": (helped, set_gain),
     "an attribute of an attribute": (lambda x: x * h.a.k, lambda v: setattr(h.a, "k", v)),
@@ -349,7 +349,8 @@ def test_a_generator_of_the_calls_own_and_our_use_of_the_clock_are_no_matter() -
 
 
 def test_what_the_garbage_collector_calls_is_no_matter() -> None:
-    """Hypothesis, for one, reads the clock whenever garbage is collected: between any two lines of a function."""
+    """Garbage collection callbacks, which may run between any two lines, are not part of the capture (Hypothesis reads
+    the clock in one)."""
     seen, threshold = [], gc.get_threshold()
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -467,7 +468,7 @@ def test_guards_hold_no_tensors() -> None:
 
 
 def test_giving_a_tensor_what_it_had_is_a_write_all_the_same() -> None:
-    """At the capture nothing changes; a replay has to do it where the tensor has another value by then."""
+    """An assignment that changes nothing at capture is replayed, since the tensor may have another value by then."""
     a, b, x = Tensor([1.0]).realize(), Tensor([2.0]).realize(), Tensor([3.0]).realize()
 
     def body(x: Tensor) -> Tensor:

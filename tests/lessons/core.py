@@ -11,12 +11,12 @@ PAGE = ROOT / "docs" / "lessons" / "core.md"
 
 
 def code() -> list[Block]:
-    """The Python blocks of the page."""
+    """Return the Python blocks of the page."""
     return [b for b in blocks(PAGE.read_text("utf-8").splitlines()) if b.language == "python"]
 
 
 def load() -> ModuleType:
-    """Run the page but for its last block, which trains a network; an error names its line there."""
+    """Run the page without its last block, which trains a network; errors name lines of the page."""
     module = ModuleType("core")
     with contextlib.redirect_stdout(io.StringIO()):
         for b in code()[:-1]:

@@ -1,4 +1,4 @@
-"""The literate page rebuilds the core: what it computes is what the package computes."""
+"""The page that rebuilds the core: its code computes the same as the package."""
 from __future__ import annotations
 
 import gc
@@ -21,13 +21,13 @@ def page() -> ModuleType:
 
 
 def ring(*shapes: tuple[int, ...]) -> list[Array]:
-    """Arrays of these shapes; no two elements of one are equal, and none is near 0."""
+    """Return arrays of these shapes; the elements of one are distinct, and none is near 0."""
     rng = np.random.default_rng(0)
     return [(rng.permutation(np.prod(s, dtype=int)) / 7 - 1.03).reshape(s).astype(np.float32) for s in shapes]
 
 
 def convolution(x: Any, w: Any) -> Any:
-    """A 3 × 3 convolution of (6, 6) as nine shifted products."""
+    """Return a 3 × 3 convolution of (6, 6) as nine shifted products."""
     padded, total = x.pad(((1, 1), (1, 1))), 0.0
     for i in range(3):
         for j in range(3):
@@ -36,7 +36,7 @@ def convolution(x: Any, w: Any) -> Any:
 
 
 def pooled(x: Any) -> Any:
-    """The maximum of each 2 × 2 block."""
+    """Return the maximum of each 2 × 2 block."""
     return x.reshape(3, 2, 3, 2).permute((0, 2, 1, 3)).reshape(3, 3, 4).max(2)
 
 
@@ -127,7 +127,7 @@ def test_training_goes_the_same_way(page: ModuleType) -> None:
 
 
 def test_rules_keep_the_value(page: ModuleType) -> None:
-    """Random expressions of places, at every place of their loops."""
+    """Random index expressions, at every value of their loops."""
     rng = np.random.default_rng(1)
     sizes = (3, 4, 5)
     loops = [page.Node("RANGE", "index", (), (n, size)) for n, size in enumerate(sizes)]
@@ -178,7 +178,7 @@ def test_what_was_computed_is_not_computed_again(page: ModuleType) -> None:
 
 
 def test_padding_reads_nothing_outside_of_memory(page: ModuleType) -> None:
-    """Every load's place lies within its buffer, wherever the loops are."""
+    """Every load is in bounds at every value of the loops."""
     x = page.Tensor(np.ones((2, 3)))
     kernel = page.Kernel(x.pad(((3, 1), (2, 2))).reshape(7, 6).sum(1).node)
     loads = [n for n in page.toposort([kernel.store]) if n.op == "LOAD"]

@@ -1,4 +1,4 @@
-"""The lessons: each has one idea, something to run, what to look at, and a way on."""
+"""The lessons: each has one idea, something to run, something to look at, and a next step."""
 from __future__ import annotations
 
 import re
@@ -52,7 +52,7 @@ def test_the_list_has_them_all() -> None:
 
 
 def test_every_picture_is_made_by_a_lesson() -> None:
-    """A picture that stands right behind a block is compared with what the block draws (tests/test_docs.py)."""
+    """A picture right after a block is compared with the block's drawing (tests/test_docs.py)."""
     shown = set()
     for page in LESSONS:
         text = page.read_text("utf-8")

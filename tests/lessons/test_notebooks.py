@@ -1,4 +1,4 @@
-"""The lessons that are notebooks are equal to their pages, and run as notebooks."""
+"""The lessons that are notebooks equal their pages, and run as notebooks."""
 from __future__ import annotations
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The node tests of the ONNX standard, run here: ``python -m tests.nn.onnx_nodes`` counts them."""
+"""Runner of the node tests of the ONNX standard: ``python -m tests.nn.onnx_nodes`` counts those that pass."""
 from __future__ import annotations
 
 import argparse
@@ -20,7 +20,7 @@ warnings.simplefilter("ignore")
 
 
 def cases() -> list[Any]:
-    """All node tests, in the standard's order."""
+    """Return all node tests, in the standard's order."""
     from onnx.backend.test.loader import load_model_tests
 
     with np.errstate(all="ignore"):
@@ -28,7 +28,7 @@ def cases() -> list[Any]:
 
 
 def parts(case: Any) -> tuple[Any, list[tuple[list[Any], list[Any]]]]:
-    """A case's model, and pairs of inputs and expected outputs."""
+    """Return a case's model, and pairs of inputs and expected outputs."""
     if case.model is not None:
         return case.model, list(case.data_sets)
     folder = Path(case.model_dir)
@@ -43,14 +43,14 @@ def _read(path: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A case's value as NumPy's: types that NumPy has not are given as protobuf."""
+    """Return a case's value as NumPy's; types that NumPy lacks are given as protobuf."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def array_of(value: Any, kind: Any) -> Any:
-    """An output as NumPy shows it, of the element type that the model says where ours is wider."""
+    """Return an output as a NumPy array, in the model's element type where ours is wider."""
     if isinstance(value, list):
         return [array_of(v, kind.sequence_type.elem_type) for v in value]
     if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Weights and data in other people's files."""
+"""Weights and data in the file formats of other libraries."""
 from __future__ import annotations
 
 import io
@@ -86,7 +86,7 @@ def test_torch_load_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_torch_load_changes_nothing(tmp_path: Path) -> None:
-    """A pickle may not set attributes of what it names, call what it made, or fill what is no container."""
+    """A pickle may not set attributes of named objects, call what it created, or fill anything but containers."""
     path = tmp_path / "x.pth"
     named = b"ctorch._utils\n_rebuild_tensor_v2\n"
     for code in (named + b"}X\x01\0\0\0aK\x01sb.", b"ctorch\nfloat32\n}X\x04\0\0\0nameK\x01sb.", b"K\x01)R.",

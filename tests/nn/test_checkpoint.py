@@ -1,4 +1,4 @@
-"""Saving a training run and going on: bit for bit, in another process; parts, names, and mistakes."""
+"""Saving and resuming a training run, bit for bit, in another process; parts, names, and errors."""
 from __future__ import annotations
 
 import os
@@ -22,7 +22,7 @@ from tinsmith.nn.state import get_parameters, get_state_dict, load, load_state_d
 
 
 class Run:
-    """A small network with all that has state: running statistics, dropout, 16-bit weights, a schedule, averages."""
+    """A small network with every kind of state: running statistics, dropout, 16-bit weights, a schedule, averages."""
 
     def __init__(self) -> None:
         Tensor.manual_seed(3)
@@ -64,7 +64,7 @@ class Run:
 
 
 def resumed(path: str) -> None:
-    """What the other process does."""
+    """Load a checkpoint in another process, train five more steps, and save it."""
     run = Run()
     run.done = load(path, **run.parts)["step"]
     print(run.done, run.train(5))
@@ -173,7 +173,7 @@ def interrupted(*_: Any) -> None:
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    """A process that is killed while it saves leaves a part behind: the next one to save there removes it."""
+    """A process killed while saving leaves a temporary file, which the next save to that path removes."""
     path = tmp_path / "run.safetensors"
     save(path, model=[Tensor([1.0, 2.0])])
     program = ("import os, signal, sys, tinsmith.nn.state as state\nfrom tinsmith import Tensor\n"

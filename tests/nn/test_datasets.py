@@ -1,4 +1,4 @@
-"""Reading digits: IDX files whole and broken, splits, and the fallback."""
+"""Digit data sets: valid and damaged IDX files, splits, and the fallback."""
 from __future__ import annotations
 
 import gzip

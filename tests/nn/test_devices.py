@@ -1,4 +1,4 @@
-"""Data-parallel training is training on one device: convolutions, synced batch norm, pooling, Adam."""
+"""Data-parallel training equals training on one device: convolutions, synced batch norm, pooling, Adam."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Downloads from a server of our own: hashes, mirrors, transfers that break off, and what is said without a network."""
+"""Downloads from a local test server: hashes, mirrors, interrupted transfers, and messages without a network."""
 from __future__ import annotations
 
 import gzip
@@ -36,7 +36,7 @@ def sha256(data: bytes) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files``; ``breaks`` transfers end after so many bytes, one after the other."""
+    """A server of ``files``; ``breaks`` are the byte counts after which successive transfers are cut."""
 
     daemon_threads = True
 

@@ -46,7 +46,7 @@ def test_activations(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "softplus", "elu", "logsigmoid", "celu"])
 def test_activations_far_out(name: str) -> None:
-    """No overflow far from zero: neither in the value nor in the derivative."""
+    """No overflow far from zero, in the value or the derivative."""
     ours, reference = ACTIVATIONS[name]
     x = np.array([-1e4, -200.0, -90.0, 90.0, 200.0, 1e4], np.float32)
     t = Tensor(x, requires_grad=True)

@@ -1,4 +1,4 @@
-"""GGUF files: every type of numbers against the package ``gguf``, and kernels that unpack what they read."""
+"""GGUF files: every quantized type against the package ``gguf``, and kernels that dequantize what they read."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 
 
 def written(path: Path, tensors: dict[str, Any], **numbers: int) -> str:
-    """A file with tensors: arrays, or (bytes of blocks ``[rows, nbytes]``, name of the type)."""
+    """Return a file with tensors: arrays, or (bytes of blocks ``[rows, nbytes]``, name of the type)."""
     writer = gguf.GGUFWriter(str(path), "llama")
     for name, number in numbers.items():
         writer.add_uint32(name, number)
@@ -35,7 +35,7 @@ def written(path: Path, tensors: dict[str, Any], **numbers: int) -> str:
 
 
 def blocks(kind: str, count: int) -> np.ndarray:
-    """Random bytes: factors of any size, NaN and infinity among them."""
+    """Return random bytes: scales of any size, NaN and infinity included."""
     return RNG.integers(0, 256, (count, KINDS[kind].nbytes)).astype(np.uint8)
 
 
@@ -73,7 +73,7 @@ def test_every_type_of_the_package_is_here() -> None:
 
 
 def test_quantized_weights_stay_packed(tmp_path: Path) -> None:
-    """A product reads the packed bytes: the only memory that it takes is its result's and the factors'."""
+    """A product reads the packed bytes: it allocates memory only for its result and the scales."""
     kind = gguf.GGMLQuantizationType.Q8_0
     rough = RNG.standard_normal((256, 512)).astype(np.float32)
     packed = gguf.quants.quantize(rough, kind)

@@ -184,7 +184,7 @@ def stored(file: Path, header: dict[str, Any], data: bytes, pad: int = 0) -> Pat
 
 
 def test_safetensors_of_any_size_open_at_once(tmp_path: Path) -> None:
-    """The file has a hole of 64 GiB, more than there is memory: what is opened is neither read nor copied."""
+    """A sparse file of 64 GiB, more than the memory: opening it neither reads nor copies."""
     elements = 1 << 34
     file = stored(tmp_path / "x", {"first": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
                                    "large": {"dtype": "F32", "shape": [2, elements // 2],

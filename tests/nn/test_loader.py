@@ -1,4 +1,5 @@
-"""Batches of arrays, mapped files and sequences, in order or shuffled, loaded here, by threads or by processes."""
+"""The data loader: arrays, mapped files and sequences, ordered or shuffled, in this process, in threads or in
+processes."""
 from __future__ import annotations
 
 import os
@@ -26,7 +27,7 @@ Y = np.arange(10, dtype=np.int32)
 
 
 class Squares:
-    """A sequence of samples that Python works out."""
+    """A sequence whose samples are computed in Python."""
 
     def __init__(self, count: int, bad: int = -1) -> None:
         self.count, self.bad = count, bad
@@ -49,7 +50,7 @@ def labels(loader: DataLoader) -> list[list[int]]:
     return [y.tolist() for _, y in loader]
 
 
-# *** what is in a batch ***
+# *** contents of batches ***
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -176,7 +177,7 @@ def test_a_seed_of_its_own_goes_by_the_epoch() -> None:
 
 
 class Slow(Squares):
-    """Samples that wait: what is loaded ahead shows in time, and in who was asked when."""
+    """Samples that wait: prefetching is visible in the time and in the order of requests."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -313,7 +314,7 @@ def test_batches_give_their_memory_back() -> None:
     assert GlobalCounters.mem_used == before
 
 
-# *** what does not fit ***
+# *** invalid arguments ***
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
-"""ONNX models: a part of the standard's node tests, and what files and inputs may be. ``python -m tests.nn.onnx_nodes``
-runs all node tests; docs/formats.md says how many pass."""
+"""ONNX models: part of the standard's node tests, and valid and invalid files and inputs. ``python -m
+tests.nn.onnx_nodes`` runs all node tests; docs/formats.md lists how many pass."""
 from __future__ import annotations
 
 import re
@@ -52,7 +52,7 @@ def test_of_the_standard(standard: dict[str, Any], name: str) -> None:
 
 def model(*nodes: Any, inputs: dict[str, Any], outputs: tuple[str, ...], constants: dict[str, np.ndarray] | None = None,
           opset: int = 18) -> Any:
-    """A model of nodes; inputs are shapes by name."""
+    """Return a model of nodes; inputs are shapes by name."""
     return helper.make_model(helper.make_graph(
         nodes, "made", [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
@@ -83,7 +83,7 @@ def test_where_a_model_comes_from(tmp_path: Path, source: Any) -> None:
 
 
 def test_a_model_is_captured() -> None:
-    """Arithmetic of shapes is worked out on the host, before and while a function is captured."""
+    """Shape arithmetic is computed on the host, before and during capture."""
     runner = OnnxRunner(LINEAR)
     step = TinyJit(lambda x: runner({"x": x})["y"].realize())
     for k in range(4):
@@ -102,7 +102,7 @@ def test_data_beside_the_model(tmp_path: Path) -> None:
 
 
 def test_functions_of_a_model() -> None:
-    """An operator of the model's own, which hands its attribute on."""
+    """An operator defined in the model, which passes its attribute on."""
     inner = helper.make_node("LeakyRelu", ["a"], ["b"])
     reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
     inner.attribute.append(reference)
@@ -184,7 +184,7 @@ def test_tinygrads_place() -> None:
 
 
 def test_scales_are_rounded_as_asked() -> None:
-    """Powers of two of 8 bits, against the library's own rounding."""
+    """8-bit power-of-two scales against the library's own rounding."""
     from onnx.numpy_helper import to_float8e8m0
 
     x = np.array([0.0, 1e-45, 6e-39, 1.0, 1.25, 1.5, 1.75, -3.0, 3e38, np.inf, np.nan], np.float32)
@@ -197,7 +197,7 @@ def test_scales_are_rounded_as_asked() -> None:
 
 
 def test_numbers_of_labels_and_of_words() -> None:
-    """What text becomes is a tensor: a model goes on with it on the device."""
+    """LabelEncoder and TfIdfVectorizer of strings give numeric tensors on the device."""
     labels = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"],
                               values_floats=[1.0, 2.0], default_float=9.0)
     words = node("TfIdfVectorizer", "x", "z", mode="TFIDF", min_gram_length=1, max_gram_length=2, max_skip_count=0,

@@ -59,7 +59,7 @@ def test_formulas(make: Callable[[list[Tensor]], Optimizer], expected: Array) ->
 
 
 def test_steps_are_one_program() -> None:
-    """After the first step nothing is scheduled any more, though the learning rate changes."""
+    """After the first step nothing is scheduled again, though the learning rate changes."""
     w = Tensor([1.0, 2.0])
     opt = Adam([w], 0.1)
     counts = []
@@ -178,7 +178,7 @@ def test_gpt_learns() -> None:
 
 
 def test_moments_of_half_parameters_are_float32() -> None:
-    """A gradient of 1e-5 has a square of 0 in float16, and eps is 0 there: the step would be NaN or infinite."""
+    """In float16 the square of a gradient of 1e-5 and eps are 0: the step would be NaN or infinite."""
     w = Tensor(np.ones(2, np.float16))
     opt = nn.optim.Adam([w], lr=0.125)
     _ = (w * Tensor([1e-5, -1e-5], dtype="float16")).sum().backward()
@@ -228,7 +228,7 @@ def test_master_weights_are_state_and_can_be_left_out() -> None:
 
 
 def test_what_is_written_to_a_16_bit_parameter_counts() -> None:
-    """Weights loaded after the optimizer was made, or clipped in a loop, are no less the parameter's."""
+    """Weights loaded after the optimizer was created, or clipped in a loop, update its master weights."""
     w = Tensor([1.0, 2.0], dtype="bfloat16").realize()
     opt = SGD([w], 2.0**-12)
     for start, expected in ((None, [1 - 2**-12, 2 - 2**-12]), ([4.0, 2.0], [4 - 2**-12, 2 - 2 * 2**-12])):
@@ -281,7 +281,7 @@ def test_errors_name_parameters() -> None:
 
 
 def trained(layers: list[Any], steps: int, *, at: Callable[[], Any] = contextlib.nullcontext) -> list[str]:
-    """What is warned of while ``layers`` are trained, with forward and backward passes in a mode."""
+    """Train ``layers``, with forward and backward passes inside ``at()``, and return the warnings."""
     opt = SGD(nn.state.get_parameters(layers), 0.1)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")

@@ -1,6 +1,6 @@
-"""What stands around an optimizer: groups, schedules, clipping, accumulation, averages, scaling; all of it captured.
+"""Training utilities, captured: parameter groups, schedules, clipping, gradient accumulation, averages, loss scaling.
 
-tests/parity/test_optim.py has the values beside PyTorch's.
+tests/parity/test_optim.py compares their values with PyTorch's.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 class Net:
-    """A small network, its data, and a loss."""
+    """A small network with its data and a loss."""
 
     def __init__(self) -> None:
         Tensor.manual_seed(1)

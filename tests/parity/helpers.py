@@ -1,4 +1,4 @@
-"""The same computation in Tinsmith and PyTorch: values and gradients side by side."""
+"""Comparison of the same computation in Tinsmith and PyTorch: values and gradients."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def random(*shape: int, seed: int = 0) -> Any:
 
 def compare(ours: Callable[..., Tensor], theirs: Callable[..., Any], *arrays: Any, gradients: bool = True,
             rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Equal values, and equal gradients of a weighted sum, for float32 inputs (others get no gradient)."""
+    """Check equal values, and equal gradients of a weighted sum for float32 inputs (others get no gradient)."""
     mine = [Tensor(a) for a in arrays]
     other = [torch.tensor(a, requires_grad=gradients and a.dtype.kind == "f") for a in arrays]
     out, expected = ours(*mine), theirs(*other)
@@ -49,7 +49,7 @@ def same(
     atol: float = 1e-5,
     gradients: bool = True,
 ) -> None:
-    """Equal values and shapes of all results, and equal gradients of a weighted sum of the float ones."""
+    """Check equal values and shapes of all results, and equal gradients of a weighted sum of the float ones."""
     mine = [Tensor(a) for a in arrays]
     other = [torch.tensor(a) for a in arrays]
     for t in other:

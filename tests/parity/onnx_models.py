@@ -45,7 +45,7 @@ class Conv(nn.Sequential):
 
 
 class C2f(nn.Module):
-    """Two halves, one of which goes through residual blocks, all joined."""
+    """A split into halves, one of which passes through residual blocks, and a concatenation of all parts."""
 
     def __init__(self, a: int, b: int, count: int, residual: bool) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ class C2f(nn.Module):
 
 
 class Yolo(nn.Module):
-    """Backbone, pooling pyramid, two ways through the scales, and boxes from distributions over distances."""
+    """A YOLOv8-like detector: backbone, pooling pyramid, two paths through the scales, boxes from distance
+    distributions."""
 
     def __init__(self, width: int = 16, classes: int = 8, bins: int = 16) -> None:
         super().__init__()
@@ -103,7 +104,7 @@ class Yolo(nn.Module):
 
 
 def exported(model: nn.Module, inputs: tuple[Any, ...], names: list[str]) -> Any:
-    """The model as ONNX, with statistics of norms that are not the usual ones."""
+    """Return the model as ONNX, with normalization statistics that differ from the defaults."""
     torch.manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -52,7 +52,7 @@ LOOSE = {torch.bfloat16: (2e-2, 2e-2), torch.float32: (2e-4, 2e-5)}
 
 
 class Case(NamedTuple):
-    """A sample: of which operator and dtype, and which one of those."""
+    """One sample: its operator, dtype and number."""
 
     op: Any
     kind: Any
@@ -65,7 +65,7 @@ class Case(NamedTuple):
 
 
 def operators() -> list[Any]:
-    """The operators that have a method of the same name."""
+    """Return the operators that have a method of the same name."""
     from torch.testing._internal.common_methods_invocations import op_db  # seconds: only where it is needed
 
     return [op for op in op_db if hasattr(Tensor, method(op.name)) and not any(
@@ -73,12 +73,12 @@ def operators() -> list[Any]:
 
 
 def method(name: str) -> str:
-    """The method's name: that of the function, without its module."""
+    """Return the method's name: the function's name without its module."""
     return name.split(".")[-1]
 
 
 def samples(op: Any, kind: Any) -> Iterator[Any]:
-    """The samples of an operator, the same ones each time."""
+    """Return the samples of an operator, the same ones in every run."""
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -88,7 +88,7 @@ def samples(op: Any, kind: Any) -> Iterator[Any]:
 
 
 def converted(value: Any, seen: dict[int, Tensor]) -> Any:
-    """An argument with Tinsmith's tensors and dtypes in place of PyTorch's."""
+    """Convert the tensors and dtypes in an argument from PyTorch's to Tinsmith's."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().resolve_conj()
         array = plain.float().numpy() if plain.dtype is torch.bfloat16 else plain.numpy()
@@ -104,18 +104,18 @@ def converted(value: Any, seen: dict[int, Tensor]) -> Any:
 
 
 def flat(value: Any) -> list[Any]:
-    """All tensors and numbers in a result."""
+    """Return all tensors and numbers in a result."""
     if isinstance(value, dict):
         return [p for v in value.values() for p in flat(v)]
     return [p for v in value for p in flat(v)] if isinstance(value, (list, tuple)) else [value]
 
 
 class Refused(Exception):
-    """An error where PyTorch has a value."""
+    """An error raised where PyTorch gives a value."""
 
 
 def check(case: Case, sample: Any) -> bool:
-    """Compare one sample; returns whether there was one: PyTorch may refuse its own.
+    """Compare one sample; return True if there was one (PyTorch may refuse its own samples).
 
     Raises:
         AssertionError: for another result.
@@ -155,7 +155,7 @@ def check(case: Case, sample: Any) -> bool:
 
 
 def not_ours(value: Any) -> bool:
-    """Whether an argument is of a kind that there is not."""
+    """Return True if an argument has a type that Tinsmith lacks: complex, sparse, a generator, a memory format."""
     if isinstance(value, torch.Tensor):
         return value.is_complex() or value.layout is not torch.strided
     return isinstance(value, (complex, torch.Generator, torch.layout, torch.memory_format)) or (
@@ -163,7 +163,7 @@ def not_ours(value: Any) -> bool:
 
 
 def theirs(case: Case, sample: Any) -> list[Any] | None:
-    """PyTorch's results; None if it refuses."""
+    """Return PyTorch's results; None if it raises."""
     torch.manual_seed(0)
     try:
         given = sample.input.clone() if case.op.name.endswith("_") else sample.input
@@ -175,7 +175,7 @@ def theirs(case: Case, sample: Any) -> list[Any] | None:
 
 
 def ours(case: Case, sample: Any, seen: dict[int, Tensor]) -> list[Any]:
-    """The results of the method of the same name."""
+    """Return the results of the method of the same name."""
     first, args, keywords = (converted(v, seen) for v in (sample.input, list(sample.args), dict(sample.kwargs)))
     for k in ("device", "layout", "memory_format", "pin_memory"):
         keywords.pop(k, None)
@@ -188,7 +188,7 @@ def ours(case: Case, sample: Any, seen: dict[int, Tensor]) -> list[Any]:
 
 
 def wide(case: Case, sample: Any) -> list[Any] | None:
-    """The results in float64, to tell rounding from a wrong result."""
+    """Return the results in float64, to distinguish rounding from a wrong result."""
     def widened(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.detach().double().requires_grad_(value.requires_grad)
@@ -205,7 +205,7 @@ def wide(case: Case, sample: Any) -> list[Any] | None:
 
 
 def same_dtype(t: Tensor, wanted: Any) -> bool:
-    """The same dtype; of integers, any: sums and indices are int32 here and int64 there."""
+    """Return True if the dtypes agree; any two integer dtypes do: sums and indices are int32 here and int64 there."""
     if t.dtype.is_float:
         return str(np.dtype(t.dtype.numpy)) == str(wanted).removeprefix("torch.")
     return t.dtype.is_bool is (wanted is torch.bool) and not wanted.is_floating_point
@@ -217,13 +217,13 @@ def doubles(value: Any, signs: bool = False) -> Any:
 
 
 def near(value: Any, want: Any, signs: bool = False, looser: float = 1) -> bool:
-    """Whether values are equal, up to rounding."""
+    """Return True if ``value`` equals ``want`` within the tolerance of its dtype."""
     rtol, atol = LOOSE.get(want.dtype, (1e-5, 1e-8)) if want.is_floating_point() else (0, 0)
     return np.allclose(doubles(value, signs), doubles(want, signs), rtol * looser, atol * looser, equal_nan=True)
 
 
 def judged(value: Any, want: Any, exact: Any, what: str, signs: bool = False) -> None:
-    """Accept a value that is as near to that in float64 as PyTorch's is, up to a factor."""
+    """Accept a value whose distance to the float64 result is within a factor of PyTorch's."""
     a, b, c = (doubles(v, signs) for v in (value, want, exact))
     with np.errstate(invalid="ignore"):
         same = (a == c) | (a == b) | (np.isnan(a) & (np.isnan(b) | np.isnan(c)))
@@ -239,7 +239,7 @@ def apart(what: str, value: Any, want: Any) -> str:
 
 
 def gradients(case: Case, sample: Any, found: list[Any], wanted: list[Any], seen: dict[int, Tensor]) -> None:
-    """Equal gradients with respect to every float tensor among the arguments."""
+    """Check equal gradients with respect to every float tensor among the arguments."""
     pairs = [(f, w) for f, w in zip(found, wanted) if isinstance(w, torch.Tensor) and w.requires_grad]
     targets = leaves(sample)
     if not pairs or not targets:
@@ -266,14 +266,14 @@ def gradients(case: Case, sample: Any, found: list[Any], wanted: list[Any], seen
 
 
 def leaves(sample: Any) -> list[Any]:
-    """The arguments that have gradients."""
+    """Return the arguments that have gradients."""
     found = [t for t in flat([sample.input, list(sample.args), dict(sample.kwargs)])
              if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
     return list({id(t): t for t in found}.values())
 
 
 def slopes_in_float64(case: Case, sample: Any, seeds: list[Any]) -> list[Any] | None:
-    """The gradients in float64."""
+    """Return the gradients in float64."""
     def widened(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return known.setdefault(id(value), value.detach().double().requires_grad_(value.requires_grad))
@@ -293,7 +293,7 @@ def slopes_in_float64(case: Case, sample: Any, seeds: list[Any]) -> list[Any] | 
 
 
 def shown(sample: Any) -> str:
-    """A sample's arguments in a line."""
+    """Return a sample's arguments as one line of text."""
     listed = [f"{tuple(v.shape)}" if isinstance(v, torch.Tensor) else repr(v)
               for v in flat([sample.input, *sample.args])]
     return " ".join(f"{', '.join(listed)} {sample.kwargs}".split())[:160]
@@ -327,7 +327,7 @@ def main() -> int:
 
 
 def chosen(op: Any, kind: Any, first: int, each: int) -> Iterator[tuple[Case, Any]]:
-    """Some of an operator's samples; none where it has none of this dtype on this machine."""
+    """Return some of an operator's samples; none if it has none of this dtype on this machine."""
     try:
         for number, sample in enumerate(samples(op, kind)):
             if first <= number < first + each:

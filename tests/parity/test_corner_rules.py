@@ -1,4 +1,4 @@
-"""PyTorch's rules in corners: other shapes, empty work, values outside of what a formula was made for."""
+"""PyTorch's rules in corner cases: unusual shapes, empty inputs, values outside of a formula's domain."""
 from __future__ import annotations
 
 from typing import Any

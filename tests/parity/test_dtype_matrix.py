@@ -1,5 +1,5 @@
-"""Random elementwise programs: op × dtypes × scalar or tensor × values at the edges, against PyTorch: the dtype of the
-result, every value, the sign of zeros. ``DTYPE_MATRIX=10000`` says how many, ``DTYPE_MATRIX_FROM`` at which seed.
+"""Random elementwise programs (op × dtypes × scalar or tensor × edge values) against PyTorch: dtype of the result,
+every value, signs of zeros. ``DTYPE_MATRIX=10000`` sets their number, ``DTYPE_MATRIX_FROM`` the first seed.
 
 What differs from PyTorch by intent is in ``wanted``, each with its reason.
 """
@@ -31,7 +31,8 @@ SUM = 2.0  # ulp of the greatest term: PyTorch rounds a product together with a 
 
 
 class Kind(NamedTuple):
-    """A method of one or two operands. ``ulp``: how far off a float result may be; ``zeros``: its zeros have signs."""
+    """A method of one or two operands. ``ulp``: the allowed error of a float result; ``zeros``: compare signs of
+    zeros."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
@@ -96,7 +97,7 @@ OF_TENSORS = ("addcmul", "addcdiv", "atan2", "hypot", "logaddexp", "fmax", "fmin
 
 
 def edges(name: str) -> list[Any]:
-    """The values at which arithmetic of a dtype goes wrong."""
+    """Return the edge values of a dtype."""
     if name == "bool":
         return [False, True]
     d = getattr(dtypes, name)
@@ -119,7 +120,7 @@ def values(rng: random.Random, name: str, count: int) -> Any:
 
 
 def scalar(rng: random.Random, left: str) -> Any:
-    """A Python number that the dtype of the tensor beside it can hold."""
+    """Return a Python number that the dtype of the other operand can hold."""
     if rng.random() < 0.5:
         return rng.choice([0.1, -0.1, 1e-4, 1e5, 1 / 65536, 1e-9, 2.5, -3.0, 0.0, -0.0, 1.0, math.inf, -math.inf,
                            math.nan])
@@ -138,7 +139,7 @@ def as_numpy(t: Any) -> Any:
 
 
 class Program:
-    """One call: made of a seed, run on a device."""
+    """One call, generated from a seed and run on a device."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -173,7 +174,7 @@ class Program:
         return True
 
     def wanted(self) -> Any:
-        """PyTorch's result, but for what it computes worse, by intent of ours."""
+        """Return PyTorch's result, except where Tinsmith is more accurate by design."""
         theirs = [as_torch(np.repeat(o, 2) if isinstance(o, np.ndarray) and len(o) == 1 else o)
                   for o in self.operands]  # beside one element, PyTorch takes a scalar for another element
         out = self.kind.theirs(*theirs)

@@ -1,4 +1,4 @@
-"""examples/finetune.py: a network from a ``.pth`` file computes and learns what PyTorch's does."""
+"""examples/finetune.py: a network from a ``.pth`` file gives PyTorch's outputs and training steps."""
 from __future__ import annotations
 
 import importlib.util
@@ -27,7 +27,7 @@ def example() -> Any:
 
 
 class Block(nn.Module):
-    """torchvision's block, by its names."""
+    """torchvision's residual block, with its attribute names."""
 
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_one_step_of_training(example: Any, tmp_path: Path, zipped: bool) -> Non
 
 
 def order_seed(count: int) -> int:
-    """A seed that draws each row once, so that a batch is all of the data."""
+    """Return a seed that draws each row once, so that a batch is the full data set."""
     return next(s for s in range(10_000) if len(set(np.random.default_rng(s).integers(0, count, count))) == count)
 
 

@@ -1,4 +1,4 @@
-"""Fourier transforms of pairs against PyTorch's of complex numbers, values and gradients."""
+"""Fourier transforms of (real, imaginary) pairs against PyTorch's of complex numbers: values and gradients."""
 
 from __future__ import annotations
 

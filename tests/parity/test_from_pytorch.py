@@ -1,4 +1,4 @@
-"""What docs/from_pytorch.md shows of PyTorch runs there, and prints what ours does."""
+"""The two columns of docs/from_pytorch.md, PyTorch and Tinsmith, run and print the same."""
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,4 @@
-"""examples/language_model.py against the models of the library ``transformers``, from the files that it writes."""
+"""examples/language_model.py against the models of ``transformers``, on the files that those write."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -50,7 +50,8 @@ def test_scores_and_text(example: Any, tmp_path: Path, make: Any, options: dict[
 
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_a_training_step(example: Any, tmp_path: Path, make: Any) -> None:  # noqa: F811
-    """Loss and every weight after one step, the twin's read from what it writes then; GPT-2's table is tied."""
+    """Loss and all weights after one step against the twin's, read from the file it writes; GPT-2's embedding is
+    tied."""
     torch.manual_seed(0)
     twin = make().eval()
     for p in twin.parameters():

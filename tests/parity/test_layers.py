@@ -14,7 +14,8 @@ F = torch.nn.functional
 
 def check(name: str, arguments: tuple[Any, ...], options: dict[str, Any], *inputs: Any, rtol: float = 1e-4,
           call: dict[str, Any] | None = None) -> None:
-    """The layers of one name with one state: equal outputs, and equal gradients of inputs and parameters."""
+    """Check a layer against PyTorch's with the same state: equal outputs, and equal gradients of inputs and
+    parameters."""
     ours, theirs = getattr(nn, name)(*arguments, **options), getattr(torch.nn, name)(*arguments, **options)
     assert nn.state.load_state_dict(ours, theirs.state_dict()) == []
     names = [n for n, _ in theirs.named_parameters()]
@@ -139,7 +140,7 @@ def test_pools(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -
 @pytest.mark.parametrize(("name", "size"), [("AdaptiveMaxPool1d", 3), ("AdaptiveMaxPool2d", (3, None)),
                                             ("AdaptiveMaxPool2d", (2, 3)), ("AdaptiveMaxPool3d", (2, 3, 4))], ids=str)
 def test_places_of_adaptive_pools(name: str, size: Any) -> None:
-    """Of equal values the first one's; sizes that divide the input's, and others."""
+    """Indices of adaptive max-pooling: the first of equal values; sizes that divide the input's, and others."""
     x = np.random.default_rng(0).integers(0, 4, (2, 3, *(4, 7, 5)[-int(name[-2]) :])).astype(np.float32)
     values, places = getattr(nn, name)(size, return_indices=True)(Tensor(x))
     expected, chosen = getattr(torch.nn, name)(size, return_indices=True)(torch.tensor(x))

@@ -224,7 +224,7 @@ OBSCURE = [
 
 
 def test_every_name_of_a_tensor_is_decided() -> None:
-    """A method, or an error that names ours; none is both."""
+    """Each name of PyTorch's tensors is a method, or raises an error that names the alternative; none is both."""
     theirs = [n for n in dir(torch.Tensor) if not n.startswith("_")]
     open_ones = [
         n
@@ -250,7 +250,7 @@ KITS = {"nn": (torch.nn, torch.nn.Module, nn), "optim": (torch.optim, torch.opti
 
 @pytest.mark.parametrize("kit", KITS)
 def test_every_class_is_decided(kit: str) -> None:
-    """A class of ours, or an error that names what does its work."""
+    """Each class of PyTorch is a class here, or raises an error that names the alternative."""
     theirs, base, ours = KITS[kit]
     for name in _classes(theirs, base):
         if name not in getattr(ours, "__all__", vars(ours)):
@@ -275,7 +275,7 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
 
 
 def _pairs() -> Iterator[tuple[str, list[str], Callable[..., Any], Callable[..., Any]]]:
-    """(name, PyTorch's keywords, our function, a call of it) of classes and functions that both have."""
+    """Yield (name, PyTorch's keywords, our function, a call of it) for classes and functions that both have."""
     for theirs, base, ours in KITS.values():
         for name, kind in _classes(theirs, base).items():
             if inspect.isclass(own := vars(ours).get(name)) and own.__init__ is not object.__init__:
@@ -288,7 +288,7 @@ def _pairs() -> Iterator[tuple[str, list[str], Callable[..., Any], Callable[...,
 
 
 def test_every_keyword_is_decided() -> None:
-    """One of ours, understood as one, or an error that says more than which ones there are."""
+    """Each keyword is accepted, or raises an error that says more than the list of accepted ones."""
     pairs = list(_pairs())
     assert len(pairs) > 130
     open_ones = []

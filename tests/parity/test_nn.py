@@ -160,7 +160,7 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 
 @table(OPTIMIZERS)
 def test_optimizers_train_alike(row: Any) -> None:
-    """A small convolutional network, ten steps: the same losses and the same weights."""
+    """Ten steps of a small convolutional network: the same losses and weights."""
     x, y = random(8, 1, 6, 6), np.arange(8) % 3
     theirs = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
                                  torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(16, 3))

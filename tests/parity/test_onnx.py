@@ -1,4 +1,4 @@
-"""Models run here and by onnxruntime: the networks of ``onnx_models`` with random weights, small unless run by hand."""
+"""ONNX models against onnxruntime: the networks of ``onnx_models`` with random weights, small unless run by hand."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +17,8 @@ from tests.parity.onnx_models import Yolo, exported, resnet50  # noqa: E402
 
 
 def compare(model: Any, inputs: dict[str, np.ndarray], captured: int = 1, tolerance: float = 1e-4) -> float:
-    """The greatest difference between both, below the tolerance of the greatest value; in the last of so many calls."""
+    """Return the largest difference from onnxruntime in the last of several calls, checked against a tolerance relative
+    to the largest value."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     want = session.run(None, inputs)[0]
     runner = OnnxRunner(model)

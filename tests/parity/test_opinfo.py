@@ -1,4 +1,5 @@
-"""PyTorch's own samples of its operators: a few random ones (``OPINFO`` many), and what they found."""
+"""PyTorch's own operator samples (OpInfo): some random ones (their number is ``OPINFO``), and regressions they
+found."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Optimizers against PyTorch: values after several steps, of groups with options of their own."""
+"""Optimizers against PyTorch: parameters after several steps, with groups that have their own options."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from tinsmith.nn import optim
 
 STEPS = 8
 
-# Names are PyTorch's where ours differ by spelling alone.
+# PyTorch's names of options that differ only in spelling.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1}),
     "sgd momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
@@ -69,7 +69,7 @@ def test_the_same_values_after_several_steps(case: str, grouped: bool) -> None:
 
 
 def test_the_rectified_steps_of_long_runs() -> None:
-    """RAdam's scale, of which PyTorch takes the difference of two large numbers in float64, at steps far on."""
+    """RAdam's rectification at late steps, where PyTorch subtracts two large numbers in float64."""
     w = Tensor([1.0])
     mine = optim.RAdam([w], lr=0.0)
     for t in (1, 5, 6, 100, 400, 600, 3000, 20000):
@@ -102,7 +102,7 @@ SCHEDULES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", SCHEDULES)
 def test_schedules(case: str) -> None:
-    """Rates of two groups over 20 steps."""
+    """Learning rates of two groups over 20 steps."""
     rates = []
     for module, new in ((optim, Tensor), (torch.optim, torch.tensor)):
         groups = [{"params": [new([1.0])]}, {"params": [new([2.0])], "lr": 0.3}]
@@ -122,7 +122,8 @@ def test_schedules(case: str) -> None:
 @pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.9}), ("RMSprop", {}), ("AdamW", {}), ("NAdam", {})],
                          ids=str)
 def test_momentum_goes_against_the_rate(name: str, given: dict[str, Any]) -> None:
-    """OneCycleLR as PyTorch has it by default, of two groups, one of them a scalar; in a captured step."""
+    """OneCycleLR with PyTorch's defaults: momentum moves opposite to the rate; two groups, one a scalar; in a captured
+    step."""
     starts, scale = [random(4, 3), np.float32(0.7)], [abs(random(4, 3, seed=2)), np.float32(0.5)]
     found = []
     for module, new in ((optim, Tensor), (torch.optim, torch.tensor)):
@@ -166,7 +167,7 @@ def test_plateau(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "RMSprop"])
 def test_parameters_without_axes(name: str) -> None:
-    """A learned scale is a number; the rate, which has an axis, must not give it one."""
+    """A 0-d parameter stays 0-d, although the learning rate is 1-d."""
     ours, theirs = Tensor(np.float32(1.5)), torch.nn.Parameter(torch.tensor(1.5))
     mine, other = getattr(optim, name)([ours], lr=0.1), getattr(torch.optim, name)([theirs], lr=0.1)
     for n in range(3):

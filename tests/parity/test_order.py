@@ -1,4 +1,4 @@
-"""Running values, sorting and interpolation against PyTorch, with gradients."""
+"""Scans, sorting and interpolation against PyTorch, with gradients."""
 from __future__ import annotations
 
 from typing import Any

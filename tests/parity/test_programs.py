@@ -1,4 +1,4 @@
-"""The programs of examples/ beside twins in PyTorch: from one state, the same outputs and the same training step."""
+"""The programs of examples/ against PyTorch twins: from the same state, the same outputs and training step."""
 from __future__ import annotations
 
 import importlib.util
@@ -26,7 +26,7 @@ def example(name: str) -> Any:
 
 
 def alike(ours: Any, theirs: Any) -> None:
-    """The same random state in both."""
+    """Load the same random state into both."""
     rng, state = np.random.default_rng(3), {}
     for name, value in theirs.state_dict().items():
         shape = tuple(value.shape)
@@ -48,7 +48,7 @@ def equal(ours: Any, theirs: Any, what: str = "") -> None:
 
 def same_step(ours: Any, theirs: Any, loss: Callable[[], Tensor], expected: Callable[[], Any],
               lr: float = 0.01) -> None:
-    """One step of gradient descent: equal losses, and equal states behind it."""
+    """Check one step of gradient descent: equal losses, and equal states after it."""
     names = [n for n, _ in theirs.named_parameters()]
     state = nn.state.get_state_dict(ours)
     mine, other = nn.optim.SGD([state[n] for n in names], lr), torch.optim.SGD(theirs.parameters(), lr)
@@ -85,7 +85,7 @@ def test_lstm_text() -> None:
 
 
 def test_dcgan() -> None:
-    """The twin is the program itself with PyTorch's layers in place of ours."""
+    """The twin is the program itself with PyTorch's layers."""
     program, twin = example("dcgan"), example("dcgan")
     twin.nn = torch.nn
     game, draws, judges = program.Game(4, 1e-3), twin.generator(4), twin.discriminator(4)

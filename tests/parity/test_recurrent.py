@@ -15,7 +15,7 @@ def same(ours: Any, theirs: Any, rtol: float = 1e-4, atol: float = 2e-5) -> None
 
 
 def check(ours: Any, theirs: Any, x: Any, states: list[Any], lengths: list[int] | None = None) -> None:
-    """Outputs and last states, and every gradient of a weighted sum of all of them."""
+    """Check outputs, last states, and every gradient of a weighted sum of them."""
     nn.state.load_state_dict(ours, theirs.state_dict())
     mine, other = [Tensor(a) for a in (x, *states)], [torch.tensor(a, requires_grad=True) for a in (x, *states)]
     packed = other[0]
@@ -62,7 +62,8 @@ def test_layers(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "width"), [("LSTM", 4), ("GRU", 4), ("LSTM", 3)], ids=str)
 def test_packed_lengths(name: str, width: int) -> None:
-    """Sequences that end early, in any order: as PyTorch's packed ones; with a projection to ``width`` as well."""
+    """Sequences of different lengths in any order, as PyTorch's packed sequences; also with a projection to
+    ``width``."""
     options = {"num_layers": 2, "bidirectional": True, **({"proj_size": width} if width < 4 else {})}
     ours, theirs = getattr(nn, name)(3, 4, **options), getattr(torch.nn, name)(3, 4, **options)
     states = [random(4, 3, 4, seed=n + 1) for n in range(2 if name == "LSTM" else 1)]
@@ -90,7 +91,8 @@ def test_cells() -> None:
 
 
 def test_a_long_sequence_trains_under_capture() -> None:
-    """The programs of a step are the same for all steps: kernels grow with the steps, compiled programs do not."""
+    """All steps share their programs: the kernel count grows with the steps, the number of compiled programs does
+    not."""
     ours, theirs = nn.LSTM(4, 8), torch.nn.LSTM(4, 8)
     nn.state.load_state_dict(ours, theirs.state_dict())
     mine, other = nn.optim.SGD(nn.state.get_parameters(ours), 0.5), torch.optim.SGD(theirs.parameters(), 0.5)

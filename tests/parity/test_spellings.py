@@ -1,4 +1,4 @@
-"""What PyTorch users type: its names of arguments, its overloads by position, numbers where lines are taken."""
+"""PyTorch's call forms: its argument names, positional overloads, and scalars where vectors are accepted."""
 from __future__ import annotations
 
 from typing import Any
@@ -65,7 +65,7 @@ def test_operands_of_contractions_by_name() -> None:
 
 
 def test_overloads_by_position() -> None:
-    """A tensor or a flag where an axis may stand was taken for the number of one."""
+    """A tensor or flag in the position of an axis is not taken for an axis number."""
     same(lambda x, y: [x.max(y), x.min(y), x.where(x > 0, y), x.where(x > 0, 0)],
          lambda x, y: [x.max(y), x.min(y), x.where(x > 0, y), x.where(x > 0, 0)], M, N)
     assert Tensor([3, 5]).max(Tensor([4])).tolist() == [4, 5]
@@ -108,7 +108,7 @@ def test_operands_broadcast_first() -> None:
 
 
 def test_singular_matrices() -> None:
-    """No pivot is left: the elimination of that column is done, and the determinant's gradient are cofactors."""
+    """Without a pivot the elimination skips the column, and the determinant's gradient is the cofactor matrix."""
     for rows in (np.ones((3, 3)), np.zeros((1, 1)), np.array([[0, 1], [0, 2]]), np.diag([1.0, 0, 3])):
         a = rows.astype(np.float64)
         same(lambda x: [x.det(), *x.slogdet(), *x.lu()], lambda x: [x.det(), *x.slogdet(), *torch.linalg.lu(x)], a,

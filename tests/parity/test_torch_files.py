@@ -1,4 +1,4 @@
-"""What ``torch.save`` writes, in both of its layouts."""
+"""Files written by ``torch.save``, in both of its layouts, load with equal contents."""
 from __future__ import annotations
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The programs of examples/ that have layers of their own, written in PyTorch, with the same names of parameters."""
+"""PyTorch versions of the programs of examples/ that define layers, with the same parameter names."""
 from __future__ import annotations
 
 import math
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Of ResNet-18 (two convolutions) and ResNet-50 (three)."""
+    """A residual block of ResNet-18 (two convolutions) or ResNet-50 (three)."""
 
     def __init__(self, channels: int, width: int, stride: int, deep: bool) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """With the stem for large images."""
+    """ResNet with the stem for large images."""
 
     def __init__(self, depth: int, classes: int, width: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ResNet(nn.Module):
 
 
 class Writer(nn.Module):
-    """The LSTM over characters."""
+    """An LSTM over characters."""
 
     def __init__(self, characters: int, width: int, layers: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Writer(nn.Module):
 
 
 class Residual(nn.Module):
-    """Of the U-Net."""
+    """The residual block of the U-Net."""
 
     def __init__(self, channels: int, out: int, times: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of the U-Net."""
+    """The attention block of the U-Net."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

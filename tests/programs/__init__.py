@@ -1,1 +1,1 @@
-"""Programs as users write them, which must work on every device before anything else is looked at."""
+"""Typical user programs, which must work on every device before anything else is tested."""

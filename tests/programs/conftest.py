@@ -1,4 +1,4 @@
-"""Each program runs on every device, or says why it cannot."""
+"""Fixture that runs each program on every device, or skips with the reason."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DEVICES = {
 
 @pytest.fixture(autouse=True, params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The program's default device, and a fresh stream of random numbers."""
+    """Set the program's default device, and a fresh random stream."""
     options = DEVICES[request.param]
     if options["DEV"] == "CPU:C" and not HAS_C:
         pytest.skip("no C compiler")

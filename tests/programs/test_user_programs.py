@@ -1,4 +1,4 @@
-"""Twenty ordinary programs, typed as somebody would who comes from PyTorch or tinygrad, on every device."""
+"""Twenty ordinary programs, written as a user of PyTorch or tinygrad would write them, on every device."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ CLASSES = (POINTS @ np.array([1.0, -2.0, 0.5], np.float32) > 0).astype(np.int64)
 
 
 class Net:
-    """Two layers with something to switch off in evaluation."""
+    """Two layers and one that is inactive in evaluation."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         self.first, self.norm, self.last = nn.Linear(3, 8), nn.BatchNorm(8), nn.Linear(8, 2)

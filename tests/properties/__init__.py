@@ -1,1 +1,2 @@
-"""Random programs that must mean the same however they are run: a module per kind, each with ``check(seed)``."""
+"""Random programs whose result must not depend on the way they are run: a module per kind, each with
+``check(seed)``."""

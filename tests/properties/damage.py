@@ -1,4 +1,5 @@
-"""Damage that any file can take, and what a reader may do then: values or our error, soon, in little memory."""
+"""Random damage to files of any format, and the allowed reactions of a reader: values or Tinsmith's error, quickly and
+in little memory."""
 from __future__ import annotations
 
 import random
@@ -52,7 +53,7 @@ def overwrite(rng: random.Random, text: bytes) -> bytes:
 
 
 def put_number(rng: random.Random, text: bytes) -> bytes:
-    """A number of some width, which may be a length, in place of what is there."""
+    """Return the file with some bytes overwritten by a number of 1 to 8 bytes, which may be read as a length."""
     at, width = rng.randint(0, len(text)), rng.choice((1, 2, 4, 8))
     return text[:at] + (rng.choice(NUMBERS) % 2 ** (8 * width)).to_bytes(width, "little") + text[at + width :]
 
@@ -73,7 +74,7 @@ CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 
 
 def damaged(rng: random.Random, text: bytes, most: int = 3) -> tuple[bytes, list[str]]:
-    """The bytes with up to ``most`` changes, and their names."""
+    """Return the bytes with up to ``most`` changes, and the names of the changes."""
     done = []
     for change in rng.choices(CHANGES, k=rng.randint(0, most)):
         text = change(rng, text)
@@ -82,7 +83,7 @@ def damaged(rng: random.Random, text: bytes, most: int = 3) -> tuple[bytes, list
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in dicts, lists and tuples."""
+    """Return all tensors in dicts, lists and tuples."""
     stack, seen = [value], set[int]()
     while stack:
         value = stack.pop()
@@ -94,7 +95,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def check(read: Callable[[Path], Any], text: bytes, done: list[str], account: str, suffix: str) -> None:
-    """Read a file, and all that it holds where it holds less than a million numbers."""
+    """Read a file, and all of its tensors if they have fewer than a million elements."""
     global watching
     account = f"{account}: {' + '.join(done) or 'unchanged'}; {len(text)} bytes {text[:300]!r}"
     with tempfile.TemporaryDirectory() as folder:

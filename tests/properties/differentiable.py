@@ -23,11 +23,11 @@ LEAST, MOST = 2, 5  # lines of a program
 
 
 class Unfit(Exception):
-    """No input has a shape as a line wants it."""
+    """No input has the shape that a line needs."""
 
 
 class Program:
-    """Lines computed side by side.
+    """A list of lines computed by both libraries.
 
     Attributes:
         compiled: whether ours is to be run by compiled kernels.
@@ -47,7 +47,7 @@ class Program:
     # *** values ***
 
     def constant(self, values: Any) -> str:
-        """An array that both get: an index, a mask, weights."""
+        """Return an array that both use: an index, a mask, weights."""
         array = np.asarray(values)
         name = f"c{len(self.lines)}"
         self.ours[name] = Tensor(array, requires_grad=False)
@@ -68,7 +68,7 @@ class Program:
         return name
 
     def add(self, line: str, theirs: str | None = None, exact: bool = False) -> str:
-        """A value computed by a line, which PyTorch may spell in another way."""
+        """Add a value computed by a line, which may be spelled differently for PyTorch."""
         name, theirs = f"v{len(self.lines)}", theirs or line
         self.lines.append(f"{name} = {line}" + (f"    # {theirs}" if theirs != line else ""))
         self.theirs[name] = eval(theirs, self.theirs)
@@ -84,7 +84,7 @@ class Program:
         return tuple(self.theirs[name].shape)
 
     def pick(self, wanted: Callable[[tuple[int, ...]], bool] = lambda s: True) -> str:
-        """A value, rather a late one, whose shape is as wanted; a new input if there is none."""
+        """Return a value of the required shape, preferably a recent one; a new input if there is none."""
         fitting = [v for v in self.values if wanted(self.shape(v))]
         if fitting and self.random.random() < 0.9:
             return self.random.choice([*fitting[-2:], *fitting])
@@ -94,24 +94,24 @@ class Program:
         return self.input(self.random.choice(shapes))
 
     def like(self, name: str) -> str:
-        """A value that broadcasts with another one."""
+        """Return a value that broadcasts with another one."""
         shape = self.shape(name)
         return self.pick(lambda s: s == shape) if self.random.random() < 0.5 else self.input(
             tuple(1 if self.random.random() < 0.3 else s for s in shape[self.random.randint(0, len(shape)):]))
 
     def apart(self, name: str) -> str:
-        """A value without ties."""
+        """Return a value without ties."""
         return self.add(f"{name} + {self.constant(self.numpy.normal(size=self.shape(name)).round(4))}")
 
     def decided(self, name: str) -> str:
-        """A value that comparisons may look at."""
+        """Return a value that comparisons may read."""
         return name if name in self.exact else self.apart(name)
 
     def axis(self, name: str) -> int:
         return self.random.randrange(len(self.shape(name)))
 
     def bounds(self, name: str) -> list[float]:
-        """Numbers to compare with, ascending: where the value is exact, they are often met."""
+        """Return ascending numbers to compare with; an exact value often equals one."""
         found = [self.random.randint(-3, 3) / 2 if name in self.exact else round(self.random.gauss(0, 1), 4)
                  for _ in range(2)]
         return sorted(found)

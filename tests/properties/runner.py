@@ -1,4 +1,4 @@
-"""Kinds of random programs by name, and how many of them a run takes."""
+"""The kinds of random programs by name, and the runner of a number of them."""
 from __future__ import annotations
 
 import importlib
@@ -14,20 +14,20 @@ FEW = int(os.environ.get("PROPERTIES", "25"))  # programs of each kind in the te
 
 
 def kinds() -> list[str]:
-    """Names of the modules beside this one that have a ``check``."""
+    """Return the names of the modules of this package that have a ``check``."""
     names = [m.name.removeprefix("test_") for m in pkgutil.iter_modules([str(Path(__file__).parent)])
              if m.name.startswith("test_")]
     return sorted(names)
 
 
 def check_of(kind: str) -> Callable[[int], None]:
-    """``check(seed)`` of a kind: makes a program of the seed, runs it, and raises if it is wrong."""
+    """Return ``check(seed)`` of a kind: it generates a program, runs it, and raises if the result is wrong."""
     found: Callable[[int], None] = importlib.import_module(f"tests.properties.test_{kind}").check
     return found
 
 
 def run(kind: str, seeds: Iterable[int], seconds: float = float("inf")) -> tuple[int, list[int]]:
-    """How many programs ran, and the seeds of those that failed; each failure is printed as it comes."""
+    """Run a program per seed; return the number run and the failed seeds. Print each failure as it occurs."""
     check, begin, count, failed = check_of(kind), time.monotonic(), 0, []
     for seed in seeds:
         if time.monotonic() - begin > seconds:

@@ -1,4 +1,4 @@
-"""Random programs that share memory: captured and not, every tensor shows what NumPy's views of arrays show.
+"""Random programs with aliased memory: captured or not, every tensor equals the corresponding NumPy view.
 
 State is reached by names, objects, lists, dicts and closures; it is looked at and written through views of views,
 before, in and after calls; results share memory with state, with arguments and with each other, and are kept and
@@ -23,7 +23,7 @@ NEW = 100_000  # seeds from here on have replacements in the function, too
 
 
 class Array:
-    """A NumPy array with the names of a tensor's methods: views are NumPy's, all else lies in row-major order."""
+    """A NumPy array with the method names of a tensor: views are NumPy's, all other results are row-major."""
 
     def __init__(self, a: Any) -> None:
         self.a = a
@@ -168,7 +168,7 @@ MUTATIONS = [
 
 
 class Program(NamedTuple):
-    """A function's text, what happens before each call, and after which calls everything is looked at."""
+    """A function's text, the changes before each call, and the calls after which everything is compared."""
 
     text: str
     steps: list[list[str]]
@@ -176,7 +176,7 @@ class Program(NamedTuple):
 
 
 def program(seed: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     rng = random.Random(seed)
 
     def filled(text: str, names: list[str]) -> str:
@@ -227,7 +227,7 @@ class World:
         self.space["f"] = wrap(self.space["f"])
 
     def step(self, mutations: list[str], look: bool) -> list[Any]:
-        """One call: the errors raised on the way, and what every tensor shows if it is looked at."""
+        """Call once; return the errors raised, and the values of all tensors if they are compared."""
         raised = []
         for line in [*mutations, "OUT = f(X, Y)"]:
             try:
@@ -256,7 +256,7 @@ def tensor(a: Any) -> Tensor:
 
 
 def check(seed: int) -> None:
-    """A random program in NumPy, not captured, and captured.
+    """Compare a random program in NumPy, uncaptured, and captured.
 
     Raises:
         AssertionError: with the program, the call and the tensor that differs.

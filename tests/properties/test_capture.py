@@ -1,4 +1,4 @@
-"""Random stateful programs: captured, every call gives and leaves what it gives and leaves uncaptured."""
+"""Random stateful programs: results and side effects of every call are the same with and without capture."""
 from __future__ import annotations
 
 import random
@@ -129,7 +129,7 @@ def fresh(n: int) -> Tensor:
 
 
 def program(seed: int) -> tuple[str, list[list[str]]]:
-    """The text of a function, and what happens before each of its calls."""
+    """Return the text of a function, and the changes before each of its calls."""
     rng = random.Random(seed)
 
     def filled(text: str) -> str:
@@ -139,7 +139,7 @@ def program(seed: int) -> tuple[str, list[list[str]]]:
     rng.shuffle(body)
     lines = [filled(line) for line in body]
     text = "def f(x):\n    " + "\n    ".join([*lines, f"return {filled(rng.choice(RETURNS))}"]) + "\n"
-    # Mostly mutations of what the program names: others must only do no harm.
+    # Most mutations change state that the program names; the others must have no effect.
     named = [m for m in MUTATIONS if any(word in text for word in m.replace("[", " ").replace(".", " ").split()
                                          if len(word) > 3 and word not in ("model", "fresh"))]
     steps = []
@@ -150,7 +150,7 @@ def program(seed: int) -> tuple[str, list[list[str]]]:
 
 
 class World:
-    """One run of a program: its globals, and what its calls gave."""
+    """One run of a program: its globals and the results of its calls."""
 
     def __init__(self, text: str, wrap: Callable[[Any], Any]) -> None:
         Tensor.manual_seed(7)
@@ -165,7 +165,7 @@ class World:
         self.x = fresh(1)
 
     def step(self, mutations: list[str]) -> list[Any]:
-        """What one call gives and leaves, as values that can be compared."""
+        """Call the function once; return its result and side effects as comparable values."""
         for mutation in mutations:
             try:
                 exec(mutation, self.space)
@@ -183,12 +183,13 @@ class World:
 
 
 def _gradient(t: Tensor) -> Tensor | None:
-    """A tensor's gradient. Zeros that nobody asked for say only how far back the history of a value goes."""
+    """Return a tensor's gradient; None if it is zero and was not requested (it only shows how far back a history
+    goes)."""
     return t.grad if t.grad is not None and (t.requires_grad or t.grad.numpy().any()) else None
 
 
 def _described(value: Any, seen: dict[int, int]) -> list[Any]:
-    """Nesting, values, dtypes, and which tensors are one object."""
+    """Return nesting, values, dtypes, and object identity of tensors."""
     if isinstance(value, Tensor):
         if id(value) in seen:
             return ["seen", seen[id(value)]]
@@ -217,7 +218,7 @@ def _history(text: str, steps: list[list[str]], wrap: Callable[[Any], Any]) -> t
 
 
 def check(seed: int) -> None:
-    """A random program without and with capture, and with neither capture nor the border that ends gradients.
+    """Compare a random program without and with capture, and with neither capture nor the border that ends gradients.
 
     Raises:
         AssertionError: with the program and the call that differs.

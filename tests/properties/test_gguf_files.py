@@ -1,4 +1,4 @@
-"""Damaged GGUF files: metadata and tensors, or our error."""
+"""Damaged GGUF files: metadata and tensors, or Tinsmith's error."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,7 @@ from tinsmith.nn.state import gguf_load
 
 
 def whole_file(rng: random.Random) -> bytes:
-    """Up to three tensors, quantized or not, and metadata of most types."""
+    """Return a valid file: up to three tensors, quantized or not, and metadata of most types."""
     gguf = pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")
     values = np.random.default_rng(rng.getrandbits(32))
     with tempfile.TemporaryDirectory() as folder:
@@ -42,14 +42,14 @@ def whole_file(rng: random.Random) -> bytes:
 
 
 def change_header(rng: random.Random, text: bytes) -> bytes:
-    """One of the counts at the beginning."""
+    """Return the file with one changed count in the header."""
     at = rng.choice((4, 8, 16))
     width = 4 if at == 4 else 8
     return text[:at] + (rng.choice(damage.NUMBERS) % 2 ** (8 * width)).to_bytes(width, "little") + text[at + width :]
 
 
 def nest(rng: random.Random, text: bytes) -> bytes:
-    """A list of lists of lists …"""
+    """Return a file whose metadata are deeply nested lists."""
     deep = b"\x09\0\0\0\x01\0\0\0\0\0\0\0" * 3000
     return text[:16] + (1).to_bytes(8, "little") + (1).to_bytes(8, "little") + b"x\x09\0\0\0" + deep
 

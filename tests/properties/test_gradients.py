@@ -1,4 +1,5 @@
-"""First and second derivatives of random programs are PyTorch's: over the whole surface, with ties and empty values.
+"""First and second derivatives of random programs against PyTorch: all differentiable methods, with ties and empty
+values.
 
 Every fourth program is compiled. The others are given their meaning by the op table, which takes no compiler's time.
 """
@@ -32,7 +33,7 @@ def values_of(p: Program, x: Tensor) -> Any:
 
 
 def close(p: Program, what: str, ours: Tensor, theirs: Any, noise: float = 0.0) -> None:
-    """Equal up to rounding, and to what is left where larger terms cancel, where PyTorch's value is finite."""
+    """Check equality up to rounding and cancellation of larger terms, where PyTorch's value is finite."""
     expected = theirs.detach().numpy()
     assert tuple(ours.shape) == expected.shape, f"{what}: shape {ours.shape}, PyTorch {expected.shape}"
     with np.errstate(invalid="ignore", over="ignore"):
@@ -44,7 +45,7 @@ def close(p: Program, what: str, ours: Tensor, theirs: Any, noise: float = 0.0) 
 
 def derivatives(p: Program, ours: Any, theirs: Any, what: str, linear: bool = False,
                 noise: float = 0.0) -> tuple[list[Any], list[Any]]:
-    """Gradients of both scalars for each input; where PyTorch has none, ours may be missing or must be zeros.
+    """Return the gradients of both scalars for each input; where PyTorch has none, ours must be missing or zero.
 
     Args:
         linear: whether ours may be missing where PyTorch's is zero: it keeps constant derivatives in its graph.
@@ -66,7 +67,7 @@ def derivatives(p: Program, ours: Any, theirs: Any, what: str, linear: bool = Fa
 
 
 def projected(p: Program, ours: list[Any], theirs: list[Any]) -> tuple[Any, Any] | None:
-    """A random weighted sum of values that both have."""
+    """Return a random weighted sum of values that both have."""
     pairs = [(a, b) for a, b in zip(ours, theirs) if a is not None and b is not None and b.requires_grad]
     mine = other = None
     for a, b in pairs:
@@ -101,7 +102,7 @@ def compared(p: Program) -> None:
 
 
 def check(seed: int) -> None:
-    """A random program's values, first and second derivatives are PyTorch's."""
+    """Compare a random program's values, first and second derivatives with PyTorch's."""
     p = Program(seed)
     try:
         with warnings.catch_warnings():

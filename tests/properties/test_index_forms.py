@@ -1,4 +1,4 @@
-"""Random index expressions of every form, read, written, accumulated and differentiated, are PyTorch's.
+"""Random index expressions of every form, read, written, accumulated and differentiated, against PyTorch.
 
 PyTorch knows no negative steps: there its operand is flipped first. Every fourth program is compiled; the others are
 given their meaning by the op table, which takes no compiler's time.
@@ -25,7 +25,7 @@ WRONG = 0.04  # share of items that do not fit
 
 
 class Index:
-    """An index expression for both sides.
+    """An index expression for both libraries.
 
     Attributes:
         ours, theirs: what stands between the brackets.
@@ -49,7 +49,7 @@ class Index:
             self.wrap()
 
     def wrap(self) -> None:
-        """Leave the tuple out around one item, or make it a list, where that means the same."""
+        """Drop the tuple around a single item, or make it a list, where the meaning is the same."""
         kind = self.random.random()
         if len(self.ours) == 1 and not isinstance(self.ours[0], (tuple, list, range)) and kind < 0.7:
             self.ours, self.theirs = self.ours[0], self.theirs[0]
@@ -82,12 +82,12 @@ class Index:
         return out
 
     def ends(self, kind: float, axis: int, out: list[tuple[Any, Any, str]]) -> bool:
-        """Whether nothing is said of the axes that are left; behind an Ellipsis something must be."""
+        """Return True if the index ends here, leaving trailing axes implicit; never after an Ellipsis."""
         short = kind < 0.24 and bool(out) and not any(i is ... for i, _, _ in out)
         return short or (self.only_arrays and not self.shape[axis])
 
     def item(self, axis: int) -> tuple[int, tuple[Any, Any, str]]:
-        """How many axes an item takes, and the item."""
+        """Return the number of axes that an index item consumes, and the item."""
         size = self.shape[axis]
         kinds = ["int", "slice", "slice", "all"] + (["zero", "array", "array", "array", "mask", "truth"]
                                                     if self.arrays else [])
@@ -127,7 +127,7 @@ class Index:
         return s, slice(size - 1 - places[0], size - places[-1], -places.step), text
 
     def zero(self, size: int) -> tuple[Any, Any, str]:
-        """An index tensor of no axes."""
+        """Return a 0-d index tensor."""
         self.basic = False
         n = self.position(size)
         form = self.random.choice(["tensor", "computed", "numpy"])
@@ -138,7 +138,7 @@ class Index:
         return ours, torch.tensor(n), f"T({n}, {kind})"
 
     def array(self, size: int) -> tuple[Any, Any, str]:
-        """Positions in a shape that broadcasts to the common one."""
+        """Return positions in a shape that broadcasts to the common one."""
         self.basic = False
         shape = self.common[self.random.randint(0, len(self.common) - 1) :]
         shape = tuple(1 if self.random.random() < 0.15 else n for n in shape)
@@ -170,7 +170,7 @@ class Index:
         return t + 0 if form == "computed" and inside else t, theirs, text
 
     def mask(self, axis: int) -> tuple[int, tuple[Any, Any, str]]:
-        """A mask of one axis or two, of which as many elements hold as the common shape has at its end."""
+        """Return a mask of one or two axes with as many true elements as the last axis of the common shape."""
         self.basic = False
         used = self.random.choice([1, 1, 2]) if axis + 1 < len(self.shape) else 1
         shape = self.shape[axis : axis + used]
@@ -190,7 +190,7 @@ class Index:
         return used, (Tensor(a).logical_not().logical_not() if form == "computed" else Tensor(a), torch.tensor(a), text)
 
     def truth(self) -> tuple[Any, Any, str]:
-        """A mask of no axes."""
+        """Return a 0-d mask."""
         self.basic = False
         value = self.random.random() < 0.8
         return (*self.random.choice([(value, value), (np.bool_(value), value), (Tensor(value), torch.tensor(value))]),
@@ -202,7 +202,7 @@ def _tuples(a: Any) -> Any:
 
 
 class Program:
-    """One tensor, read and written by random indices.
+    """A tensor that is read and written by random indices.
 
     Attributes:
         ours, theirs: what is read and written now.
@@ -239,7 +239,7 @@ class Program:
         return self.theirs.flip(i.flips) if i.flips else self.theirs
 
     def both(self, ours: Any, theirs: Any, count: int = 1) -> tuple[Any, Any] | None:
-        """Results of both sides; None if both refuse.
+        """Return the results of both libraries; None if both raise.
 
         Args:
             count: how many elements the index names: PyTorch checks no position if there are none.
@@ -314,7 +314,7 @@ class Program:
         self.compare(self.ours, self.theirs)
 
     def numbered(self, i: Index) -> Any:
-        """Which elements an index names; None, and both sides refuse to read, if it does not fit."""
+        """Return the flat positions that an index selects; None if the index is invalid (both sides must refuse it)."""
         numbers = torch.arange(self.theirs.numel()).reshape(self.theirs.shape)
         try:
             return (numbers.flip(i.flips) if i.flips else numbers)[i.theirs].numpy()

@@ -1,4 +1,4 @@
-"""Realizing, reading, capturing, sharding, other devices and other opts change no value, no dtype and no gradient.
+"""Realizing, reading, capturing, sharding, other devices and other opts change no value, dtype or gradient.
 
 A random program is a list of steps over a list of values. It runs once plainly; then again with ``realize()`` and
 ``numpy()`` at random places, captured, spread over devices, on another device, without opts or with searched ones.
@@ -26,14 +26,14 @@ Make = Callable[[Values], Any]
 
 @dataclass
 class Step:
-    """One line of a program: its text, and what it appends to the values (None: it writes one of them)."""
+    """One line of a program: its text, and the value it appends (None: it writes an existing one)."""
 
     text: str
     make: Make
 
 
 class Program:
-    """Inputs as arrays and steps over them; which step comes next depends on the shapes so far."""
+    """Input arrays and steps over them; each step is drawn to fit the shapes so far."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.numpy = random.Random(seed), np.random.default_rng(seed)
@@ -172,7 +172,7 @@ class Program:
 
 
 def _repeats(t: Any) -> bool:
-    """Whether a tensor cannot be written because it shows elements several times."""
+    """Return True if a tensor cannot be written because its view repeats elements."""
     from tinsmith.tensor import storage
 
     return t._shared is not None and storage._repeats(t._shared.looks, t._shared.storage.value.shape)
@@ -188,11 +188,11 @@ Poke = Callable[[Values], None]
 
 
 def nothing(values: Values) -> None:
-    """No insertion."""
+    """Insert nothing."""
 
 
 def outputs(p: Program, inputs: Values, poke: Poke = nothing) -> tuple[Values, Any]:
-    """The values that a program makes, and a scalar of all of them."""
+    """Return the values that a program computes, and a scalar that depends on all of them."""
     values = list(inputs)
     for s in p.steps:
         made = s.make(values)
@@ -208,7 +208,7 @@ def outputs(p: Program, inputs: Values, poke: Poke = nothing) -> tuple[Values, A
 
 
 def plainly(p: Program, poke: Poke = nothing, place: Callable[[Any], Any] = lambda t: t) -> list[Any]:
-    """Arrays of all values and of the gradients of the float inputs."""
+    """Return arrays of all values and of the gradients of the float inputs."""
     inputs = [place(Tensor(a)) for a in p.inputs]
     targets = list(inputs)
     values, loss = outputs(p, inputs, poke)
@@ -229,7 +229,7 @@ def _gradients(loss: Any, inputs: Values, poke: Poke = nothing) -> Values:
 
 
 def captured(p: Program) -> list[Any]:
-    """The third call of a captured function."""
+    """Return the results of the third call of a captured function."""
     def run(*inputs: Any) -> Any:
         own = [t.clone() for t in inputs]
         values, loss = outputs(p, list(own))
@@ -243,7 +243,7 @@ def captured(p: Program) -> list[Any]:
 
 
 def functional(p: Program) -> list[Any]:
-    """What ``captured`` does, uncaptured."""
+    """Compute the results of ``captured`` without capture."""
     own = [Tensor(a).clone() for a in p.inputs]
     values, loss = outputs(p, list(own))
     grads = [] if loss is None else [g for t in own if t.dtype.is_float for g in loss.gradient(t)]
@@ -263,17 +263,17 @@ def compare(p: Program, how: str, found: list[Any], wanted: list[Any]) -> None:
 
 
 def _is_coarse(p: Program) -> bool:
-    """Whether 16-bit floats take part."""
+    """Return True if the program uses 16-bit floats."""
     return any(a.dtype == np.float16 for a in p.inputs) or any("half" in s.text for s in p.steps)
 
 
 def _rounds_apart(p: Program) -> bool:
-    """Whether a step jumps where its argument changes by a rounding: such a program compares nothing across devices."""
+    """Return True if a step is discontinuous in its argument: rounding then makes results differ between devices."""
     return any(word in s.text for s in p.steps for word in ("int()", "argmax", "lt(", "where"))
 
 
 def ways(p: Program) -> dict[str, Callable[[], list[Any]]]:
-    """Every way to run a program that this machine has."""
+    """Return every way to run a program that this machine supports."""
     def poke(values: Values) -> None:
         for v in values:
             if p.random.random() < 0.25:
@@ -297,8 +297,8 @@ def ways(p: Program) -> dict[str, Callable[[], list[Any]]]:
 
 
 def check(seed: int) -> None:
-    """Run a program of the seed plainly and in two other ways; every third captured; one of 50 on OpenCL, which is slow
-    to compile, and one of 200 with searched opts.
+    """Run the program of a seed plainly and in two other ways; one in three captured; one in 50 on OpenCL, which
+    compiles slowly, and one in 200 with searched opts.
 
     Raises:
         AssertionError: with the program, if a result differs.

@@ -1,4 +1,4 @@
-"""Integers wrap around at the limits of every dtype, on every device, whatever one kernel makes of several operations.
+"""Integers wrap around at the limits of every dtype, on every device, for any fusion of operations in a kernel.
 
 A random program is a list of operations over arrays that mostly hold the least and the greatest numbers of their dtype.
 All of it becomes few kernels, so that compilers see sums, differences, negations, magnitudes, quotients, shifts and
@@ -37,7 +37,7 @@ def missing(device: str) -> str:
 
 
 class Program:
-    """Pairs of our values and NumPy's, and the operations that made them."""
+    """Pairs of Tinsmith's and NumPy's values, and the operations that computed them."""
 
     def __init__(self, seed: int) -> None:
         self.random, numbers = random.Random(seed), np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def compare(seed: int, device: str) -> None:
 
 
 def check(seed: int) -> None:
-    """Compare a program on every device that is here; on interpreters one of several."""
+    """Compare a program on every available device; on the interpreters only for some seeds."""
     for device in DEVICES:
         if not missing(device) and (seed % INTERPRETED == 0 or not device.startswith("PYTHON")):
             compare(seed, device)

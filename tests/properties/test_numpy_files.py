@@ -1,4 +1,4 @@
-"""Damaged ``.npy`` and ``.npz`` files: arrays, or our error."""
+"""Damaged ``.npy`` and ``.npz`` files: arrays, or Tinsmith's error."""
 from __future__ import annotations
 
 import io
@@ -35,7 +35,7 @@ def whole_file(rng: random.Random) -> bytes:
 
 
 def with_header(rng: random.Random) -> bytes:
-    """A file whose header says what it likes."""
+    """Return a file with an arbitrary header."""
     header = rng.choice(HEADERS)
     text = (header % rng.choice(damage.NUMBERS) if "%s" in header else header).encode()
     return b"\x93NUMPY" + bytes((rng.choice((1, 2, 3)), 0)) + len(text).to_bytes(2, "little") + text + bytes(16)

@@ -1,4 +1,4 @@
-"""Damaged ONNX files: a model that builds its graph from inputs, or our error."""
+"""Damaged ONNX files: a model that builds its graph from inputs, or Tinsmith's error."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,7 @@ from tinsmith.nn.onnx import OnnxRunner
 
 
 def whole_file(rng: random.Random) -> bytes:
-    """A small network with constants, attributes, a branch and arithmetic of shapes."""
+    """Return a valid file: a small network with constants, attributes, a branch and shape arithmetic."""
     onnx = pytest.importorskip("onnx", reason="pip install 'tinsmith[onnx]'")
     h, values = onnx.helper, np.random.default_rng(rng.getrandbits(32))
     weights = {"w": values.standard_normal((4, 3, 3, 3)).astype(np.float32), "b": np.zeros(4, np.float32),
@@ -33,7 +33,7 @@ def whole_file(rng: random.Random) -> bytes:
 
 
 def read(path: Path) -> Any:
-    """Load, and build the graph of the outputs; a name or a shape that does not fit is our error."""
+    """Load the file and build the graph of its outputs; an unknown name or a wrong shape raises Tinsmith's error."""
     runner = OnnxRunner(path)
     try:
         out = runner({"x": Tensor.zeros(1, 3, 8, 8)})

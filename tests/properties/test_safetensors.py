@@ -1,4 +1,5 @@
-"""Damaged safetensors files: what loads is what the ``safetensors`` package loads; the rest is refused by our error."""
+"""Damaged safetensors files: what loads equals the ``safetensors`` package's result; the rest raises Tinsmith's
+error."""
 from __future__ import annotations
 
 import json
@@ -35,7 +36,7 @@ Header = dict[str, Any]
 
 
 def whole_file(rng: random.Random) -> tuple[Header, bytes]:
-    """The header and the data of a good file with up to four tensors."""
+    """Return the header and the data of a valid file with up to four tensors."""
     values = np.random.default_rng(rng.getrandbits(32))
     tensors = {}
     for n in range(rng.randint(0, 4)):
@@ -60,7 +61,7 @@ def _some_entry(rng: random.Random, header: Header) -> Header:
     return entry
 
 
-# Changes of the header, each of one kind of mistake that a writer could make.
+# Changes of the header: each is a mistake that a writer could make.
 
 
 def change_dtype(rng: random.Random, header: Header) -> None:
@@ -170,7 +171,7 @@ TEXT_CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 
 
 def damaged(rng: random.Random) -> tuple[bytes, list[str]]:
-    """A file, and the names of the changes made to it (sometimes none)."""
+    """Return a file, and the names of the changes made to it (sometimes none)."""
     header, data = whole_file(rng)
     done = []
     for change in rng.choices(HEADER_CHANGES, k=rng.choice((0, 0, 1, 1, 2))):
@@ -190,7 +191,7 @@ def damaged(rng: random.Random) -> tuple[bytes, list[str]]:
 
 
 def theirs(text: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
-    """What the package reads: code of the dtype, shape and bytes by name (of bools 0 or 1); None if it refuses."""
+    """Return dtype code, shape and bytes (bools as 0 or 1) by name as the package reads them; None if it refuses."""
     try:
         return {name: (v["dtype"], v["shape"], bytes(map(bool, v["data"]) if v["dtype"] == "BOOL" else v["data"]))
                 for name, v in safetensors.deserialize(text)}
@@ -199,7 +200,7 @@ def theirs(text: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
 
 
 def ours(path: Path) -> dict[str, tuple[str, list[int], bytes]] | None:
-    """The same of our loader; None if it refuses as it should."""
+    """Return the same from Tinsmith's loader; None if it refuses as it should."""
     try:
         arrays = {name: t.numpy() for name, t in safe_load(path).items()}
     except FileFormatError:

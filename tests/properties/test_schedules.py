@@ -1,4 +1,4 @@
-"""Schedules of random programs: every item once, after all that it reads, and with the values of the graph.
+"""Schedules of random programs: every item occurs once, after its producers, and gives the values of the graph.
 
 Programs are expressions with reductions over the same rows, their gradients and gradients of gradients: these share
 the most. Nothing is compiled: an item's value is what the interpreter makes of its graph.
@@ -31,7 +31,7 @@ ROWS = ("layernorm", "softmax", "centred", "total", "largest", "running")
 
 
 class Program:
-    """A program of a seed, made line by line; ``lines`` is what it reads like."""
+    """The program of a seed, built line by line; ``lines`` is its text."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -123,7 +123,7 @@ class Program:
             self.let(f"{a}.to({device!r})", self.names[a].to(device))
 
     def finish(self) -> None:
-        """A loss, often its gradient, that one's gradient, and what of all that is computed in one program."""
+        """Append a loss, often its gradient and further derivatives, and choose the values computed in one program."""
         for order in range(self.random.choice((0, 1, 2, 2, 2, 2, 3))):
             a, b, c = list(self.names)[-1], self.pick(), self.given()
             x, y, z = self.names[a], self.names[b], self.names[c]
@@ -147,7 +147,7 @@ class Program:
 
 
 def interpreted(schedule: Schedule, inputs: dict[int, Array]) -> list[Array]:
-    """The results of a schedule whose items the interpreter runs one after the other."""
+    """Return the results of a schedule whose items the interpreter runs in sequence."""
     slots = {schedule.inputs[n]: values for n, values in inputs.items()}
     for item in schedule.items:
         if item.sink is None:
@@ -159,7 +159,7 @@ def interpreted(schedule: Schedule, inputs: dict[int, Array]) -> list[Array]:
 
 
 def check_order(schedule: Schedule) -> None:
-    """Every slot is written once, by an item before all that read it, and every temporary has a place."""
+    """Check that every slot is written once, before all of its readers, and that every temporary has memory."""
     inputs = {s.number for s in schedule.slots if s.input}
     writer = {s: n for n, item in enumerate(schedule.items) for s in item.written}
     assert sum(len(item.written) for item in schedule.items) == len(writer) and inputs.isdisjoint(writer)

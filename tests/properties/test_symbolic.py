@@ -1,4 +1,4 @@
-"""Symbolic programs against concrete ones: the same lines with bound variables, with numbers, and in NumPy."""
+"""Symbolic programs against concrete ones: the same lines with bound variables, with integers, and in NumPy."""
 from __future__ import annotations
 
 import random
@@ -22,7 +22,7 @@ MOST = 2000  # elements
 
 
 class Program:
-    """Lines for tensors and for arrays; ``shape`` holds the text of each size, as it is with any values."""
+    """Lines for tensors and for arrays; ``shape`` holds the text of each size, valid for all bindings."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -38,11 +38,11 @@ class Program:
             pick.choice(STEPS)(self)
 
     def size(self, text: str) -> tuple[int, ...]:
-        """The values of a size for all environments."""
+        """Return the values of a size for all bindings."""
         return tuple(eval(text, {}, dict(env)) for env in self.envs)
 
     def fits(self, *conditions: str) -> bool:
-        """Whether conditions hold for all values; in a risky program, for some."""
+        """Return True if the conditions hold for all bindings; in a risky program, for at least one."""
         held = [all(eval(c, {}, dict(env)) for c in conditions) for env in self.envs]
         if not all(held) and not (self.risky and any(held)):
             return False
@@ -56,7 +56,7 @@ class Program:
         return self.random.choice(SIZES)
 
     def add(self, ours: str, numpys: str, shape: list[str]) -> None:
-        """A line, if its result is not too large."""
+        """Append a line, if its result is not too large."""
         counts = np.prod([self.size(s) for s in shape] or [[1]], axis=0)
         if len(shape) <= 4 and max(counts) <= MOST and (min(counts) > 0 or "-1" not in ours):
             self.lines.append((f"x = {ours}", f"x = {numpys}"))
@@ -83,7 +83,7 @@ def replaced(shape: list[str], axis: int, *sizes: str) -> list[str]:
 
 
 def at(axis: int, text: str) -> str:
-    """An index of one axis."""
+    """Return the text of an index that selects ``text`` of one axis and all of the earlier ones."""
     return ", ".join([":"] * axis + [text])
 
 
@@ -119,7 +119,7 @@ def join(p: Program) -> None:
 
 
 def halves(p: Program) -> None:
-    """The same size written in another way: what is added is known to fit by its value only."""
+    """Append operands whose equal sizes are written differently, so that they are known to fit only by value."""
     if p.shape and p.shape[(d := p.axis())] not in "01234":
         s = p.shape[d]
         first, second = at(d, f":({s}) // 2"), at(d, f":({s} + 1) // 2")
@@ -268,7 +268,7 @@ def pick(p: Program) -> None:
 
 
 def along(p: Program) -> None:
-    """A gather whose index has a symbolic size."""
+    """Append a gather whose index has a symbolic size."""
     if len(p.shape) == 2 and p.fits(f"{p.shape[1]} > 0"):
         rows, columns = p.shape
         count = p.random.choice(("n", "m + 1", "3"))
@@ -279,7 +279,7 @@ def along(p: Program) -> None:
 
 
 def write(p: Program) -> None:
-    """Rows of a cache are written, and some or all of them read."""
+    """Write rows of a cache, then read some or all of them."""
     if len(p.shape) == 2 and p.shape[1] in "1234":
         begin = p.random.choice(("m", "0", "10 - n", "2"))
         rows, columns = p.random.choice(("1", "n // 2 + 1", p.shape[0])), p.shape[1]
@@ -299,7 +299,7 @@ STEPS = (cut, cut, last, join, join, halves, repeat, flatten, split, split, swap
 
 def run(program: Callable[..., Tensor], data: Tensor, env: Env, symbolic: bool,
         gradient: bool = False) -> np.ndarray[Any, Any] | TinsmithError:
-    """What a program gives, or the gradient of the sum of its squares; or how it is refused."""
+    """Return the value of a program, or the gradient of the sum of its squares, or the error that it raises."""
     n, m = (N.bind(env["n"]), M.bind(env["m"])) if symbolic else (env["n"], env["m"])
     try:
         out = program(data, n, m, Tensor)
@@ -332,7 +332,7 @@ def check(seed: int) -> None:
 
 
 def expect(p: Program, what: str, got: Any, want: Any) -> None:
-    """The same shape and values, or the same error."""
+    """Check the same shape and values, or the same error."""
     if isinstance(got, TinsmithError) or isinstance(want, TinsmithError):
         assert type(got) is type(want), f"{what}: {got}, not {want}\n{p.source(0)}"
         return

@@ -1,4 +1,4 @@
-"""Random programs on 2 to 8 threads that share tensors: what they read is what some serial order of their steps gives.
+"""Random programs on 2 to 8 threads that share tensors: the results equal those of some serial order of the steps.
 
 A step is one call: a write in place, a read, a realization, a replay. What a thread does comes in its order; steps of
 different threads may come in any. The order is searched for, and what was read tells it.
@@ -53,7 +53,7 @@ class Program:
                                                  for n, steps in enumerate(self.threads))
 
     def run(self) -> list[list[Any]]:
-        """What the steps of each thread gave."""
+        """Run all threads and return the results of each thread's steps."""
         found: list[list[Any]] = [[] for _ in self.threads]
         errors: list[BaseException] = []
         barrier = threading.Barrier(len(self.threads))
@@ -78,7 +78,7 @@ class Program:
 
 
 def _at(n: int) -> int:
-    """Which of the shared tensors shows entry ``n`` of the state."""
+    """Return the index of the shared tensor that holds entry ``n`` of the state."""
     return 2 * n
 
 
@@ -148,7 +148,7 @@ def _realize(n: int, k: int) -> Step:
 
 
 def _computed(n: int, k: int) -> Step:
-    """What is computed later has the values of when it was recorded."""
+    """A lazy product: it has the value of its operand at the time of recording."""
     return (f"(t{n} * {k}).numpy()", lambda shared: (shared[_at(n)] * k).numpy(), lambda s: (s, s[n] * k))
 
 
@@ -181,7 +181,7 @@ LAST = [_read(0, 0), _read(1, 0), _read_part(0, 0)]  # when all threads have end
 
 
 def explained(program: Program, found: list[list[Any]], reads: list[Any]) -> bool:
-    """Whether some order of the steps gives what they gave, and what was read at the end."""
+    """Return True if some serial order of the steps explains their results and the final reads."""
     begin = (0,) * len(program.threads)
     waiting: list[tuple[tuple[int, ...], State]] = [(begin, program.state)]
     seen: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Damaged and hostile ``.pth`` files, of both layouts: tensors and containers, or our error; nothing runs."""
+"""Damaged and hostile ``.pth`` files, of both layouts: tensors and containers, or Tinsmith's error; no code runs."""
 from __future__ import annotations
 
 import io
@@ -32,7 +32,7 @@ def numbers(values: list[int]) -> bytes:
 
 
 def pickled(rng: random.Random) -> tuple[bytes, dict[str, bytes]]:
-    """A pickle of a dict of tensors, as PyTorch writes it, and the storages' bytes."""
+    """Return a pickle of a dict of tensors as PyTorch writes it, and the bytes of the storages."""
     out, storages = b"\x80\x02}(", {}
     for n in range(rng.randint(0, 3)):
         kind, size = rng.choice((("FloatStorage", 4), ("LongStorage", 8), ("HalfStorage", 2), ("BoolStorage", 1)))
@@ -57,7 +57,7 @@ def pickled(rng: random.Random) -> tuple[bytes, dict[str, bytes]]:
 
 
 def hostile(rng: random.Random, code: bytes) -> bytes:
-    """A name that does something, called, somewhere in the pickle; or a number that asks for much memory."""
+    """Return the pickle with an inserted call of a dangerous name, or a number that requests much memory."""
     at = rng.randrange(2, len(code))
     more = rng.choice((rng.choice(HOSTILE) + rng.choice(CALLS), b"r\xff\xff\xff\xff", b"\x8e" + b"\xff" * 8,
                        b"\x96" + b"\xff" * 6 + b"\0\0", b"\x95" + b"\xff" * 8, b"]" * 2000, b"(" * 2000))
@@ -98,7 +98,7 @@ def check(seed: int) -> None:
 
 
 def test_a_good_file_loads() -> None:
-    """Both layouts are what the reader takes, so that damage begins from something whole."""
+    """The reader accepts both undamaged layouts."""
     found = 0
     for seed in range(40):
         code, storages = pickled(random.Random(seed))

@@ -1,4 +1,4 @@
-"""Writes through random views, lazy and realized at random, beside NumPy: what is a view there is one here."""
+"""Writes through random views, lazy or realized, against NumPy: the same operations return views."""
 from __future__ import annotations
 
 import random
@@ -15,7 +15,7 @@ SHAPES = [(6,), (3, 4), (2, 3, 2), (4, 1), (2, 2, 3)]
 
 
 class Program:
-    """Pairs of a tensor and an array that must stay equal, and what was done to them."""
+    """Pairs of a tensor and an array that must stay equal, and the operations applied to them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -86,7 +86,8 @@ class Program:
             self.add(t.diagonal(), _diagonal(a), f"t{n}.diagonal()")
 
     def fresh(self, t: Any, a: Any, text: str) -> None:
-        """What is computed lies in row-major order; NumPy may keep an operand's, of which a reshape is a copy."""
+        """Add a computed pair. The array is row-major: NumPy may keep the order of an operand, and a reshape of that is
+        a copy."""
         self.add(t, np.array(a, order="C"), text)
 
     def copy(self) -> None:
@@ -188,13 +189,13 @@ class Program:
 
 
 def _diagonal(a: Any) -> Any:
-    """A writable view of a diagonal."""
+    """Return a writable view of a diagonal."""
     size = min(a.shape[:2])
     return np.lib.stride_tricks.as_strided(a, (*a.shape[2:], size), (*a.strides[2:], a.strides[0] + a.strides[1]))
 
 
 def _overlaps(a: Any) -> bool:
-    """Whether an array shows an element at several places."""
+    """Return True if an array repeats an element (an axis with stride 0)."""
     return a.size > 0 and any(n > 1 and stride == 0 for n, stride in zip(a.shape, a.strides))
 
 

@@ -1,4 +1,4 @@
-"""A device whose programs crash, hang, lie or are refused, depending on the opts they were made with."""
+"""A device whose programs crash, hang, give wrong results or are refused, depending on their opts."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ CRASH, HANG, LIE, REFUSE = 3, 5, 2, 7  # amounts of UPCAST
 
 
 class FaultyProgram(CPUProgram):
-    """Looks at the amounts of its UPCASTs before it does its work."""
+    """A program that misbehaves depending on the amounts of its UPCAST opts."""
 
     def __init__(self, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
@@ -30,7 +30,7 @@ class FaultyProgram(CPUProgram):
 
 
 class FaultyDevice(CPUDevice):
-    """A CPU with a temper."""
+    """A CPU device with faulty programs."""
 
     def run(self, calls: Sequence[Call]) -> None:
         for call in calls:

@@ -1,4 +1,4 @@
-"""A GPU whose kernels fault or never end, depending on the opts they were made with."""
+"""A GPU whose kernels fault or hang, depending on their opts."""
 from __future__ import annotations
 
 from typing import Any

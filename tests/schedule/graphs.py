@@ -1,5 +1,5 @@
-"""Random tensor graphs, their values by ``ir.interpret.tensor``, and a bound on the rounding of any way to compute
-them."""
+"""Random tensor graphs, their values by ``ir.interpret.tensor``, and a bound on the rounding error of any evaluation
+order."""
 from __future__ import annotations
 
 import math
@@ -25,7 +25,7 @@ LARGEST = 600  # elements of any node
 
 @dataclass
 class Graph:
-    """Nodes made so far. Floats whose values are small integers stay exact in every order of computation."""
+    """The nodes created so far. Floats that are small integers stay exact in every order of computation."""
 
     device: str = "CPU"
     inputs: dict[UOp, Array] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Graph:
 
 
 class Builder:
-    """Draws a graph step by step."""
+    """A generator of a random graph, step by step."""
 
     def __init__(self, number: Callable[[int, int], int], device: str = "CPU") -> None:
         self.number, self.graph = number, Graph(device)  # number(low, high): both ends included
@@ -137,7 +137,7 @@ class Builder:
         return seen.unwindow(window) if self.number(0, 3) == 0 else seen
 
     def fit(self, x: UOp, shape: tuple[int, ...]) -> UOp:
-        """``x`` cut, padded and repeated to ``shape``."""
+        """Return ``x`` shrunk, padded and expanded to ``shape``."""
         while x.ndim > len(shape):
             x = x.reshape((x.shape[0] * x.shape[1], *x.shape[2:]))
         x = x.reshape((*x.shape, *(1,) * (len(shape) - x.ndim)))
@@ -208,7 +208,7 @@ class Builder:
         self.graph.add(x.reduce(op, axes), None if m is None else m * count if op == "ADD" else m)
 
     def normalized(self) -> None:
-        """A reduction whose result comes back to the same rows."""
+        """Add a value minus a reduction of its own rows, as in a normalization."""
         x = self.pick("is_float", "is_int")
         if x is None:
             return
@@ -274,15 +274,15 @@ class Builder:
 
 @st.composite
 def graphs(draw: Any, steps: int = 30, device: str = "CPU") -> tuple[list[UOp], Graph]:
-    """(roots, graph) of up to ``steps`` operations."""
+    """Draw (roots, graph) of up to ``steps`` operations."""
     return Builder(lambda low, high: draw(st.integers(low, high)), device).build(draw(st.integers(1, steps)))
 
 
-# *** how far rounding may take a value ***
+# *** rounding error bounds ***
 
 
 def rounding(roots: list[UOp], inputs: dict[UOp, Array], exact: dict[UOp, float]) -> tuple[list[Array], list[Array]]:
-    """Values, and for each element a bound on the difference between any two ways to compute it.
+    """Return the values, and for each element a bound on the difference between any two evaluation orders.
 
     Running error analysis: every operation adds at most a few units in the last place of its result to what its
     operands bring, and a sum at most n·eps·Σ|x|, whatever its order.
@@ -342,7 +342,7 @@ def _elementwise(n: UOp, out: Array, v: list[Array], e: list[Array], eps: float)
 
 
 def check(roots: list[UOp], graph: Graph) -> None:
-    """Realize ``roots`` and compare with the meaning of the graph."""
+    """Realize ``roots`` and compare with the interpreter's values."""
     want, bounds = rounding(roots, graph.inputs, graph.magnitude)
     got = realize(roots, graph.device)
     for root, buffer, value, bound in zip(roots, got, want, bounds):

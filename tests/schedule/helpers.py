@@ -1,4 +1,4 @@
-"""The schedule of tensors, without running it."""
+"""Helpers that schedule tensors without running them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def reductions(item: ScheduleItem) -> int:
 
 
 def computed(program: Sequence[UOp]) -> int:
-    """Arithmetic of all iterations of a kernel's loops, by a single thread, a lane each."""
+    """Return the number of arithmetic operations of a kernel over all loop iterations, as one thread with one lane."""
     alone = {u: UOp.index(int(u.arg == "nthreads")) for u in program if u.op is Ops.SPECIAL}
     times, total = [1], 0
     for u in program:

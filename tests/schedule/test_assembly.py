@@ -1,4 +1,4 @@
-"""Values that are only put together: their parts are stored in place, and everything sees whole values."""
+"""Concatenations: parts are stored in place, and every reader sees the complete value."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +25,7 @@ def parts(items: list[ScheduleItem]) -> int:
 
 def gradient(size: int, taps: int, stride: int, padding: int, dtype: DType = dtypes.float32, device: str = "CPU",
              filters: int = 16) -> Tensor:
-    """Of an image in a channels-last convolution; the same numbers every time."""
+    """Return the image gradient of a channels-last convolution, with fixed inputs."""
     global rng
     rng = np.random.default_rng(5)
     outputs = (size + 2 * padding - taps) // stride + 1
@@ -48,7 +48,8 @@ def test_phases_of_a_strided_gradient(size: int, taps: int, stride: int, padding
 
 @pytest.mark.parametrize("size", [8, 9])
 def test_phases_whose_operands_come_through_rings(size: int) -> None:
-    """On a grid each phase is a product of boxes of memory, and every order of its steps gives the same."""
+    """On a GPU grid each polyphase part is a product staged in a ring; every order of its steps gives the same
+    result."""
     device = "PYTHON:G512:C3:B232448"
     found = gradient(size, 3, 2, 1, dtypes.float16, device, 64)
     made = kernels(found)
@@ -57,7 +58,7 @@ def test_phases_whose_operands_come_through_rings(size: int) -> None:
 
 
 def test_what_no_part_fills_is_put_together() -> None:
-    """A window of one place in four: three places in four are zero."""
+    """With a window that covers one position in four, the other three are zero."""
     found = gradient(8, 1, 2, 0)
     assert parts(kernels(found)) == 0
     assert float(found[:, 1::2].abs().sum()) == 0 < float(found[:, ::2].abs().sum())

@@ -1,4 +1,4 @@
-"""New versions: readers keep the old one, and memory is reused only where nobody can tell."""
+"""Assignment: readers keep the old version, and memory is reused only where that is unobservable."""
 from __future__ import annotations
 
 import gc
@@ -63,7 +63,7 @@ def test_reader_in_the_same_program() -> None:
 
 
 class Versions(RuleBasedStateMachine):
-    """Random reads, assigns and realizes beside a NumPy model: values are those at the time of the call."""
+    """Random reads, assigns and realizes against a NumPy model: values are those at the time of the call."""
 
     tensors: Bundle[Any] = Bundle("tensors")
 

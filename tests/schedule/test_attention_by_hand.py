@@ -1,5 +1,5 @@
-"""Attention as users write it, with every loss that changes what its gradients sum up: no kernel computes it again and
-again, and each gradient is what it is without an optimizer."""
+"""Hand-written attention with losses that change what its gradients sum: no kernel recomputes it repeatedly, and each
+gradient equals the one without an optimizer."""
 from __future__ import annotations
 
 from collections.abc import Callable

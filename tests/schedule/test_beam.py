@@ -1,4 +1,4 @@
-"""BEAM: candidates in a child process, whatever they do there; results as text that merges."""
+"""BEAM: candidates run in a child process that may crash or hang; results are text that can be merged."""
 from __future__ import annotations
 
 import json
@@ -33,7 +33,7 @@ FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_devic
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path) -> Iterator[Path]:
-    """A file of the test's own, and nothing known from another."""
+    """Use a result file of the test's own, and forget results in memory."""
     beam.forget()
     realize._compiled.clear()
     with Context(BEAM_FILE=str(tmp_path / "found" / "beam.txt"), BEAM_SECONDS=5, NOOPT=0):
@@ -56,7 +56,7 @@ def kernel_of(sink: UOp, device: str, *opts: Opt) -> Kernel:
 
 @pytest.mark.parametrize("amount", FAULTS)
 def test_what_a_candidate_does_in_its_process_stays_there(amount: int) -> None:
-    """After a crash, a hang or a wrong result the next candidate is measured as if nothing had been."""
+    """After a crash, a hang or a wrong result the next candidate is measured normally."""
     sink = elementwise()
     trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
     assert trial.prepare()["state"] == "ready"
@@ -67,7 +67,7 @@ def test_what_a_candidate_does_in_its_process_stays_there(amount: int) -> None:
 
 
 def test_a_program_on_a_faulty_device_is_searched_and_right(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Sizes that make the model like the amounts that crash and hang."""
+    """At these sizes the cost model prefers opts that crash and hang."""
     x = Tensor(np.arange(15, dtype=np.float32), device="FAULTY").realize()
     with Context(BEAM=1, DEBUG=1):
         found = (x * x + 3).numpy()
@@ -135,7 +135,8 @@ def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pyt
 
 
 def test_a_stopped_search_leaves_no_answer_behind() -> None:
-    """Ctrl-C while a candidate runs: its process goes, so that its answer is not taken for the next one's."""
+    """Ctrl-C during a measurement ends the child process, so that its late answer is not taken for the next
+    candidate's."""
     sink = elementwise(30)
     trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
     assert trial.prepare()["state"] == "ready"
@@ -152,11 +153,11 @@ def test_a_stopped_search_leaves_no_answer_behind() -> None:
     assert beam._child.process is None and process.wait(10) != 0
 
 
-# *** what is trusted ***
+# *** verification of candidates ***
 
 
 def test_a_wrong_default_is_not_measured_against(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates are compared with the default program, so that one is compared with the interpreter first."""
+    """The default program, to which candidates are compared, is itself first compared with the interpreter."""
     monkeypatch.setattr(Session, "run", lambda self, made: [np.zeros(420, np.float32)])
     with pytest.raises(ValueError, match="not what the interpreter computes"):
         Session(TrialRequest("CPU", elementwise()))
@@ -199,7 +200,7 @@ def test_every_opt_survives_being_text(opts: list[Opt]) -> None:
 
 
 def test_rounding_on_the_way_is_allowed_for() -> None:
-    """A sum that is rounded to bfloat16 and widened again: another order of additions moves it by a bfloat16 step."""
+    """A sum rounded to bfloat16 and widened again: another summation order changes it by one bfloat16 ulp."""
     x = UOp(Ops.PARAM, dtypes.bfloat16, (), (1, (64, 256)))
     total = x.cast(dtypes.float32).reduce("ADD", (1,)).cast(dtypes.bfloat16).cast(dtypes.float32)
     session = Session(TrialRequest("CPU", UOp(Ops.SINK, None, (total,))))

@@ -1,4 +1,4 @@
-"""Memory budgets: other orders, values that are computed again; the same bits, and the peak that was promised."""
+"""Memory budgets: reordering and rematerialization give the same bits and the promised peak."""
 from __future__ import annotations
 
 import gc
@@ -36,8 +36,8 @@ def graph(steps: Sequence[Step], sizes: dict[int, int], inputs: Sequence[int], o
 
 
 def chain(layers: int, size: int = 1 << 16) -> tuple[list[Step], list[Slot]]:
-    """Layers, each of which makes a value, and their gradients, each of which reads its layer's value and the gradient
-    behind: slot n is the value of layer n, slot ``layers + n`` the n-th gradient."""
+    """Return layers that each compute a value, and gradients that each read their layer's value and the next gradient:
+    slot n is the value of layer n, slot ``layers + n`` the n-th gradient."""
     forward = [Step([n + 1], [n]) for n in range(layers)]
     backward = [Step([layers + n + 1], [layers + n, layers - n - 1]) for n in range(layers)]
     steps = forward + backward
@@ -45,7 +45,8 @@ def chain(layers: int, size: int = 1 << 16) -> tuple[list[Step], list[Slot]]:
 
 
 def ran(steps: Sequence[Step], fit: budget.Fit) -> list[Step]:
-    """The new program, checked: every slot is written once, before it is read, by what made it before."""
+    """Return the new program after a check: every slot is written once, before its readers, by its original
+    producer."""
     new = [Step([r.renamed.get(s, s) for s in steps[r.number].written],
                 [r.renamed.get(s, s) for s in steps[r.number].read]) for r in fit.runs]
     verify_order(new, fit.slots, "test")
@@ -83,7 +84,7 @@ def test_what_cannot_be_is_told_and_is_the_least() -> None:
 
 
 def test_the_cheapest_value_per_byte_gives_way() -> None:
-    # 1 and 2 are equally large and read at the end; 1 takes a hundred times as long to make
+    # slots 1 and 2 have the same size and are read at the end; 1 takes a hundred times as long to compute
     steps = [Step([1], [0]), Step([2], [0]), Step([3], [0]), Step([4], [3]), Step([5], [4, 1, 2])]
     slots = graph(steps, {1: 4096, 2: 4096, 3: 4096}, [0], [5])
     for slow, cheap in ((0, 1), (1, 0)):
@@ -95,7 +96,7 @@ def test_the_cheapest_value_per_byte_gives_way() -> None:
 
 
 def test_order_alone_may_do() -> None:
-    # each part is made, then each is summed up: parts need not all be there at a time
+    # all parts are computed, then reduced one by one: they need not all be alive at once
     steps = [*(Step([n], [0]) for n in range(1, 9)), *(Step([n + 8], [n]) for n in range(1, 9)),
              Step([17], list(range(9, 17)))]
     slots = graph(steps, dict.fromkeys(range(1, 9), 1 << 16), [0], [17])
@@ -105,7 +106,7 @@ def test_order_alone_may_do() -> None:
 
 
 def test_an_old_version_is_not_read_behind_its_new_one() -> None:
-    # slot 1 is made of the weight 0, which step 2 overwrites (slot 3) before slot 1 is read again
+    # slot 1 is computed from the weight 0, which step 2 overwrites (slot 3) before slot 1 is read again
     steps = [Step([1], [0]), Step([2], [1]), Step([3], [0, 2]), Step([4], [2]), Step([5], [4, 1])]
     slots = graph(steps, {1: 4096, 2: 4096, 4: 4096}, [0], [3, 5])
     fit = budget.fitted(steps, [1.0] * 5, slots, {"CPU": 8192}, {3: 0})
@@ -143,7 +144,7 @@ def test_any_program(program: tuple[list[Step], list[Slot], list[float]], share:
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """The bytes that were in use at most on the CPU while something ran, beyond those before."""
+    """Return the peak number of additional bytes in use on the CPU while a function runs."""
     before = held()
     GlobalCounters.reset()
     run()
@@ -151,7 +152,7 @@ def peak_of(run: Callable[[], object]) -> int:
 
 
 def deep(layers: int = 6, width: int = 64, rows: int = 512) -> tuple[list[Tensor], Tensor, Callable[[], Tensor]]:
-    """Parameters, an input, and a function that makes the loss."""
+    """Return parameters, an input, and a function that computes the loss."""
     Tensor.manual_seed(1)
     weights = [Tensor.randn(width, width, requires_grad=True).realize() for _ in range(layers)]
     x = Tensor.randn(rows, width).realize()
@@ -209,7 +210,7 @@ def test_a_value_that_keeps_a_budget_is_as_without() -> None:
 
 
 def trained(steps: int, captured: bool, memory_budget: str = "") -> tuple[list[np.ndarray], list[int]]:
-    """Weights after some steps, and the peak of each step, without what others than the step hold."""
+    """Return the weights after some steps, and the peak memory of each step, without memory held by others."""
     before = held()
     weights, x, loss = deep()
     opt = nn.optim.Adam(weights, lr=0.01)
@@ -242,7 +243,7 @@ def test_training_within_a_budget(captured: bool) -> None:
 
 
 def held() -> int:
-    """Bytes in buffers on the CPU."""
+    """Return the number of bytes in buffers on the CPU."""
     gc.collect()
     return GlobalCounters.mem_used_per_device.get("CPU", 0)
 

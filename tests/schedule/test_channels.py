@@ -1,4 +1,5 @@
-"""Channels innermost: which operands of convolutions get such copies, what is computed then; sums cut for few tiles."""
+"""Channels-last layout: the convolution operands that get such copies, their values; split sums where there are few
+tiles."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +26,7 @@ def made(*values: Tensor) -> list[UOp]:
 
 
 def copies(*values: Tensor) -> list[tuple[int, ...]]:
-    """The shapes of what gets memory."""
+    """Return the shapes of the stored values."""
     return [n.shape for n in toposort(made(*values)) if n.op is Ops.CONTIGUOUS]
 
 
@@ -59,7 +60,7 @@ def test_no_copy_where_it_does_not_pay_or_makes_no_box() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_values_stay(stride: int) -> None:
-    """On a device to which copies cost little beside what there is to do."""
+    """Values are unchanged on a device where copies are cheap relative to the work."""
     device, rng = "PYTHON:G512:C3:B232448", np.random.default_rng(0)
     x, w = (rng.integers(-3, 4, s).astype(np.float16) for s in ((2, 32, 8, 9), (32, 32, 3, 3)))
     of = {place: [Tensor(a, device=place, requires_grad=True) for a in (x, w)] for place in (device, "CPU")}

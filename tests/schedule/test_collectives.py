@@ -1,4 +1,4 @@
-"""Collectives: every algorithm gives the same values, and less traffic where it says so."""
+"""Collectives: all algorithms give the same values, and the cheaper ones less traffic."""
 from __future__ import annotations
 
 import math
@@ -36,7 +36,7 @@ def parts(count: int, shape: tuple[int, ...]) -> tuple[list[UOp], dict[UOp, Any]
 
 
 def copied(nodes: Sequence[UOp]) -> int:
-    """Elements that the copies between devices move."""
+    """Return the number of elements copied between devices."""
     return sum(n.size for n in toposort(nodes) if n.op is Ops.COPY and n.src[0].op is not Ops.PARAM)
 
 

@@ -1,4 +1,5 @@
-"""Kernels are compiled by other threads while the first writes sources, and by that one when it has none left."""
+"""Parallel compilation: other threads compile kernels while the first generates sources, and it helps when it is
+done."""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +21,7 @@ _sizes = itertools.count(1001)  # no two tests share a kernel
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[threading.Thread, int, float]]]:
-    """What compiled: the thread, the cache level that it saw, and how soon threads took turns."""
+    """Record each compilation: its thread, the CACHELEVEL it saw, and Python's thread switch interval."""
     seen: list[tuple[threading.Thread, int, float]] = []
     compiler, interval = Device["CPU"].compiler, sys.getswitchinterval()
     compile_: Callable[[str], bytes] = compiler.compile
@@ -36,12 +37,12 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[threading.Th
 
 
 def _several() -> list[Tensor]:
-    """Tensors of one program with a kernel each."""
+    """Return tensors of one program with a kernel each."""
     return [Tensor([float(i) for i in range(next(_sizes))], requires_grad=False).realize() for _ in range(3)]
 
 
 def _sum_up(inputs: list[Tensor]) -> None:
-    """A program of a kernel for each, compiled anew, and its results checked."""
+    """Compile a program of one kernel per tensor again and check its results."""
     with Context(CACHELEVEL=0):
         sums = [x.sum() for x in inputs]
         Tensor.realize(*sums)
@@ -63,7 +64,7 @@ def test_the_thread_that_wrote_the_sources_helps(
     helped, compile_ = threading.Event(), Device["CPU"].compiler.compile
 
     def patient(source: str) -> bytes:
-        """The other thread's first kernel takes until this one has compiled one."""
+        """Delay the other thread's first kernel until this thread has compiled one."""
         if threading.current_thread().name == "tinsmith compiler":
             assert helped.wait(60)
         binary = compile_(source)
@@ -84,7 +85,7 @@ def test_several_threads_compile_where_there_are_cores(
     meet, compile_ = threading.Barrier(3), Device["CPU"].compiler.compile
 
     def together(source: str) -> bytes:
-        """Three threads are at work at once."""
+        """Require three threads to compile at the same time."""
         if meet.n_waiting < 3 and not meet.broken:
             with contextlib.suppress(threading.BrokenBarrierError):
                 meet.wait(20)

@@ -1,4 +1,4 @@
-"""Graphs deeper than Python's stack are recorded, scheduled, computed, differentiated, shown and pickled."""
+"""Graphs deeper than Python's stack can be recorded, scheduled, computed, differentiated, shown and pickled."""
 from __future__ import annotations
 
 import copy

@@ -1,4 +1,5 @@
-"""Whole programs on disk: a second process schedules and compiles nothing and computes the same; no stale use."""
+"""The disk cache of full programs: a second process schedules and compiles nothing, computes the same, and uses no
+stale entry."""
 from __future__ import annotations
 
 import json
@@ -204,12 +205,12 @@ def test_without_the_cache(tmp_path: Path) -> None:
     assert not entries(tmp_path)
 
 
-# *** in this process: entries that are not what they should be ***
+# *** in this process: damaged and stale entries ***
 
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An empty disk cache, and forgetting what is in memory."""
+    """Use an empty disk cache, and clear the caches in memory."""
     monkeypatch.setattr(disk_programs, "source_hash", lambda: "these sources")
 
     def forget() -> None:
@@ -314,7 +315,7 @@ def test_programs_of_python_stay_in_memory(fresh: Any, tmp_path: Path) -> None:
 
 
 def graphs() -> dict[str, list[UOp]]:
-    """Graphs that differ in one thing each."""
+    """Return graphs that differ in one property each."""
     a, b = (UOp(Ops.BUFFER, dtypes.float32, (), BufferName(n, 12, "CPU")).reshape((3, 4)) for n in (0, 1))
     other = UOp(Ops.BUFFER, dtypes.float32, (), BufferName(0, 12, "CPU:1")).reshape((3, 4))
     n = UOp.variable("v0", 1, 4)
@@ -340,7 +341,7 @@ def test_different_graphs_have_different_texts() -> None:
 
 
 class _Odd:
-    """Stands where a buffer's name should, and cannot be written down."""
+    """A value that cannot be serialized, in place of a buffer's name."""
 
     device = "CPU"
 

@@ -1,4 +1,4 @@
-"""Explaining programs: every kernel with its reason, honest numbers, and no trace left behind."""
+"""explain(): every kernel with its reason, correct numbers, and no side effects."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,7 @@ DEVICES = ["CPU", "PYTHON"]
 
 
 def two_kernels(device: str = "CPU") -> Tensor:
-    """A contraction that a softmax reads at several places."""
+    """Return a contraction that a softmax reads several times."""
     a, b = (Tensor(np.random.default_rng(n).normal(size=(32, 32)).astype(np.float32), device=device).realize()
             for n in range(2))
     return (a @ b).softmax()
@@ -57,7 +57,7 @@ def test_noopt_keeps_kernels_apart_and_says_so() -> None:
 
 
 def test_explaining_changes_nothing() -> None:
-    """The tensor stays lazy, assigned state keeps its old version, and no counter but those of scheduling moves."""
+    """The tensor stays lazy, assigned state keeps its old version, and only the scheduling counters change."""
     state = Tensor([1.0, 2.0]).realize()
     before = state.numpy()
     state.assign(state * 2)
@@ -78,7 +78,7 @@ def test_the_text_does_not_depend_on_what_is_cached() -> None:
 
 
 def steady(e: Explanation) -> str:
-    """The text without measured times."""
+    """Return the text without measured times."""
     return re.sub(r"[\d.]+ (us|ms|s|%)(?= |$|;|,)|^( *\d+ .*)$", "", str(e), flags=re.MULTILINE)
 
 
@@ -101,7 +101,7 @@ def test_copies_are_steps_too() -> None:
 
 
 def test_temporaries_that_share_memory() -> None:
-    """A chain of products: each result lives until the next is done, so two blocks serve all."""
+    """In a chain of products each result lives until the next one is computed, so two buffers are enough."""
     a = Tensor(np.eye(64, dtype=np.float32)).realize()
     x = a
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What becomes one kernel, what does not, and why."""
+"""Fusion decisions: which values share a kernel, which are stored, and the reported reasons."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_every_reduction_is_computed_once() -> None:
 
 
 def test_many_places_of_one_kernel() -> None:
-    """Without a limit, sums of shifted sums would be computed 2^n times over."""
+    """Without a limit on fusion, sums of shifted sums would be computed 2^n times."""
     x = given(4096)
     for n in range(12):
         x = x + x.pad(((1 << n, 0),))[: 4096] * 0.5
@@ -139,7 +139,7 @@ def test_contractions_read_normalized_rows_from_memory():
 
 
 def test_rows_below_a_reduction_of_few_results_have_a_kernel_of_their_own():
-    """A loss sums up one number per row: the rows are worked out in parallel, maximum and sum of exponentials in one
+    """A loss reduces one number per row: the rows are computed in parallel, maximum and sum of exponentials in one
     kernel."""
     logits, labels = given(512, 300), Tensor(np.arange(512, dtype=np.int32) % 300).realize()
     rows, total = kernels(logits.sparse_categorical_crossentropy(labels))
@@ -159,7 +159,7 @@ def test_a_convolution_is_computed_once_for_all_windows_of_the_next_one() -> Non
 
 
 def test_a_convolution_is_not_computed_inside_the_pooling_that_reads_it() -> None:
-    """Nested in another reduction its sums cannot be computed by blocks: that took twelve times as long."""
+    """Nested in another reduction a convolution cannot be tiled: that took twelve times as long."""
     x, w = given(8, 16, 24, 24), given(32, 16, 5, 5)
     for pool in (Tensor.max_pool2d, Tensor.avg_pool2d, lambda t: t.mean((2, 3))):
         found = kernels(pool(x.conv2d(w).relu()))
@@ -168,7 +168,7 @@ def test_a_convolution_is_not_computed_inside_the_pooling_that_reads_it() -> Non
 
 
 def test_a_long_product_is_not_computed_inside_the_sum_that_reads_it() -> None:
-    """A loss over predictions, sums over their rows: computed inside they took 10 to 20 times as long."""
+    """A loss of predictions and sums of their rows: fused into the reduction, they took 10 to 20 times as long."""
     x, w = given(256, 256), given(256, 256)
     for f in (lambda h: ((h - 1) ** 2).mean(), lambda h: h.relu().sum(0), lambda h: h.relu().mean(1)):
         found = kernels(f(x @ w))
@@ -177,7 +177,8 @@ def test_a_long_product_is_not_computed_inside_the_sum_that_reads_it() -> None:
 
 
 def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
-    """The gradient of gelu computes the inner polynomial and tanh again from the one value that forward left."""
+    """The gradient of gelu rematerializes the inner polynomial and tanh from the one value stored by the forward
+    pass."""
     x, first, second = given(64, 48), given(48, 80), given(80, 40)
     first.requires_grad = second.requires_grad = True
     hidden = x @ first
@@ -188,7 +189,7 @@ def test_a_contraction_is_stored_rather_than_several_functions_of_it() -> None:
 
 
 def test_a_kernel_walks_over_the_tiles_of_one_contraction() -> None:
-    """What is both keys and values gets a sum of two contractions as its gradient, both of computed operands."""
+    """With keys = values the gradient of attention sums two contractions of computed operands: not in one kernel."""
     q, x = given(4, 32, 64), given(4, 512, 64)
     x.requires_grad = True
     ((q @ x.transpose(1, 2)).softmax() @ x).square().sum().backward()
@@ -198,7 +199,7 @@ def test_a_kernel_walks_over_the_tiles_of_one_contraction() -> None:
 
 
 def test_a_sum_is_not_computed_for_all_that_its_result_is_padded_to() -> None:
-    """The gradient of a column that all others were compared with."""
+    """The gradient of a column that was compared with all others."""
     x = given(256, 100)
     x.requires_grad = True
     (x - x[:, :1] + 1).relu().sum(1).mean().backward()
@@ -217,7 +218,7 @@ SCATTERED: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", SCATTERED)
 def test_a_contraction_does_not_read_many_times_what_lies_scattered(name: str) -> None:
-    """Guards and divisions in its innermost loop took up to four times as long as a copy and the convolution."""
+    """Guards and divisions in its innermost loop took up to four times as long as a copy plus the convolution."""
     x = given(2, 16, 12, 12)
     operand = SCATTERED[name](x)
     result = operand.conv2d(w := given(8, operand.shape[1], 3, 3), padding=1)
@@ -235,7 +236,7 @@ def test_what_lies_scattered_but_is_read_once_has_no_memory() -> None:
 
 
 def test_the_gradient_of_a_slice_is_no_stream_inside_what_it_is_padded_to() -> None:
-    """The product below was computed again for every column, padding or not: hundreds of times as long."""
+    """The producing product was recomputed for every column, padding included: hundreds of times as long."""
     a, b = given(256, 256), given(256, 256)
     grads = (a[:, :128] @ b[:128]).tanh().sum().gradient(a, b)
     found = kernels(*grads)
@@ -246,7 +247,8 @@ def test_the_gradient_of_a_slice_is_no_stream_inside_what_it_is_padded_to() -> N
 
 
 def test_a_small_product_is_not_computed_inside_the_loops_of_a_large_map() -> None:
-    """Squeeze and excitation: 512 gates beside 400,000 elements, which a tile of the product would take across rows."""
+    """Squeeze-and-excitation: 512 gates applied to 400,000 elements, which a tile of the product would traverse across
+    rows."""
     x, down, up = given(8, 64, 28, 28), given(64, 16), given(16, 64)
     found = kernels(x * ((x.mean((2, 3)) @ down).relu() @ up).sigmoid()[:, :, None, None])
     assert len(found) == 4 and reductions(found[-1]) == 0
@@ -254,14 +256,14 @@ def test_a_small_product_is_not_computed_inside_the_loops_of_a_large_map() -> No
 
 
 def test_a_product_of_experts_is_computed_by_blocks() -> None:
-    """The sum over experts keeps rows and columns of each expert's product: no element is summed up by itself."""
+    """The sum over experts keeps the rows and columns of each expert's product, so it is tiled."""
     x, gates, experts = given(256, 128), given(256, 8), given(8, 128, 128)
     found = kernels((gates[:, :, None] * (x[None] @ experts).permute(1, 0, 2)).sum(1))
     assert [reductions(k) for k in found] == [1, 1]
 
 
 def test_what_many_kernels_read_is_not_computed_by_each() -> None:
-    """Sinkhorn's steps: ten products of vectors with one matrix of exponentials."""
+    """Sinkhorn iterations: ten matrix-vector products share one stored matrix of exponentials."""
     kernel, u = (given(200, 200) * -0.1).exp(), given(200)
     for _ in range(5):
         u = 1 / (kernel @ (1 / (kernel.T @ u)))

@@ -1,4 +1,4 @@
-"""Kernels of the same rows on a grid of blocks: statistics, maps and column sums beside each other, chunks' moments."""
+"""Kernels over the same rows on a GPU grid: statistics, maps and column sums together, moments by chunks."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tinsmith.tensor.realize import _concrete
 
 
 def make(name: str) -> Compiled:
-    """The interpreter as a GPU of several multiprocessors."""
+    """Return the interpreter device with the target of a GPU of several multiprocessors."""
     device = DEVICE("PYTHON:G64:C4")
     device.device, device.renderer.target = name, replace(device.target, resident=64)
     return device
@@ -44,7 +44,7 @@ def kernels(*tensors: Tensor) -> list[ScheduleItem]:
 
 
 def wide(items: list[ScheduleItem], size: int) -> int:
-    """How many kernels go through as many elements as that."""
+    """Return the number of kernels that read or write an array of at least ``size`` elements."""
     return sum(any(n.op is Ops.PARAM and n.size >= size for n in i.sink.toposort()) or i.sink.src[0].size >= size
                for i in items if i.sink is not None)
 
@@ -92,7 +92,7 @@ def test_statistics_that_come_from_each_other_are_one_kernel() -> None:
 
 
 def test_the_moments_of_a_batch_take_one_pass() -> None:
-    """Far from 0, where squares would lose what chunks about their own means keep."""
+    """Values far from 0: sums of squares lose precision that moments about each chunk's mean keep."""
     x = given(64, 3, 24, 24, shift=1000)
     layer = nn.BatchNorm(3)
     with Tensor.train():

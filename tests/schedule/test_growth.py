@@ -1,4 +1,4 @@
-"""The warning about a line that has a program made for every size of its data."""
+"""The warning for a line that compiles a program for every size of its data."""
 from __future__ import annotations
 
 import linecache

@@ -1,4 +1,4 @@
-"""Sibling kernels merge; what depends on each other does not run in a circle."""
+"""Horizontal fusion: sibling kernels merge, and merging creates no dependency cycle."""
 from __future__ import annotations
 
 import numpy as np
@@ -31,7 +31,7 @@ def adam(noopt: int) -> tuple[list[np.ndarray], int]:
 
 
 def test_adam() -> None:
-    """Two moments and the update of each parameter are one kernel."""
+    """Both moments and the update of a parameter are one kernel."""
     merged, few = adam(0)
     apart, many = adam(1)
     assert few <= len(SHAPES) + 3 and many >= 3 * len(SHAPES)
@@ -59,7 +59,7 @@ def test_values() -> None:
 
 
 def test_what_is_picked_shares_a_loop_with_where_it_was() -> None:
-    """A kernel that reads another array at places, and one that stores the places: the end of a sort."""
+    """The end of a sort: one kernel gathers from another array by indices and stores the indices."""
     table, places = given(64), Tensor((np.arange(40) * 7 % 64).astype(np.int32)).realize()
     picked, shifted = table[places], places + 1
     (item,) = kernels(picked, shifted)
@@ -82,7 +82,7 @@ def test_limits() -> None:
 
 
 def test_order() -> None:
-    """Every item reads only what was written before it."""
+    """Every item reads only values written earlier."""
     x, y = given(64), given(64, seed=1)
     a, b = (x + y).contiguous(), (x - y).contiguous()
     c, d = (a * b.flip(0)).contiguous(), (a.flip(0) * b).contiguous()
@@ -96,7 +96,7 @@ def test_order() -> None:
 
 
 def test_column_sums_of_which_one_needs_statistics_share_a_kernel() -> None:
-    """What one reads is known later than what the other reads: they run when both can, unless that is too late."""
+    """Two column sums whose inputs are ready at different times share a kernel that runs when both are ready."""
     x, w = given(128, 96), given(128, 96, seed=1)
     scale, shift = (w * (x - x.mean(1, keepdim=True))).sum(0), w.sum(0)
     for pair in ((scale, shift), (shift, scale)):

@@ -1,4 +1,4 @@
-"""Sums that move into the kernel which computes, or reads, what they sum up."""
+"""Sums merged into the kernel that computes, or reads, their operand."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def joined(*tensors: Tensor) -> list[ScheduleItem]:
-    """Kernels that hold sums over their loops."""
+    """Return the kernels that contain sums over their own loops."""
     return [k for k in kernels(*tensors) if k.sink is not None and k.sink.arg is not None]
 
 
 def gradients(rows: int, columns: int) -> tuple[list[Tensor], list[np.ndarray]]:
-    """Of a layer norm with scale and shift, and what they should be."""
+    """Return the gradients of a layer norm with scale and shift, and the expected ones."""
     x, flow = given(rows, columns), given(rows, columns, seed=1)
     scale, shift = given(columns, seed=2), given(columns, seed=3)
     for t in (x, scale, shift):
@@ -38,7 +38,8 @@ def gradients(rows: int, columns: int) -> tuple[list[Tensor], list[np.ndarray]]:
 
 @pytest.mark.parametrize(("rows", "columns"), [(512, 64), (640, 100), (128, 129), (1024, 17), (160, 1000), (256, 65)])
 def test_gradients_of_a_norm_are_one_kernel(rows: int, columns: int) -> None:
-    """Statistics, the input's gradient and partial sums of columns; and a second kernel that sums these up."""
+    """One kernel computes statistics, the input's gradient and partial column sums; a second one adds the partial
+    sums."""
     found, right = gradients(rows, columns)
     (host,) = joined(*found)
     assert len(kernels(*found)) == 2 and len(host.written) == 3 and host.sink is not None and host.sink.arg == 2
@@ -49,7 +50,7 @@ def test_gradients_of_a_norm_are_one_kernel(rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(257, 128), (2, 20000), (64, 96), (20000, 8)])
 def test_what_has_no_blocks_stays_apart(rows: int, columns: int) -> None:
-    """A prime number of rows, too few rows, too little work, rows shorter than a vector."""
+    """A prime number of rows, too few rows, too little work, or rows shorter than a vector."""
     found, right = gradients(rows, columns)
     assert not joined(*found)
     Tensor.realize(*found)
@@ -87,7 +88,7 @@ def test_statistics_that_only_the_rest_of_a_sum_reads_are_stored() -> None:
                                              ((144, 3, 5, 50), (0, 3)), ((4, 128, 64), (0, 1)), ((1, 256, 96), 1),
                                              ((24, 64, 33), 1)])
 def test_sums_of_what_a_kernel_computes(shape: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
-    """Such as the gradient of a bias: over some of the loops, in any place."""
+    """Sums of a kernel's result over any of its loops, such as the gradient of a bias."""
     x = given(*shape)
     y = (x * 2 + 1).relu().contiguous()
     z = y.sum(axes)
@@ -126,7 +127,7 @@ def test_what_cannot_join(of: Callable[[Tensor], list[Tensor]]) -> None:
 
 
 def test_order() -> None:
-    """Every item reads only what was written before it, and every output is written once."""
+    """Every item reads only values written earlier, and every output is written once."""
     x, w = given(256, 96), given(256, 96, seed=1)
     y = (x * w).contiguous()
     first = y.sum(0)
@@ -155,7 +156,7 @@ def test_partial_sums_do_not_depend_on_the_number_of_workers() -> None:
 
 
 def test_places_of_windows_have_lanes_beside_sums() -> None:
-    """The gradient of a pool goes to every second place of memory; partial sums of it are added up there, too."""
+    """The gradient of a pool stores to every second element; the same kernel adds up its partial sums."""
     x, flow, norm = given(512, 8, 20, 20), given(512, 8, 10, 10, seed=1), nn.BatchNorm2d(8)
     x.requires_grad = True
     with Tensor.train():

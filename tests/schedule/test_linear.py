@@ -1,4 +1,4 @@
-"""Scheduling and disk key visit each node a bounded number of times, whatever the depth of a graph.
+"""Scheduling and the disk key visit each node a bounded number of times, for any depth of a graph.
 
 The memory plan makes a bounded number of array operations for each temporary, over all of them.
 """
@@ -33,7 +33,7 @@ def elementwise(nodes: int) -> UOp:
 
 
 def reductions(nodes: int) -> UOp:
-    """A chain of reductions, each of which the next one needs whole."""
+    """A chain of reductions, each of which needs the full result of the previous one."""
     x = y = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("CPU", 8, dtypes.float32))
     for _ in range(nodes // 5):
         y = x * y.reduce("MAX", (0,)).expand((8,)) + x
@@ -41,7 +41,7 @@ def reductions(nodes: int) -> UOp:
 
 
 def branches(nodes: int) -> UOp:
-    """Many stored values that live until they are added up at the end."""
+    """Many stored values, all alive until a final sum."""
     x = UOp(Ops.BUFFER, dtypes.float32, (), Buffer("CPU", 8, dtypes.float32))
     values = [(x * float(n + 2)).flip((0,)).contiguous() for n in range(nodes // 5)]
     while len(values) > 1:
@@ -80,7 +80,7 @@ def joined(nodes: int) -> UOp:
 
 
 def assigned(nodes: int) -> UOp:
-    """Elements that are set one by one before anything is computed."""
+    """Elements set one by one before anything is realized."""
     y = Tensor.zeros(64).contiguous().realize()
     for n in range(nodes // 8):
         y[n % 64] = float(n)
@@ -88,7 +88,7 @@ def assigned(nodes: int) -> UOp:
 
 
 def layers(nodes: int) -> UOp:
-    """The gradient of the first of many layers with statistics of rows."""
+    """The gradient for the first of many layers with row statistics."""
     x = first = Tensor.ones(4, 8, requires_grad=True).realize()
     w = Tensor.ones(8, 8).realize()
     for _ in range(nodes // 80):
@@ -113,7 +113,7 @@ def scheduled(root: UOp) -> Schedule:
 
 
 def calls_of(function: Callable[[], Any]) -> int:
-    """How many functions were called, Python's own among them: a measure that depends on no clock."""
+    """Return the number of function calls, builtins included: a measure of work independent of the clock."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:

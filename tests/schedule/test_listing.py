@@ -52,7 +52,7 @@ def test_nothing_to_compute() -> None:
 
 
 def test_lines_stay_lines() -> None:
-    """Gradients, random numbers, symbolic sizes: one line each, of at most 120 columns."""
+    """Gradients, random numbers and symbolic sizes print one line each, of at most 120 columns."""
     layer, x = Linear(32, 16), Tensor.rand(8, 32)
     loss = (layer(x).relu().softmax() - 1).var()
     loss.backward()

@@ -1,4 +1,4 @@
-"""No merge closes a circle, and nothing that orders, plans or queues loses a kernel without a word."""
+"""No merge creates a cycle, and ordering, planning and queueing never drop a kernel silently."""
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +32,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def gradient_of_a_gradient(device: str) -> Tensor:
-    """Merging siblings closed a circle in this program."""
+    """A program in which merging siblings created a cycle."""
     numbers = np.random.default_rng(0)
     x, c1, c2, c3 = (Tensor(numbers.standard_normal((3, 4)), device=device) for _ in range(4))
     n = x.layernorm()
@@ -138,7 +138,7 @@ def test_a_step_lost_in_a_capture_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Forgetful(KernelItem):
-    """Kernels of one device, without the first."""
+    """A device that drops the first kernel."""
 
     def __init__(self, steps: list[Step]) -> None:
         super().__init__(steps[1:])
@@ -175,12 +175,12 @@ def test_random_plans_pass() -> None:
         plan_slots(slots, uses)
 
 
-# *** where no rule looks: memory that is never written ***
+# *** memory that is never written ***
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["temporary", "result"])
 def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A temporary's NaN stays the same NaN on its way to the result."""
+    """The NaN of an unwritten temporary keeps its bits up to the result."""
     monkeypatch.setattr(compiled_module, "verify_order", lambda *_: None)
     x = helpers.given(8, 8)
     compiled = Tensor.schedule(x.relu().contiguous() @ x)
@@ -192,6 +192,6 @@ def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float32], ids=str)
 def test_fresh_memory_is_known_whatever_it_was_allocated_as(dtype: DType) -> None:
-    """Temporaries of several types share bytes, so a float may come from memory that was filled as bytes."""
+    """Temporaries of several types share memory, so a float may be read from memory filled as bytes."""
     fresh = Buffer("CPU", 64 // dtype.itemsize, dtype).allocate()
     assert Buffer("CPU", 16, dtypes.float32, base=fresh).is_poisoned()

@@ -1,4 +1,4 @@
-"""No pass takes longer, or more memory, for a tensor of more elements: calls and bytes are counted, not time."""
+"""Time and memory of all passes are independent of the number of elements: calls and bytes are counted, not time."""
 from __future__ import annotations
 
 import sys
@@ -33,7 +33,7 @@ def assigned(x: Tensor) -> Tensor:
 
 
 def side_by_side(n: int) -> Tensor:
-    """Parts that fill a value: they are stored in place."""
+    """Concatenated parts, which are stored in place."""
     even, odd = floats(n, 64).sin().contiguous(), floats(n, 64).cos().contiguous()
     return (even.pad(((0, 0), (0, 64))) + odd.pad(((0, 0), (64, 0)))).contiguous()
 
@@ -78,7 +78,7 @@ CASES: dict[str, Callable[[int], Tensor | list[Tensor]]] = {
 
 
 def calls(make: Callable[[int], Tensor | list[Tensor]], n: int) -> int:
-    """Calls of functions to write the kernels of what ``make`` gives."""
+    """Return the number of function calls that generate the kernels of the result of ``make``."""
     total = 0
 
     def count(frame: FrameType, event: str, arg: Any) -> None:

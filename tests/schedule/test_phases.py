@@ -1,4 +1,5 @@
-"""Sums over windows that lie apart: dense sums of their phases, with as many terms as there are windows to see."""
+"""Polyphase convolutions: sums over strided windows become dense sums of their phases, with as many terms as windows
+cover an element."""
 from __future__ import annotations
 
 import math
@@ -17,7 +18,7 @@ rng = np.random.default_rng(3)
 
 
 def terms(items: list[ScheduleItem]) -> int:
-    """Elements that the reductions of some kernels take in."""
+    """Return the number of elements reduced by some kernels."""
     found = {n for i in items if i.sink is not None for n in toposort(i.sink) if n.op is Ops.REDUCE}
     return sum(math.prod(int(s) for s in n.src[0].shape) for n in found)
 

@@ -1,4 +1,4 @@
-"""Padded rows of products: which operands and results get them, what is computed then, and what they cost."""
+"""Row padding of products: the operands and results that get it, their values, and its cost."""
 from __future__ import annotations
 
 import copy
@@ -25,7 +25,7 @@ CUDA = cuda_target("sm_90a")
 
 @pytest.fixture
 def eager_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device to which copies and launches cost nothing."""
+    """A device on which copies and launches are free."""
     renderer = copy.copy(Device[DEVICE].renderer)
     renderer.target = replace(renderer.target, costs=renderer.target.costs._replace(balance=0.0, launch=0.0))
     monkeypatch.setattr(Device[DEVICE], "_renderer", renderer)
@@ -36,7 +36,7 @@ def made(*values: Tensor) -> list[UOp]:
 
 
 def copies(*values: Tensor) -> list[tuple[int, ...]]:
-    """The shapes of what gets memory."""
+    """Return the shapes of the stored values."""
     return [n.shape for n in toposort(made(*values)) if n.op is Ops.CONTIGUOUS]
 
 
@@ -90,7 +90,7 @@ def test_turned_copies_compute_the_same(form: str) -> None:
 
 
 def test_a_result_is_read_where_it_lies() -> None:
-    """The next product needs no copy of what has padded rows already."""
+    """A product that reads a result with padded rows needs no copy."""
     a, b, c = bf16(2049, 4096), bf16(4096, 4097), bf16(4097, 4096)
     found = copies((a @ b) @ c)
     assert found == [(1, 4096, 4160), (2049, 4160, 1)]
@@ -115,7 +115,7 @@ def test_it_computes_the_same(m: int, k: int, n: int, form: str) -> None:
 
 
 def test_boxes_of_padded_rows_are_copied_by_the_engine() -> None:
-    """All that a product of odd sizes does is done by copies, and one kernel with a ring."""
+    """A product of odd sizes becomes copies and one kernel with a ring."""
     from tinsmith.schedule.scheduler import Scheduler
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tinsmith.schedule.scheduler.Device", {DEVICE: Device[DEVICE]})

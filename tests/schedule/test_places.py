@@ -1,4 +1,4 @@
-"""Places along an axis against what lists them."""
+"""Affine sets of positions along an axis (``Places``) against explicit lists of their members."""
 from __future__ import annotations
 
 import doctest

@@ -1,4 +1,4 @@
-"""The memory plan: what lives at the same time never overlaps, and memory is used again."""
+"""The memory plan: live buffers never overlap, and memory is reused."""
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +14,7 @@ from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 @st.composite
 def schedules(draw: Any) -> Schedule:
-    """Items that read some earlier slots and write new ones."""
+    """Draw items that read some earlier slots and write new ones."""
     slots, items = [Slot(0, 100, dtypes.float32, "CPU", input=True)], []
     for _ in range(draw(st.integers(1, 25))):
         read = draw(st.lists(st.integers(max(0, len(slots) - 6), len(slots) - 1), max_size=3, unique=True))

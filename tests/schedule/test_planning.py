@@ -1,4 +1,4 @@
-"""Plans: what is predicted before the first kernel is what is measured afterwards."""
+"""Plans: the memory predicted before the first kernel equals the measured one."""
 from __future__ import annotations
 
 import gc
@@ -15,7 +15,7 @@ from tinsmith.runtime import realize
 
 
 def check(make: Callable[[], Plan], run: Callable[[], object]) -> Plan:
-    """Plan, run, and compare the most memory in use meanwhile with the plan, to the byte."""
+    """Plan, run, and compare the measured peak memory with the plan, to the byte."""
     gc.collect()
     plan = make()
     before = GlobalCounters.mem_used_per_device

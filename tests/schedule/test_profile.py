@@ -1,4 +1,4 @@
-"""PROFILE=1: everything that ran is in the table, once, and the longest comes first."""
+"""PROFILE=1: the table lists everything that ran, once, longest first."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Command queues: how they look, that devices overlap, and that a deadlock is told, not run into."""
+"""Command queues: their printed form, overlap of devices, and deadlocks, which are reported and not entered."""
 from __future__ import annotations
 
 import threading
@@ -27,7 +27,7 @@ PATIENCE = 20.0  # seconds after which a meeting that never comes fails
 
 
 class Slow:
-    """What the programs of the test's devices do before they compute."""
+    """Settings of the test programs: a barrier to meet at, a failure, or a delay before they compute."""
 
     meeting: threading.Barrier | None = None
     fails = False
@@ -35,7 +35,7 @@ class Slow:
 
 
 class SlowProgram(PythonProgram):
-    """Sleeps outside Python's lock; where a meeting is asked for, until another device's program runs too."""
+    """A program that sleeps without the GIL or, if a barrier is set, waits until another device's program runs too."""
 
     def __call__(self, buffers: Sequence[Buffer], variables: Sequence[int] = ()) -> None:
         if Slow.meeting is not None:
@@ -67,7 +67,7 @@ def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(-8, 9, shape).astype(np.float64)
 
 
-# *** how they look ***
+# *** printed form ***
 
 
 def test_the_tutorials_single_device() -> None:
@@ -137,7 +137,7 @@ def test_debug_lines_are_timed_and_numbered(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_independent_devices_overlap() -> None:
-    """Each program waits until the other device's runs at the same time; one after the other would never end."""
+    """Each program waits until the other device's runs at the same time; sequential execution would never end."""
     x = Tensor(values(4, 4)).shard(("SLOW:0", "SLOW:1"), 0).realize()
     Slow.meeting = threading.Barrier(2)
     y = (x * 2 + 1).realize()
@@ -146,7 +146,7 @@ def test_independent_devices_overlap() -> None:
 
 
 def test_copies_do_not_hold_up_what_does_not_need_them() -> None:
-    """While the sum of the first part is exchanged, the device computes the second: the order of its queue says so."""
+    """While the sum of the first part is exchanged, the device computes the second, by the order of its queue."""
     x = Tensor(values(64, 64)).shard(("SLOW:0", "SLOW:1"), 0).realize()
     y = Tensor(values(64, 64, seed=1)).shard(("SLOW:0", "SLOW:1"), 0).realize()
     queue = CommandQueue(compiled(x.sum(0), y.sum(0)))
@@ -188,7 +188,7 @@ def test_everything_is_counted() -> None:
 
 
 class Evented(Compiled):
-    """Devices of one worker that only put work into streams: it notes who waits for which event of whom."""
+    """Devices of one worker that only enqueue work in streams, and record who waits for which event."""
 
     noted: ClassVar[list[tuple[str, str]]] = []
 
@@ -240,7 +240,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_no_interleaving_breaks_a_dependency(name: str, count: int) -> None:
-    """Whatever queue is served next: a step runs after all whose results it reads or whose memory it writes over."""
+    """For any order of serving the queues, a step runs after all steps whose results it reads or whose memory it
+    overwrites."""
     x = Tensor(values(10, 12)).shard([f"SLOW:{n}" for n in range(count)], 0).realize()
     program = compiled(*PROGRAMS[name](x))
     regions = _Regions(program)

@@ -1,4 +1,4 @@
-"""Random tensor graphs give the values that ``ir.interpret.tensor`` defines, whatever is fused, staged or optimized."""
+"""Random tensor graphs give the values of ``ir.interpret.tensor`` for any fusion, staging and opts."""
 from __future__ import annotations
 
 from typing import Any

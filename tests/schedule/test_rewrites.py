@@ -1,4 +1,4 @@
-"""Floats are converted below views: stored over axes of their own, in 16 bits, once for all views."""
+"""Float conversions move below views: stored once for all views, in 16 bits, over their own axes."""
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +10,7 @@ from tinsmith.ir.uop import toposort
 
 
 def heads(x: Tensor) -> Tensor:
-    """A product, then its heads side by side: what a layer reads behind attention."""
+    """Return a product and its concatenated heads: the input of the layer after attention."""
     return (x * 2).transpose(1, 2).reshape(2, 6, 32)
 
 
@@ -23,7 +23,7 @@ def test_a_rounded_view_is_stored_over_its_own_axes() -> None:
 
 
 def stored(*tensors: Tensor) -> list[tuple[object, tuple[object, ...]]]:
-    """Type and axes of what each kernel stores."""
+    """Return the dtype and axes of each kernel's stored value."""
     return [(i.sink.src[0].dtype, tuple(i.sink.src[0].shape)) for i in kernels(*tensors) if i.sink is not None]
 
 
@@ -45,7 +45,8 @@ def test_what_is_computed_itself_keeps_its_form() -> None:
 
 
 def test_gradients_of_what_several_contractions_read_are_contractions() -> None:
-    """A gate and what it gates read the same rows: a sum over the sum of two products would be none."""
+    """Two contractions (a gate and its operand) read the same rows: a sum over the sum of two products would be no
+    contraction."""
     x, gate, up = given(64, 48), given(80, 48, seed=1), given(80, 48, seed=2)
     for t in (x, gate, up):
         t.requires_grad = True

@@ -1,4 +1,4 @@
-"""Running: a schedule is one native call on the CPU, and the same launches one by one elsewhere."""
+"""Execution: a schedule is one native call on the CPU, and the same launches one by one on other devices."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def test_copies_between_devices_part_the_calls() -> None:
 
 
 def test_a_device_without_a_graph_runs_the_same_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general graph on the CPU device: one call of the device for all launches, with the same values."""
+    """The generic graph on the CPU device: one device call for all launches, with the same values."""
     device = type(Device["CPU"])
     ran: list[int] = []
 
@@ -75,7 +75,8 @@ def test_a_device_without_a_graph_runs_the_same_launches(monkeypatch: pytest.Mon
 
 
 def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
-    """Two graphs have one structure exactly if they have one canonical graph; buffers and values come alike."""
+    """Two graphs have equal structure if and only if they have equal canonical graphs; buffers and values are ordered
+    alike."""
     x, y, z = given(4, 4), given(4, 4, seed=1), given(4, 4, seed=2)
     short, other = given(16), Tensor([[1.0] * 4] * 4, device="CPU:1").realize()
     ints = Tensor([[1] * 4] * 4).realize()
@@ -98,7 +99,7 @@ def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
 
 
 def test_what_gradients_read_is_known_by_the_structure() -> None:
-    """One walk of a graph tells what a walk for gradients and one for copies would."""
+    """One walk of a graph collects the same facts as separate walks for gradients and copies."""
     x, y, ints = given(4, 4), given(4, 4, seed=1), Tensor([[1] * 4] * 4).realize()
     n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 4), UOp.index(2)))
     for made in ([x + y, (x * x).sum(0), y.T.contiguous() * 3], [x + ints, ints + 1], [x[1:] * n + n, x + 1]):

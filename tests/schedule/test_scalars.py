@@ -1,4 +1,4 @@
-"""Scalars that change from call to call, and how much of what is compiled stays in memory."""
+"""Scalars that change from call to call, and the amount of compiled code kept in memory."""
 from __future__ import annotations
 
 import itertools

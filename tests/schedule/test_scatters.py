@@ -1,4 +1,4 @@
-"""Scattered sums and sorts where cores work side by side."""
+"""Scatter-adds and sorts on parallel cores."""
 import numpy as np
 import pytest
 

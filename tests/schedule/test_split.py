@@ -1,4 +1,4 @@
-"""Long reductions in parts: what they cost in accuracy, and sums of sums as one sum."""
+"""Split reductions: their accuracy, and merging of sums of sums."""
 import numpy as np
 import pytest
 

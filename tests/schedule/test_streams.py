@@ -1,4 +1,4 @@
-"""Attention and its gradients: kernels that make scores tile by tile, against NumPy; no array of scores in memory."""
+"""Attention and its gradients, with scores computed tile by tile and never stored, against NumPy."""
 from __future__ import annotations
 
 import math
@@ -49,7 +49,7 @@ def mask_of(kind: str, rows: int, keys: int) -> Array | None:
 
 
 def attention(q: Array, k: Array, v: Array, g: Array, mask: Array | None) -> tuple[Array, ...]:
-    """The result and the gradients of sum(result * g), in float64."""
+    """Return the result and the gradients of sum(result * g), in float64."""
     q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
     factor = 1 / np.sqrt(q.shape[-1])
     s = q @ k.swapaxes(-1, -2) * factor
@@ -130,7 +130,7 @@ def test_gradients_store_statistics_but_no_scores() -> None:
 
 
 def gradients_of_attention(kind: str = "none") -> ScheduleItem:
-    """The kernel of all three gradients of eight heads."""
+    """Return the kernel of all three gradients of eight heads."""
     found = recorded(inputs(8, 32, 48, 8, 16), kind, mask_of(kind, 32, 48))
     (item,) = (i for i in schedule(*found).items if len(i.tiles) > 1)
     return item
@@ -165,7 +165,7 @@ def test_sums_carried_in_memory_are_the_same_by_every_interpreter(device: str, k
 
 
 def long_rows(kind: str, device: str = "CPU") -> tuple[UOp, Kernel, Target]:
-    """The kernel of attention for a target whose second cache is too small for whole rows."""
+    """Return the kernel of attention for a target whose L2 cache is too small for full rows."""
     q, k, v, _ = (Tensor(a).realize() for a in inputs(2, 10, 256, 8, 24))
     mask = mask_of(kind, 10, 256)
     given = None if mask is None or kind == "causal" else Tensor(mask).realize()
@@ -179,7 +179,7 @@ def long_rows(kind: str, device: str = "CPU") -> tuple[UOp, Kernel, Target]:
 
 @pytest.mark.parametrize("kind", ["none", "causal"])
 def test_rows_that_go_block_by_block_are_shared_by_threads(kind: str) -> None:
-    """Each thread walks over the blocks of its own rows: the blocks' loop stands in front and is no loop to split."""
+    """Each thread iterates over the blocks of its own rows; the outer block loop is not split over threads."""
     sink, _, target = long_rows(kind)
     kernel = begin(sink, replace(target, threads=2))
     choose(kernel, replace(target, threads=2))
@@ -291,7 +291,7 @@ def test_log_sum_exp_of_scores_stores_no_scores() -> None:
 
 @pytest.mark.parametrize("n", [5, 8, 9])
 def test_a_contraction_that_is_repeated_before_it_is_summed(n: int) -> None:
-    """Where it is summed over one element there is no range."""
+    """A contraction repeated along an axis and then summed over it; for a sum over one element there is no range."""
     x = np.random.default_rng(0).random((n, 4), np.float32)
     rows = Tensor(x)
     wide = (rows @ rows.T).unsqueeze(2).expand(-1, -1, 2)
@@ -300,7 +300,7 @@ def test_a_contraction_that_is_repeated_before_it_is_summed(n: int) -> None:
 
 
 def test_lanes_avoid_what_is_staged_once_for_all_of_them() -> None:
-    """The gradient of an image through a residual depthwise convolution and the one before it."""
+    """The gradient of an image through two depthwise convolutions, one of them residual."""
     random = np.random.default_rng(5)
     x, wide, deep, last = (Tensor(random.standard_normal(s).astype(np.float32)).realize() for s in (
         (2, 3, 6, 6), (5, 3, 3, 3), (5, 1, 3, 3), (5, 3)))
@@ -317,7 +317,7 @@ def test_lanes_avoid_what_is_staged_once_for_all_of_them() -> None:
 
 @pytest.mark.parametrize(("statistic", "turned"), [(True, False), (False, False), (False, True)])
 def test_a_computed_factor_is_made_once_for_all_columns(statistic: bool, turned: bool) -> None:
-    """``softmax(x) @ w`` and its like, where x has memory: vectors of exponentials, not one for each row and column."""
+    """``softmax(x) @ w`` and similar, with x in memory: exponentials are vectors, computed once for all columns."""
     rows, keys, width = 16, 64, 96
     shape = (keys, rows) if turned else (rows, keys)
     x, w = (UOp(Ops.PARAM, dtypes.float32, (), (n, s)) for n, s in ((1, shape), (2, (keys, width))))

@@ -1,4 +1,4 @@
-"""Symbolic sizes: one program for all values of a variable."""
+"""Symbolic sizes: one program serves all values of a variable."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Opts in the user's hand, as in the tutorials' page on loop unrolling."""
+"""User-supplied opts, as in the tutorials' page on loop unrolling."""
 from __future__ import annotations
 
 from typing import Any

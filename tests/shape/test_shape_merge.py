@@ -1,4 +1,4 @@
-"""Dimension merging: the triples of the tutorials, and what must hold of any of them."""
+"""Dimension merging: the triples of the tutorials, and invariants of any triples."""
 import doctest
 import importlib
 import math
@@ -35,7 +35,7 @@ def test_triples(shape, strides, mask, triples):
 
 @st.composite
 def views(draw):
-    """Unmasked views: some dense, some permuted, some broadcast."""
+    """Draw unmasked views: some dense, some permuted, some broadcast."""
     shape = tuple(draw(st.lists(st.integers(1, 4), max_size=5)))
     view = View.create(shape).permute(tuple(draw(st.permutations(range(len(shape))))))
     return view.expand(tuple(draw(st.integers(1, 3)) if s == 1 else s for s in view.shape))

@@ -1,4 +1,4 @@
-"""Any chain of movement ops must index exactly as NumPy moves the data."""
+"""Any chain of movement ops indexes memory exactly as NumPy moves the data."""
 import itertools
 import math
 
@@ -15,7 +15,7 @@ MAX_ELEMENTS = 400
 
 
 def evaluate(tracker, data):
-    """What a tracker shows of flat ``data``, element by element, zeros where it says padding."""
+    """Return the array that a tracker views in flat ``data``, element by element; padding is 0."""
     out = np.zeros(tracker.shape, data.dtype)
     for idxs in itertools.product(*map(range, tracker.shape)):
         address, valid = tracker.expr_idxs(idxs)
@@ -43,7 +43,7 @@ def numpy_window(a, axis, size, stride, dilation, length):
 
 
 def draw_op(draw, a):
-    """One random movement op that fits array ``a``: its name, arguments, and NumPy's result."""
+    """Draw a random movement op for array ``a``: its name, arguments, and NumPy's result."""
     n = a.ndim
     name = draw(st.sampled_from(["permute", "expand", "pad", "shrink", "flip", "reshape", "reshape", "window"]))
     if name == "permute":
@@ -76,7 +76,7 @@ def draw_op(draw, a):
 
 @st.composite
 def chains(draw, max_ops=7):
-    """Data, the tracker of a random chain over it, and what NumPy makes of it."""
+    """Draw data, the tracker of a random chain of movement ops over it, and NumPy's result."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=0, max_size=3)))
     data = np.arange(1, math.prod(shape) + 1)
     tracker, moved = ShapeTracker.from_shape(shape), data.reshape(shape)
@@ -135,7 +135,7 @@ def test_a_view_survives_a_reshape_there_and_back(case, extra):
 
 
 def one_view_would_do(addresses):
-    """Brute force: is what is not padding (>= 0) a box, and the address an affine function there?"""
+    """Return True if the elements that are not padding (>= 0) form a box with affine addresses (brute force)."""
     seen = addresses >= 0
     if addresses.ndim == 0 or not seen.any():
         return bool(seen.any()) or addresses.ndim > 0

@@ -1,4 +1,4 @@
-"""The same code on symbolic integers: a minimal stand-in has exactly what the protocol promises, and no more."""
+"""Views of symbolic integers: a minimal stand-in type has exactly the operations of the protocol."""
 import itertools
 
 import numpy as np
@@ -18,7 +18,7 @@ def ends(value):
 
 
 class Symbol:
-    """An interned expression tree, as a UOp is: equal trees are one object, ``==`` is identity, nothing is folded."""
+    """An interned expression tree, like a UOp: equal trees are one object, ``==`` is identity, nothing is folded."""
 
     table: dict = {}
 
@@ -69,7 +69,7 @@ N = Symbol("var", "n", 1, 6)
 
 
 def check(tracker, data, expected, **values):
-    """Index with symbols, then bind them: every element must be NumPy's."""
+    """Index with symbols, then bind them, and compare every element with NumPy's."""
     assert tuple(value(s, **values) for s in tracker.shape) == expected.shape
     names = [f"i{k}" for k in range(len(tracker.shape))]
     idxs = [Symbol("var", name, 0, ends(s)[1] - 1) for name, s in zip(names, tracker.shape)]

@@ -1,4 +1,4 @@
-"""What a tensor's ``uop.st`` says of its memory is where its values come from."""
+"""The addresses given by a tensor's ``uop.st`` are those its values are read from."""
 from __future__ import annotations
 
 import itertools
@@ -11,7 +11,7 @@ from tinsmith import Tensor
 
 
 def moved(draw: st.DrawFn, t: Tensor) -> Tensor:
-    """A tensor under one movement op."""
+    """Apply one movement op to a tensor."""
     kind = draw(st.sampled_from(["permute", "flip", "pad", "shrink", "reshape", "expand"]))
     axis = draw(st.integers(0, t.ndim - 1))
     size = t.shape[axis]

@@ -1,4 +1,4 @@
-"""What the tests of Tensor share: inputs with special values, tolerances, numerical gradients."""
+"""Helpers for tests of ``Tensor``: inputs with special values, tolerances, numerical gradients."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ RTOL = {dtypes.float16: 2e-3, dtypes.bfloat16: 1.6e-2, dtypes.float32: 3e-6, dty
 
 
 def values(shape: Sequence[int], dtype: DType, low: float = -4, high: float = 4, seed: int = 0) -> np.ndarray:
-    """Random values of ``dtype``; integers over a small range, unsigned ones not negative."""
+    """Return random values of ``dtype``; integers from a small range, unsigned ones not negative."""
     rng = np.random.default_rng(seed)
     if dtype.is_bool:
         return rng.integers(0, 2, shape).astype(np.bool_)
@@ -27,7 +27,7 @@ def values(shape: Sequence[int], dtype: DType, low: float = -4, high: float = 4,
 
 
 def special(dtype: DType) -> np.ndarray:
-    """The values that go wrong."""
+    """Return special values: those that often reveal errors."""
     if dtype.is_float:
         tiny = {dtypes.float16: 6e-5, dtypes.bfloat16: 1e-30}.get(dtype, 1e-30)
         return np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 100.0, -100.0, tiny, -tiny, np.inf, -np.inf,
@@ -38,13 +38,13 @@ def special(dtype: DType) -> np.ndarray:
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """16-bit floats as float32, in which NumPy computes well."""
+    """Convert 16-bit floats to float32, in which NumPy computes accurately."""
     return x.astype(np.float32) if x.dtype in (np.float16, bfloat16) else x
 
 
 def check(got: Tensor, want: np.ndarray, dtype: DType | None = None, rtol: float | None = None,
           atol: float = 0) -> None:
-    """Same shape, dtype (if given) and values, NaN included."""
+    """Check shape, dtype (if given) and values, NaN included."""
     want = np.asarray(want)
     assert got.shape == want.shape
     if dtype is not None:
@@ -61,7 +61,7 @@ def check(got: Tensor, want: np.ndarray, dtype: DType | None = None, rtol: float
 
 
 def check_gradient(f: Callable[..., Tensor], *inputs: np.ndarray, rtol: float = 1e-5, atol: float = 1e-7) -> None:
-    """``backward`` of a weighted sum of ``f`` against central differences, in float64."""
+    """Check ``backward`` of a weighted sum of ``f`` against central differences, in float64."""
     tensors = [Tensor(x, dtype=dtypes.float64) for x in inputs]
     out = f(*tensors)
     weights = np.random.default_rng(5).uniform(0.5, 1.5, out.shape)
@@ -73,7 +73,7 @@ def check_gradient(f: Callable[..., Tensor], *inputs: np.ndarray, rtol: float = 
 
 
 def _numeric(f: Callable[..., Tensor], inputs: Sequence[np.ndarray], n: int, weights: np.ndarray) -> np.ndarray:
-    """Central differences; all displaced inputs are computed by one program."""
+    """Return central differences; one program computes all displaced inputs."""
     step = 1e-6
     x = inputs[n]
     results = []

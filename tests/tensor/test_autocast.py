@@ -1,4 +1,4 @@
-"""``Tensor.autocast``: which operands are rounded, in both directions, and what stays float32."""
+"""``Tensor.autocast``: the operands it rounds, forward and backward, and the operations that stay float32."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_products_and_their_gradients(dtype: str) -> None:
-    """Operands and results are rounded, sums are not; so is each gradient's operand."""
+    """Operands and results are rounded, accumulators are not; the same holds for gradients."""
     def rounded(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return a.astype(KINDS[dtype]).astype(np.float64)
 
@@ -93,7 +93,7 @@ def test_a_capture_is_of_its_precision() -> None:
 
 
 def test_a_small_gpt_trains_as_well_in_bfloat16() -> None:
-    """Within 1 % of the loss in float32, at the end and over the way."""
+    """The loss is within 1 % of the float32 loss, at the end and on average."""
     rng = np.random.default_rng(0)
     text = (np.arange(13)[None] * rng.integers(1, 5, (16, 1)) + rng.integers(0, 11, (16, 1))) % 11
     x, y = (Tensor(text[:, s].astype(np.int32)).realize() for s in (slice(0, -1), slice(1, None)))

@@ -1,4 +1,4 @@
-"""What is a copy, what is a view, and the gradients of both after they were written."""
+"""Copies and views: which methods return which, and the gradients of both after writes in place."""
 from __future__ import annotations
 
 import copy
@@ -167,7 +167,7 @@ def test_diag_of_a_matrix_is_a_copy() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_bitcast_is_a_view(seed: int) -> None:
-    """Writes through looks at the bits, in parts and through other looks, against NumPy's views."""
+    """Writes through bitcast views, partial ones and views of views included, against NumPy's views."""
     rng = np.random.default_rng(seed)
     names = ["float32", "int32", "int16", "uint8", "float16", "int64", "float64"]
     raw = rng.integers(0, 120, (4, 64), dtype=np.uint8)

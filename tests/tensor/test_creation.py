@@ -247,7 +247,8 @@ def test_bools_of_other_bytes_than_0_and_1(device: str) -> None:
 
 
 def test_a_constant_has_the_line_that_made_it() -> None:
-    """Numbers beside tensors are nodes that are kept, and a number may be a tensor of its own on another line."""
+    """Scalar operands are cached nodes, yet the same number on another line may be a separate tensor with its own
+    origin."""
     (Tensor([1, 2, 3]) + 7).realize()
     frame = sys._getframe()
     found = Tensor.full((3,), 7), frame.f_lineno

@@ -1,4 +1,4 @@
-"""What prompts and notebooks show, complete and interrupt."""
+"""Interactive use: ``repr``, HTML, completion, help and interrupts in prompts and notebooks."""
 from __future__ import annotations
 
 import ast
@@ -121,7 +121,7 @@ def test_a_captured_function_that_prints_runs() -> None:
 
 
 def public(owner: Any) -> list[tuple[str, Callable[..., Any]]]:
-    """The public functions and classes of a class or module of ours."""
+    """Return the public functions and classes of a class or module of Tinsmith."""
     found = []
     for name in dir(owner):
         member = inspect.getattr_static(owner, name)
@@ -138,7 +138,7 @@ def tree(path: str) -> ast.Module:
 
 
 def written(function: Callable[..., Any]) -> list[str]:
-    """The parameters of a function as its source has them."""
+    """Return the parameters of a function as in its source."""
     code = inspect.unwrap(function).__code__
     for n in ast.walk(tree(code.co_filename)):
         if isinstance(n, (ast.FunctionDef, ast.Lambda)) and code.co_firstlineno in (
@@ -171,7 +171,7 @@ def test_signatures_are_those_of_the_source(owner: str) -> None:
 
 
 def test_nothing_takes_whatever_it_is_given() -> None:
-    """A signature of ``**kwargs`` alone tells a reader nothing."""
+    """No signature is just ``**kwargs``, which tells a reader nothing."""
     vague = [name for name, member in public(Tensor) for p in inspect.signature(member).parameters.values()
              if p.kind is p.VAR_KEYWORD]
     assert vague == ["rearrange"]  # the sizes of named axes

@@ -1,4 +1,4 @@
-"""Gradients that are zero, and where a formula has none of its own: empty values, ties, zero rows, ends of domains."""
+"""Gradients at edge cases: zero gradients, empty values, ties, zero rows, ends of domains."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""8-bit floats: every byte, rounding to each format, arithmetic in float32."""
+"""8-bit floats: every bit pattern, rounding to each format, arithmetic in float32."""
 from __future__ import annotations
 
 import numpy as np

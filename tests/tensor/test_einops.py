@@ -1,4 +1,4 @@
-"""einops on tensors: every pattern gives what it gives of NumPy's arrays."""
+"""einops on tensors: every pattern gives the same result as on NumPy arrays."""
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Elementwise methods against NumPy: every dtype, shapes with and without elements, special values."""
+"""Elementwise methods against NumPy: every dtype, empty and nonempty shapes, special values."""
 from __future__ import annotations
 
 import math
@@ -103,7 +103,7 @@ def test_odd_functions_keep_the_sign_of_zero(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
 def test_edges_of_functions(dtype) -> None:
-    """What sweeps over all exponents found worst, the poles of the tangent, and where a result begins to overflow."""
+    """The worst arguments found by sweeps over all exponents, the poles of the tangent, and overflow thresholds."""
     most = float(np.finfo(dtype.numpy).max)
     over = {dtypes.float32: 89.41599, dtypes.float64: 710.4758600739439}[dtype]  # the last whose cosh is finite
     cases = {

@@ -1,4 +1,4 @@
-"""Tensors of files: views, writes, bytes read as other dtypes, and what cannot be done there."""
+"""Tensors of files: views, writes, bytes reinterpreted as other dtypes, and unsupported operations."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_a_file_that_was_cut_short(tmp_path: Path, make: Callable[..., Any], rea
 
 
 def test_what_is_shown_of_a_file_that_was_cut_short(tmp_path: Path) -> None:
-    """Debuggers and notebooks show tensors unasked: the error stands where the values would."""
+    """repr() of a tensor of a truncated file shows the error instead of the values: debuggers call it unasked."""
     path = tmp_path / "cut.bin"
     path.write_bytes(bytes(1 << 16))
     t = Tensor(path)[:4]

@@ -1,4 +1,4 @@
-"""``Function``: a gradient of the user's own, eager and captured, on one device and on several."""
+"""``Function``: user-defined gradients, eager and captured, on one device and on several."""
 from __future__ import annotations
 
 import pickle
@@ -14,7 +14,7 @@ GROUP = ("CPU", "CPU:1")
 
 
 class Rounded(Function):
-    """Straight through: rounds, and passes the gradient on."""
+    """Straight-through estimator: rounds, and passes the gradient on unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class Rounded(Function):
 
 
 class Product(Function):
-    """x @ w with gradients as they are, times ``factor``; saves inputs and an intermediate value."""
+    """x @ w with its true gradients times ``factor``; saves inputs and an intermediate value."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, factor: float) -> Tensor:
@@ -41,7 +41,7 @@ class Product(Function):
 
 
 class Exponential(Function):
-    """As tinygrad's functions were written: methods that keep what they need themselves."""
+    """A function in tinygrad's former style, whose methods save what backward needs."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         self.out = x.exp()
@@ -59,7 +59,7 @@ def test_straight_through() -> None:
 
 
 def expected(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], factor: float) -> list[Any]:
-    """The gradients of the sum of Product's squares."""
+    """Return the gradients of the sum of squares of Product."""
     g = 2 * (x @ w)
     return [g @ w.T * factor, x.T @ g * factor]
 

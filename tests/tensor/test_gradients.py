@@ -388,7 +388,8 @@ def test_histories_of_loops_are_let_go() -> None:
 
 
 def test_second_derivatives_at_edges() -> None:
-    """A variance of zero takes all of the gradient; half-squares end before the bend, as in PyTorch."""
+    """A variance of 0 has its full second derivative; the quadratic part of a Huber loss excludes its ends, as in
+    PyTorch."""
     def second(of: Callable[[Tensor], Tensor], x: Tensor, flow: list[float]) -> list[float]:
         g = of(x).gradient(x)[0]
         return (g * Tensor(flow, requires_grad=False)).sum().gradient(x)[0].tolist()

@@ -1,4 +1,4 @@
-"""Data from the host are copied to their device once, by the first program that reads them."""
+"""Host data are copied to their device once, by the first program that reads them."""
 from __future__ import annotations
 
 import gc
@@ -11,7 +11,7 @@ from tinsmith.tensor.realize import _copied
 
 
 def copies(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The copies from the host in what DEBUG=2 printed since the last look."""
+    """Return the copies from the host in the DEBUG=2 output since the last call."""
     lines = capsys.readouterr().out.splitlines()
     return [line.split("copy ")[1].split(" arg ")[0].strip() for line in lines if "<- NPY" in line]
 

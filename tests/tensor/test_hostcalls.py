@@ -1,5 +1,5 @@
-"""Functions of the host among a program's kernels: the same values as generated code, captured, replayed and refused
-as kernels are."""
+"""Host functions among a program's kernels: the same values as generated code, captured, replayed and refused like
+kernels."""
 from __future__ import annotations
 
 import threading

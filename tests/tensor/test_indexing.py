@@ -43,7 +43,7 @@ ADVANCED = [
 
 
 def as_numpy_takes(index):
-    """An index as NumPy takes it: a list with more in it than numbers is a tuple, ranges are arrays."""
+    """Convert an index for NumPy: a list of anything but numbers becomes a tuple, ranges become arrays."""
     if isinstance(index, list) and not all(isinstance(i, int) for i in index):
         index = tuple(index)
     return np.array([], int) if isinstance(index, list) and not index else index
@@ -80,7 +80,7 @@ MASK = np.array([True, False, True, False, True])
     (lambda n: [n, slice(None), I1], lambda x: x[1][:, I1]),
 ])
 def test_an_integer_chooses_before_index_arrays(one, index, order) -> None:
-    """So PyTorch has it: in NumPy an integer counts as an index array."""
+    """As in PyTorch; in NumPy an integer counts as an index array."""
     places = order(np.arange(60).reshape(3, 4, 5))
     check(Tensor(X)[index(one)], order(X), dtypes.int32)
     values_there = -1 - np.arange(places.size, dtype=np.int32).reshape(places.shape)
@@ -183,7 +183,7 @@ def test_gathers_from_computed_values_and_views() -> None:
 
 
 def test_picked_values_lie_in_the_order_in_which_they_are_read() -> None:
-    """A gather in another order would leave its reader, or ``numpy()``, rows that jump over memory."""
+    """A gather in another order would give its reader, or ``numpy()``, strided rows."""
     x, i = Tensor(np.arange(120, dtype=np.int32).reshape(2, 3, 4, 5)).realize(), Tensor([2, 0, 1]).realize()
     for index in ((..., i), (slice(None), i), (slice(None), i, i), (slice(None), i, slice(None), i)):
         picked = x[index]
@@ -218,7 +218,8 @@ def indices(draw) -> tuple:
 
 
 def integers_first(index):
-    """The axes that integers choose taken out, so that NumPy counts them as no index arrays; and what is left."""
+    """Apply the integers of an index, so that NumPy does not count them as index arrays; return the array and the
+    rest."""
     fill = X.ndim - sum(i is not None and i is not ... for i in index)
     at = next((n for n, i in enumerate(index) if i is ...), len(index))
     items = [*index[:at], *[slice(None)] * fill, *index[at + 1 :]]

@@ -1,4 +1,4 @@
-"""Memory that NumPy and tensors share, in both directions, and for as long as either needs it. PyTorch and JAX: see
+"""Memory shared between NumPy and tensors, in both directions, for as long as either needs it. PyTorch and JAX:
 tests/parity/test_interop.py."""
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def address(t: Tensor) -> int:
 
 
 def settle() -> None:
-    """Dead nodes give their buffers back."""
+    """Collect garbage, so that dead nodes release their buffers."""
     gc.collect()
     assert GlobalCounters.mem_used >= 0
 
 
 class Owner(np.ndarray):  # type: ignore[type-arg]
-    """An array that can be referred to weakly."""
+    """An array that supports weak references."""
 
 
 # *** in ***
@@ -141,7 +141,7 @@ def test_what_is_no_array() -> None:
 
 
 class OnAnotherDevice:
-    """An array that says it is where no device of ours has memory."""
+    """An array that claims to be on a device unknown to Tinsmith."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 10, 0
@@ -231,7 +231,7 @@ def test_another_device_than_asked_for() -> None:
 
 
 class GPU:
-    """Stands for a device whose memory the host cannot read: its addresses may be passed on, and nothing else."""
+    """A fake device whose memory the host cannot read: its addresses may only be passed on."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array, self.streams = array, []  # type: ignore[var-annotated]
@@ -317,11 +317,11 @@ def test_what_is_no_dtype(given: Any) -> None:
         Tensor([1]).cast(given)
 
 
-# *** memory that the host cannot read: a device that stands for a GPU ***
+# *** memory that the host cannot read: a fake GPU ***
 
 
 class HiddenAllocator(HostAllocator):
-    """Host memory that nobody may look at."""
+    """An allocator of host memory that must not be read directly."""
 
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> None:  # type: ignore[override]
         return None

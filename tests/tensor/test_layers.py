@@ -1,4 +1,4 @@
-"""While programs are recorded, origins say which layer of the model made a node, under the names of its state."""
+"""Origins of recorded nodes name the layer of the model that created them, by its state-dict name."""
 from __future__ import annotations
 
 import numpy as np
@@ -32,14 +32,14 @@ class Model:
 
 
 class Loop:
-    """Around a model, and no part of it."""
+    """An object that contains a model and is no part of it."""
 
     def run(self, model: Model, x: Tensor) -> Tensor:
         return model(x).square()
 
 
 def made(y: Tensor) -> dict[str, set[str]]:
-    """The methods of each layer."""
+    """Return the methods recorded for each layer."""
     found: dict[str, set[str]] = {}
     for n in toposort(y.uop):
         for o in n.origin:

@@ -1,4 +1,4 @@
-"""Factorizations against NumPy's and PyTorch's definitions."""
+"""Factorizations against the definitions of NumPy's and PyTorch's."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_refusals() -> None:
 
 
 def test_sixty_four_columns() -> None:
-    """The steps of a factorization share their kernels: the schedule stays small, and accuracy does not suffer."""
+    """The steps of a factorization share kernels: the schedule stays small, and accuracy is unaffected."""
     a = _matrix(64, 64)
     symmetric, positive = a + a.T, a @ a.T + 8 * np.eye(64, dtype=np.float32)
     size = np.linalg.norm(a)
@@ -154,14 +154,14 @@ def test_what_matrices_refuse() -> None:
 
 
 def _well(*shape: int) -> np.ndarray:
-    """Of full rank, far from singular; symmetric and positive definite."""
+    """Return full-rank, well-conditioned matrices; symmetric and positive definite on request."""
     a = np.random.default_rng(3).standard_normal(shape)
     return a @ np.swapaxes(a, -1, -2) + np.eye(shape[-1])
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_factorizations_are_scipys(n: int) -> None:
-    """In float64; of factors that are unique but for signs, their magnitudes."""
+    """In float64; factors that are unique up to signs are compared by magnitude."""
     a, s = np.random.default_rng(n).standard_normal((n, n)), _well(n, n)
     x = Tensor(a)
     close = {"rtol": 1e-9, "atol": 1e-10}
@@ -207,7 +207,7 @@ def test_solutions_are_scipys(n: int) -> None:
 
 
 def test_a_step_has_no_symbolic_shape() -> None:
-    """Algebra on sizes, step by step, took ten times as long as all the rest: a step's column is gathered."""
+    """A step's column is gathered: algebra on symbolic sizes took ten times as long as everything else."""
     a = Tensor(_matrix(6, 6))
     for factored in (a.cholesky(), a.lu()[2], a.qr()[1], a.svd()[1]):
         assert not any(isinstance(s, UOp) for n in factored.uop.toposort() for s in n.shape)

@@ -1,4 +1,4 @@
-"""Products of matrices against NumPy."""
+"""Matrix products against NumPy."""
 from __future__ import annotations
 
 import numpy as np
@@ -31,7 +31,7 @@ def test_dtypes(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_with_partial_tiles(dtype) -> None:
-    """A zero cast at two depths of loops is written once."""
+    """A zero constant cast at two loop depths is emitted once."""
     x, y = (Tensor(values(s, dtypes.float32, seed=n)).cast(dtype) for n, s in enumerate([(521, 523), (523, 7)]))
     want = x.float().numpy() @ y.float().numpy()
     check((x @ y).float(), want, dtypes.float32, rtol=0.02, atol=0.05)

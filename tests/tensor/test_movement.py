@@ -143,7 +143,7 @@ def test_triangles_diagonals_windows() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_what_only_moves_data_is_numpys(data: st.DataObject) -> None:
-    """Sizes about a vector's, where loops are cut into pieces."""
+    """Sizes near a vector's, at which loops are partitioned."""
     rows, columns = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 70))
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     t, kind = Tensor(x).realize(), data.draw(st.sampled_from(("roll", "cat", "reflect", "edge", "wrap", "constant")))

@@ -1,4 +1,4 @@
-"""tinygrad's methods: arguments under their names, sizes given beforehand, formulas, hashes, addresses."""
+"""tinygrad's methods: keyword names, sizes with defaults, formulas, hashes, addresses."""
 from __future__ import annotations
 
 import ctypes

@@ -1,4 +1,4 @@
-"""How far values are off: functions within a few units of the last place everywhere, 16-bit ones rounded once."""
+"""Accuracy: functions are within a few ulp over their full domain; 16-bit results are rounded once."""
 from __future__ import annotations
 
 import math
@@ -48,7 +48,7 @@ HALF_ONLY: dict[str, Callable[[Array], Array]] = {  # float32 loses digits in th
 
 
 def samples(dtype: DType, count: int = 1500) -> Array:
-    """Near 0 and 1, of every exponent, and where exponentials end."""
+    """Return arguments near 0 and 1, of every exponent, and at the limits of exponentials."""
     rng, info = np.random.default_rng(5), np.finfo(np.float32 if dtype.itemsize < 4 else dtype.numpy)
     end = math.log2(float(info.max))
     x = np.concatenate([rng.uniform(-10, 10, count), rng.normal(0, 1e-3, count), 1 + rng.normal(0, 1e-3, count),
@@ -81,7 +81,7 @@ def test_functions_are_right_to_the_last_places(name: str, dtype: DType) -> None
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("name", [*FUNCTIONS, *HALF_ONLY])
 def test_functions_of_16_bits_round_once(name: str, dtype: DType) -> None:
-    """The float32 result, rounded: at most one rounding may fall to the other side."""
+    """The result equals the rounded float32 result, with at most one rounding in the other direction."""
     function = FUNCTIONS[name][0] if name in FUNCTIONS else HALF_ONLY[name]
     x = samples(dtype, 500)
     with np.errstate(all="ignore"):
@@ -133,7 +133,7 @@ INF = math.inf
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_sums_of_squares_of_16_bits(dtype: DType) -> None:
-    """300² is beyond float16; the root of it is not."""
+    """300² overflows float16; its square root does not."""
     x = Tensor([[300.0, -300.0, 300.0, -300.0]]).cast(dtype)
     assert x.norm().item() == 600 and x.norm(p=3).dtype is dtype
     assert x.norm(p=3).item() == pytest.approx(300 * 4 ** (1 / 3), rel=1e-2)
@@ -151,7 +151,7 @@ def test_sums_of_squares_of_16_bits(dtype: DType) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("axis", [0, 1, None])
 def test_variance_far_from_zero(device: str, axis: int | None) -> None:
-    """The mean of numbers near a million is rounded to a sixteenth, which the squares must not keep."""
+    """The mean of numbers near a million is rounded to a sixteenth; the squares must not contain that error."""
     x = (np.random.default_rng(0).normal(size=(64, 48)) + 1e6).astype(np.float32)
     wide, t = x.astype(np.float64), Tensor(x, device=device)
     np.testing.assert_allclose(t.var(axis=axis).numpy(), wide.var(axis=axis, ddof=1), rtol=1e-5)

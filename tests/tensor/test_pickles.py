@@ -1,4 +1,4 @@
-"""Pickles and deep copies of tensors: values, gradients, and which of them share memory."""
+"""Pickles and deep copies of tensors: values, gradients, and memory sharing."""
 from __future__ import annotations
 
 import copy
@@ -16,7 +16,7 @@ ways = pytest.mark.parametrize("way", WAYS)
 
 
 class Model:
-    """Tensors that are one, that share memory, and captured functions that read them."""
+    """Tensors that are identical or alias each other, and captured functions that read them."""
 
     def __init__(self) -> None:
         self.layers = [nn.Linear(2, 2), nn.Linear(2, 2)]

@@ -1,4 +1,4 @@
-"""Where a digit or a sign could be lost: scalars beside 16-bit floats, remainders, signed zeros, integers that wrap."""
+"""Precision corner cases: scalars combined with 16-bit floats, remainders, signed zeros, integer wrap-around."""
 from __future__ import annotations
 
 import math
@@ -19,7 +19,7 @@ F32 = np.float32
 
 
 def same(got: Tensor, want: np.ndarray) -> None:
-    """Equal values with equal signs of zeros, NaN at the same places."""
+    """Check equal values with equal signs of zeros, and NaN at the same positions."""
     found = got.numpy()
     assert found.dtype == want.dtype
     np.testing.assert_array_equal(found, want)
@@ -68,7 +68,7 @@ def test_the_gradient_of_a_scalar_product_is_rounded_once() -> None:
 
 
 def remainders(kind: type) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of any exponents, and of those between which signs, infinities and quotients near integers decide."""
+    """Return pairs of all exponents, and edge cases: signs, infinities, quotients near integers."""
     rng, bits = np.random.default_rng(5), np.dtype(kind).itemsize * 8
     unsigned = {16: np.uint16, 32: np.uint32, 64: np.uint64}[bits]
     any_a, any_b = rng.integers(0, 1 << bits, (2, 300), dtype=unsigned, endpoint=False).view(kind)

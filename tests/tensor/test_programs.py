@@ -1,4 +1,4 @@
-"""Random programs: what runs is what the interpreter says, by default and with NOOPT=1; and long ones."""
+"""Random programs equal the interpreter's results, by default and with NOOPT=1; and long programs."""
 from __future__ import annotations
 
 import copy
@@ -28,7 +28,7 @@ ROUNDS = ("exp", "sin", "tanh", "mean", "softmax", "var")
 
 
 def _grow(tensors: list[tuple[Tensor, bool]], choice: int, rng: np.random.Generator) -> tuple[Tensor, bool]:
-    """One more tensor, and whether its values are exact."""
+    """Return one more tensor, and True if its values are exact."""
     x, exact = tensors[int(rng.integers(len(tensors)))]
     name = (UNARY + BINARY * 2 + REDUCE + MOVE)[choice % (len(UNARY) + 2 * len(BINARY) + len(REDUCE) + len(MOVE))]
     axis = int(rng.integers(max(x.ndim, 1)))

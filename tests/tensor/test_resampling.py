@@ -1,4 +1,4 @@
-"""interpolate against its formula; draws by weight; permutations by sorting."""
+"""interpolate against its formula; weighted draws; permutations by sorting."""
 from __future__ import annotations
 
 from fractions import Fraction
@@ -13,7 +13,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 
 
 def by_formula(x: np.ndarray, new: int, mode: str, align: bool) -> np.ndarray:
-    """Along the last axis, position by position, in exact fractions."""
+    """Interpolate along the last axis, position by position, in exact fractions."""
     old, out = x.shape[-1], []
     for i in range(new):
         if mode == "nearest":
@@ -65,7 +65,7 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_draws_follow_their_weights(replacement: bool) -> None:
-    """First draws of many rows: each share within five standard deviations of its weight's."""
+    """First draws of many rows: each frequency is within five standard deviations of its weight."""
     Tensor.manual_seed(3)
     weights, rows = np.array([3.0, 0.0, 1.0, 4.0, 2.0, 0.0]), 20_000
     drawn = Tensor(np.tile(weights, (rows, 1)).astype(np.float32)).multinomial(2, replacement).numpy()

@@ -1,4 +1,4 @@
-"""Running values against NumPy: every dtype, axis and edge size; long axes, which are cut into blocks; gradients."""
+"""Scans against NumPy: every dtype, axis and edge size; long axes, which are split into blocks; gradients."""
 from __future__ import annotations
 
 import numpy as np
@@ -17,7 +17,7 @@ NAMES = {"cumsum": np.cumsum, "cumprod": np.cumprod, "cummax": np.maximum.accumu
 
 
 def last_extreme(x: np.ndarray, axis: int, sign: int) -> np.ndarray:
-    """Where the running extreme stands, the last of equal ones, NaN above all."""
+    """Return the index of the running extreme along ``axis``: the last of equal ones; NaN is the most extreme."""
     rows = np.moveaxis(x, axis, -1)
     out = np.zeros(rows.shape, np.int32)
     for place in np.ndindex(rows.shape[:-1]):
@@ -88,7 +88,7 @@ def test_any_numbers(row: list[int], rows: int, name: str) -> None:
 
 
 def test_inside_other_work() -> None:
-    """What goes in may be a reduction's result, what comes out may be reduced."""
+    """A scan may read the result of a reduction, and its result may be reduced."""
     x = values((6, 40), dtypes.float32)
     soft = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     check(Tensor(x).softmax().cumsum(1), np.cumsum(soft, 1), rtol=1e-5)

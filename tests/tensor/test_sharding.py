@@ -1,4 +1,4 @@
-"""Tensors over several devices give the values that they give on one."""
+"""Tensors sharded over several devices have the same values as on one."""
 from __future__ import annotations
 
 import pickle
@@ -26,7 +26,7 @@ def same(x: Tensor, want: np.ndarray[Any, Any]) -> None:
     assert got.shape == want.shape and np.array_equal(got, want), (got, want)
 
 
-# *** where values lie ***
+# *** placement ***
 
 
 def test_the_tutorials_dot_product() -> None:
@@ -232,7 +232,7 @@ def test_a_step_is_scheduled_once() -> None:
 
 
 def trained(devices: tuple[str, ...] | None, axis: int | None, make: Any, steps: int = 4) -> list[np.ndarray[Any, Any]]:
-    """Parameters after some steps on a batch in parts; with an axis the weights are in parts too."""
+    """Return the parameters after some steps on a sharded batch; with an axis the weights are sharded too."""
     weights = [Tensor(values(8, 4, seed=1) / 8), Tensor(values(4, seed=2) / 8)]
     x, y = Tensor(values(16, 8)), Tensor(values(16, 4, seed=3))
     if devices is not None:
@@ -304,7 +304,7 @@ def test_constants_of_several_places_in_one_program() -> None:
     same(d.cast("float64"), np.ones((2, 3)))
 
 
-# *** the rest of the house ***
+# *** other features ***
 
 
 def test_a_pickle_keeps_the_parts() -> None:

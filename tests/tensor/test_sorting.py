@@ -1,4 +1,4 @@
-"""Sorting against NumPy: both algorithms, every dtype, stability, NaN, every axis; what is made of it; gradients."""
+"""Sorting against NumPy: both algorithms, every dtype, stability, NaN, every axis; derived functions; gradients."""
 from __future__ import annotations
 
 from typing import Literal
@@ -23,7 +23,7 @@ SIZES = [1, 2, 3, 17, 64, sorting._COUNTED - 1, sorting._COUNTED, sorting._COUNT
 
 
 def stable_order(x: np.ndarray, axis: int = -1, descending: bool = False) -> np.ndarray:
-    """NumPy's order; descending ones by the negated rank, so that equal elements keep theirs."""
+    """Return NumPy's stable order; for descending order, of negated ranks, so that equal elements keep theirs."""
     if not descending:
         return np.argsort(wide(x), axis, kind="stable")
     flat = x.astype(np.float64) if x.dtype.kind not in "iub" else x
@@ -89,7 +89,7 @@ def test_everywhere(size: int, where: str) -> None:
 
 
 def test_few_kernels() -> None:
-    """Every pass of the radix sort is a handful of kernels, whatever the size."""
+    """Each pass of the radix sort takes a few kernels, for any size."""
     counts = []
     for size in (1000, 100_000):
         x = Tensor.rand(size).realize()
@@ -114,7 +114,7 @@ def test_topk(k: int, largest: bool, dtype: DType) -> None:
 @pytest.mark.parametrize("k", [1, 3, 40])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int8, dtypes.int64], ids=str)
 def test_topk_of_long_rows(k: int, dtype: DType) -> None:
-    """Groups of neighbours, whose number divides no size; of equal elements the first are taken, in order."""
+    """Rows are split into groups, whose number divides no size; of equal elements the first ones win, in order."""
     for rows, size in ((2, 1501), (9, 997), (1, 20011)):
         x = values((rows, size), dtype, -100, 100)
         found = Tensor(x).topk(k, largest=rows != 2)
@@ -209,7 +209,7 @@ def test_searchsorted_of_short_and_long_rows(size: int, right: bool) -> None:
 
 
 def test_a_search_halves_a_long_row() -> None:
-    """As many elements are read for each value as the row's length has digits."""
+    """Binary search: each value reads about log2(length) elements."""
     [kernel] = kernels(Tensor(np.arange(5000.0)).realize().searchsorted(given_values(7000)))
     assert kernel.sink is not None and reductions(kernel) == 0
     assert sum(n.op is Ops.GATHER for n in toposort(kernel.sink)) == (5000).bit_length()

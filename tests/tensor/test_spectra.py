@@ -1,4 +1,4 @@
-"""Fourier transforms against SciPy's: pairs along a last axis of size 2 are complex numbers."""
+"""Fourier transforms against SciPy's; complex numbers are pairs along a last axis of size 2."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_several_axes_and_frequencies() -> None:
 
 
 def test_short_time() -> None:
-    """SciPy's transform of windows without padding, which it scales by the sum of the window."""
+    """SciPy's short-time transform without padding, which scales by the sum of the window."""
     x, window = _random(64), scipy.signal.get_window("hann", 16)
     _, _, want = scipy.signal.stft(x, window=window, nperseg=16, noverlap=12, boundary=None, padded=False)
     found = Tensor(x).stft(16, 4, window=Tensor(window), center=False)

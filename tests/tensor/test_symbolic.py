@@ -133,7 +133,7 @@ def test_two_variables() -> None:
 
 @pytest.mark.parametrize("width", [16, 24, 64, 80])
 def test_lanes_copies_and_threads_beside_a_symbolic_size(width: int) -> None:
-    """One query over many keys, as in a decoder's step: rows of fixed width are summed and combined by vectors."""
+    """One query and many keys, as in a decoder step: rows of fixed width are reduced by vectors."""
     keys, values, query = (RNG.standard_normal((400, 4, width)).astype(np.float32) for _ in range(3))
     k, v, q = Tensor(keys).realize(), Tensor(values).realize(), Tensor(query[:1]).realize()
     n = Variable("n", 1, 400)
@@ -260,7 +260,7 @@ def test_convolutions_and_pooling_along_a_symbolic_axis_with_gradients() -> None
 
 
 def test_cache_that_grows() -> None:
-    """Slices written through ``cache[...] =`` and through ``shrink().assign()``, read up to the position."""
+    """A cache written through ``cache[...] =`` and ``shrink().assign()``, and read up to the position."""
     start = Variable("start", 0, 7)
     cache, want = Tensor.zeros(2, 8, 3).contiguous().realize(), np.zeros((2, 8, 3), np.float32)
     counts = set()
@@ -403,7 +403,7 @@ def test_what_fits_by_its_value(name: str) -> None:
 
 
 def test_a_key_value_cache_of_as_many_rows_as_positions() -> None:
-    """``start`` may be one past the last row, as in published GPT-2 code: only then it is refused."""
+    """``start`` may be declared up to one past the last row, as in published GPT-2 code; only that value is refused."""
     start = Variable("start", 0, 8)
     cache, want = Tensor.zeros(8, 2).contiguous().realize(), np.zeros((8, 2), np.float32)
 

@@ -1,4 +1,4 @@
-"""Threads: modes and settings are each thread's own, and those that work for it have them, too."""
+"""Threads: modes and settings are per thread, and its worker threads inherit them."""
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +17,7 @@ from tinsmith.core.settings import settings
 
 
 def in_threads(*functions: Callable[[], Any]) -> list[Any]:
-    """What functions return that run at the same time, each in a thread of its own."""
+    """Run ``functions`` concurrently, one thread each, and return their results."""
     found: list[Any] = [None] * len(functions)
     errors: list[BaseException] = []
 
@@ -282,7 +282,7 @@ def test_a_capture_knows_nothing_of_what_other_threads_write() -> None:
 
 
 def test_a_long_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel ends only when another thread has computed, written and read."""
+    """A kernel that ends only after another thread has computed, written and read."""
     x = Tensor([1.0, 2.0]).realize()
     y = x * 12345.5 + 0.25
     y.schedule()
@@ -313,7 +313,7 @@ def test_a_long_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_two_results_of_one_program_at_a_time() -> None:
-    """Threads that run one program have tables of arguments of their own."""
+    """Threads that run one program have separate argument tables."""
     xs = [Tensor([float(n)] * 50_000).realize() for n in range(4)]
 
     def one(n: int) -> None:
@@ -324,7 +324,7 @@ def test_two_results_of_one_program_at_a_time() -> None:
 
 
 def test_a_version_that_another_thread_holds_is_not_applied_twice() -> None:
-    """A node that was read before a later write was realized in place: its own write is not there any more."""
+    """A node was read before a later write was realized in place: its own write must not be applied again."""
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, daemon=True)
     thread.start()

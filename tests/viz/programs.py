@@ -1,4 +1,4 @@
-"""Programs whose traces the tests look at, run as a user runs them."""
+"""Programs that tests trace, run as a user runs them."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -64,7 +64,7 @@ x.realize()
 
 
 def traced(text: str, folder: Path, **settings: str) -> Path:
-    """The trace of a program that runs in ``folder``."""
+    """Return the trace of a program run in ``folder``."""
     (folder / "program.py").write_text(text)
     done = run(["program.py"], folder, VIZ="2", POISON="0", **settings)
     assert done.returncode == 0, done.stderr

@@ -35,7 +35,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens the page of a trace, served; at the end no script may have failed or fetched anything."""
+    """Return a function that opens the page of a trace from a server; at the end no script may have failed or made a
+    request."""
     problems: list[str] = []
     servers: list[Server] = []
     context = browser.new_context(viewport={"width": 1400, "height": 850}, offline=False)
@@ -64,7 +65,7 @@ def shot(page: Any, name: str) -> None:
 
 
 def program_of(trace: Path, words: str) -> int:
-    """The number of the last program that computes a line with these words."""
+    """Return the number of the last program that computes a line with these words."""
     document = json.loads(trace.read_text())
     (text,) = document["files"].values()
     line = next(n for n, row in enumerate(text.splitlines(), 1) if words in row)
@@ -178,7 +179,7 @@ def test_the_timeline(four: Path, open_page: Any) -> None:
 
 
 def test_ten_thousand_nodes_are_never_drawn_at_once(deep: Path, open_page: Any) -> None:
-    """What is drawn is bounded, whatever the size: so the page opens, and answers, at once."""
+    """The number of drawn nodes is bounded for a graph of any size, so that the page opens and responds quickly."""
     nodes = max(len(p["nodes"]) for p in json.loads(deep.read_text())["programs"])
     assert nodes > 10_000
     page = open_page(deep)
@@ -202,5 +203,5 @@ def test_ten_thousand_nodes_are_never_drawn_at_once(deep: Path, open_page: Any) 
 
 
 def _drawn(page: Any) -> int:
-    """Elements of the page."""
+    """Return the number of elements of the page."""
     return int(page.evaluate("document.getElementsByTagName('*').length"))

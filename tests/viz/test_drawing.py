@@ -78,7 +78,7 @@ def test_functions_of_a_file() -> None:
 
 
 def test_folding_gives_a_group_per_turn_of_a_loop() -> None:
-    """A chain of 40 blocks of three lines: each turn of the loop is a group, with a group or node per line."""
+    """A chain of 40 blocks of three lines: each loop iteration is a group with a subgroup or node per line."""
     nodes: list[list[object]] = [["BUFFER", "float", [4], "", [], -1, "realized", []]]
     for _ in range(40):
         for line in range(3):
@@ -98,7 +98,7 @@ def test_folding_gives_a_group_per_turn_of_a_loop() -> None:
 
 
 def test_graphviz_lays_out_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its picture has the same boxes and arrows as ours; without its program ours is drawn."""
+    """Graphviz draws the same boxes and arrows; without its program the built-in layout is used."""
     graphviz = pytest.importorskip("graphviz", reason="pip install 'tinsmith[graphviz]'")
     if shutil.which("dot") is None:
         pytest.skip("Graphviz's program dot is not installed")
@@ -114,7 +114,7 @@ def test_graphviz_lays_out_where_it_is_installed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_folding_goes_by_layers_first() -> None:
-    """Two blocks of two layers each, used one after the other; what a block adds itself goes by the user's function."""
+    """Two blocks of two layers in sequence; a block's own operations are grouped by the user's function."""
     layers = ["encoder.0.q", "encoder.0.out", "encoder.0", "encoder.1.q", "encoder.1.out", "encoder.1", ""]
     nodes: list[list[object]] = [["BUFFER", "float", [4], "", [], -1, "realized", []]]
     for origin in range(len(layers)):

@@ -1,4 +1,4 @@
-"""Pictures of layouts show where elements are: against manuals, and against kernels that run."""
+"""Pictures of layouts show the positions of elements: checked against manuals and against running kernels."""
 from __future__ import annotations
 
 import numpy as np
@@ -32,7 +32,7 @@ def test_a_fragment_is_that_of_the_manual() -> None:
 @pytest.mark.parametrize("unit", [*x86.AMX, *x86.DOT, nvidia.CUDA[2], nvidia.HOPPER[3]], ids=str)
 @pytest.mark.parametrize("operand", "abc")
 def test_a_fragment_shows_every_place_once(unit: MatrixUnit, operand: str) -> None:
-    """What is drawn whole has as many cells as there are registers, each of them a different one."""
+    """The full picture of a fragment has one distinct cell per register element."""
     rows = [row[1:] for row in cells(layouts.fragment(unit, operand, 999, 999))[1:]]
     found = [cell for row in rows for cell in row]
     fragment = getattr(unit, f"fragment_{operand}")
@@ -50,7 +50,7 @@ def test_pairs_of_a_tile_of_amx_lie_side_by_side() -> None:
 
 @pytest.mark.parametrize("columns", [32, 64, 128])
 def test_eight_rows_of_a_piece_lie_in_different_banks(columns: int) -> None:
-    """What the swizzle is for, whatever an element's size is; and no two elements lie in one place."""
+    """The swizzle avoids bank conflicts for any element size, and is injective."""
     tile = StagedLayout(16, columns, 2, deep=True)
     size = 128 // columns
     for piece in range(0, columns, 16 // size):
@@ -76,7 +76,7 @@ def test_threads_of_a_block() -> None:
 
 
 def test_a_panel_lists_what_is_packed() -> None:
-    """Pairs of rows of b side by side, as the unit reads them."""
+    """A packed panel has pairs of rows of b interleaved, as the unit reads them."""
     kernel = begin(product(64, 64, 64)[0], TARGET)
     choose(kernel, TARGET)
     title, *rows = layouts.panels(kernel, rows=2, cells=6).splitlines()

@@ -1,4 +1,4 @@
-"""The page is served to this machine's browser only, under a token; as a file it needs nothing else."""
+"""The page is served on localhost only, with a token; as a file it needs no other resource."""
 from __future__ import annotations
 
 import http.client

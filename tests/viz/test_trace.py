@@ -1,4 +1,4 @@
-"""A trace holds every step of every program, each tied to the user's lines and to the steps beside it."""
+"""A trace holds every step of every program, linked to the user's lines and to the previous and next step."""
 from __future__ import annotations
 
 import itertools
@@ -130,7 +130,7 @@ def test_the_timeline_has_kernels_copies_compilations_and_memory(document: Docum
 
 
 def test_memory_is_noted_as_it_is_taken_and_given_back() -> None:
-    """Also between kernels, and of what no kernel reads."""
+    """Allocations and releases are recorded, also between kernels and of memory that no kernel reads."""
     begun = len(timeline.events)
     with Context(PROFILE=1):
         held = Buffer("CPU", 1 << 20, dtypes.float32).allocate()
@@ -153,7 +153,7 @@ def test_a_block_of_its_own_sees_the_passes_again() -> None:
 
 
 def test_rewrites_are_seen_again_though_their_results_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every pass that asks, once; below an expression that is new, too."""
+    """Cached rewrites are recorded once in every pass that uses them, also below a new expression."""
     i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
     known = (i * 4 + j) // 4
     watch, passes = trace.Trace(0.0), []

@@ -1,4 +1,4 @@
-"""Text to binary and back: what stands where a vendor's compiler would."""
+"""The assembler and disassembler of Anvil, in place of a vendor's compiler."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,7 @@ class Assembler(Compiler):
     """Anvil assembly → binary, cached on disk."""
 
     def key(self) -> str:
-        """All but the source that decides what the binary is: the instruction set."""
+        """Return the part of the cache key that does not depend on the source: the instruction set."""
         return cache_key("anvil", *(f"{name} {form}" for name, form in FORMS.items()))
 
     def compile(self, source: str) -> bytes:
@@ -35,7 +35,7 @@ class Assembler(Compiler):
 
 
 def assemble(source: str) -> bytes:
-    """The binary of a kernel.
+    """Return the binary of a kernel.
 
     >>> binary = assemble("sarg s0, 0\\nconst.f32x4 v0, 0\\nstore.f32x4 s0, v0, 0")
     >>> len(binary), binary[:4]
@@ -69,7 +69,7 @@ def assemble(source: str) -> bytes:
 
 
 def parse(text: str) -> Instruction:
-    """One line.
+    """Return the instruction of one line.
 
     >>> str(parse("add.f32x8 v2, v0, v1"))
     'add.f32x8       v2, v0, v1'
@@ -94,13 +94,13 @@ def parse(text: str) -> Instruction:
 
 
 def instructions(binary: bytes) -> Iterator[Instruction]:
-    """The instructions of a binary."""
+    """Yield the instructions of a binary."""
     for at in range(HEADER.size, len(binary), WORD_BYTES):
         yield Instruction.decode(binary[at : at + WORD_BYTES])
 
 
 def disassemble(binary: bytes) -> str:
-    """A listing: the offset, the bytes and the text of every instruction."""
+    """Return a listing: the offset, the bytes and the text of every instruction."""
     lines = []
     for number, found in enumerate(instructions(binary)):
         lines.append(f"{number * WORD_BYTES:6x}: {found.encode().hex()}  {found}")

@@ -1,4 +1,4 @@
-"""The device: Anvil's memory, renderer, assembler and programs put together."""
+"""The device of Anvil: its memory, renderer, assembler and programs."""
 from __future__ import annotations
 
 import functools
@@ -30,7 +30,7 @@ TARGET = Target("anvil", vector_bytes=128, vector_registers=64, local_bytes=SCRA
 
 
 class AnvilAllocator(Allocator):
-    """First fit over the machine's memory; a block's handle is its address."""
+    """A first-fit allocator of the machine's memory; a block's handle is its address."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

@@ -1,4 +1,4 @@
-"""The instruction set of Anvil: what one instruction is, in text and in 20 bytes.
+"""The instruction set of Anvil: the text form and the 20-byte binary form of instructions.
 
 The machine has scalar registers ``s0…`` (64-bit integers: indices, addresses, conditions), vector registers ``v0…`` (up
 to 256 elements of one type) and tiles ``t0…t15`` of its matrix unit (32 rows of 32 floats). Memory is one array of
@@ -86,7 +86,7 @@ MAGIC: Final = b"ANV1"
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; ``registers`` are numbers, their kinds are those of its form."""
+    """One instruction; ``registers`` are numbers, whose kinds are given by its form."""
 
     name: str
     type: str = ""
@@ -95,14 +95,14 @@ class Instruction:
     constant: int = 0
 
     def encode(self) -> bytes:
-        """The 20 bytes of the instruction."""
+        """Return the 20 bytes of the instruction."""
         kind = TYPES.index(self.type) if self.type else 0xFF
         return _WORD.pack(OPCODES[self.name], kind, self.lanes, *self.registers, *(4 - len(self.registers)) * (0,),
                           self.constant)
 
     @staticmethod
     def decode(word: bytes) -> Instruction:
-        """The instruction of 20 bytes."""
+        """Return the instruction encoded in 20 bytes."""
         opcode, kind, lanes, a, b, c, d, constant = _WORD.unpack(word)
         name = _NAMES[opcode]
         return Instruction(name, TYPES[kind] if kind != 0xFF else "", lanes,

@@ -25,7 +25,7 @@ SCRATCH_BYTES: Final = 4 << 20
 
 
 class Machine:
-    """One Anvil: its memory, of which the first bytes are the scratchpad.
+    """An Anvil machine: its memory, the first bytes of which are the scratchpad.
 
     Args:
         memory_bytes: size of its memory.
@@ -36,7 +36,7 @@ class Machine:
         self.elements = {name: self.bytes.view(dtype) for name, dtype in NUMPY.items()}
 
     def where(self, kind: str, address: int, count: int) -> slice:
-        """Elements from an address on.
+        """Return the elements from an address on.
 
         Raises:
             KernelError: if the address is outside the memory or no multiple of the element's size.
@@ -55,7 +55,7 @@ class Machine:
         self.elements[kind][self.where(kind, address, len(values))] = values
 
     def load_masked(self, kind: str, address: int, mask: Array) -> Array:
-        """0 where the mask does not hold: nothing is read there, so nothing faults."""
+        """Load the elements whose mask is set; others are 0 and not accessed, so they cannot fault."""
         held = np.flatnonzero(mask)
         out = np.zeros(len(mask), NUMPY[kind])
         if held.size:
@@ -87,7 +87,7 @@ class Machine:
         self.elements[kind][self._places(kind, address, index, mask)] = values[mask]
 
     def tile(self, address: int, pitch: int) -> Array:
-        """A tile of memory, in place: rows ``pitch`` bytes apart."""
+        """Return a tile of memory as a view: rows are ``pitch`` bytes apart."""
         self.where("f32", address, TILE)
         self.where("f32", address + (TILE - 1) * pitch, TILE)
         return np.ndarray((TILE, TILE), np.float32, self.bytes.data, address, (pitch, 4))
@@ -97,17 +97,17 @@ class Machine:
 
 
 def floor_div(x: Array, y: Array) -> Array:
-    """Rounded down; 0 where the divisor is 0."""
+    """Return the quotient rounded down; 0 if the divisor is 0."""
     return np.where(y == 0, 0, x // np.where(y == 0, 1, y)).astype(x.dtype)
 
 
 def floor_mod(x: Array, y: Array) -> Array:
-    """With the sign of the divisor; 0 where that is 0."""
+    """Return the remainder with the sign of the divisor; 0 if that is 0."""
     return np.where(y == 0, 0, x % np.where(y == 0, 1, y)).astype(x.dtype)
 
 
 def shift(x: Array, y: Array, left: bool) -> Array:
-    """0, or all sign bits to the right, where the distance is not inside the word."""
+    """Return the shifted value; 0 (or all sign bits, to the right) if the distance exceeds the word."""
     bits = x.dtype.itemsize * 8
     inside = (y >= 0) & (y < bits)
     safe = np.where(inside, y, 0).astype(x.dtype)
@@ -117,7 +117,7 @@ def shift(x: Array, y: Array, left: bool) -> Array:
 
 
 def convert(x: Array, kind: str) -> Array:
-    """Floats truncate and saturate into integers, NaN to 0; integers wrap."""
+    """Convert values: floats truncate and saturate to integers, NaN gives 0; integers wrap."""
     dtype = NUMPY[kind]
     if x.dtype.kind in "iub" or kind.startswith(("f", "b")):
         if kind == "bf16" and x.dtype == np.float64:
@@ -168,7 +168,7 @@ _NAMES: Final = {f.__name__: f for f in (floor_div, floor_mod, shift, convert, s
 
 
 class _Translator:
-    """A binary as the text of a Python function of its arguments."""
+    """The translator of a binary to the text of a Python function of its arguments."""
 
     def __init__(self, binary: bytes) -> None:
         magic, self.arguments, scratch, _ = HEADER.unpack_from(binary)
@@ -216,7 +216,7 @@ class _Translator:
 
 
 def translate(machine: Machine, binary: bytes) -> Callable[[Sequence[int]], None]:
-    """A function that runs a program, given its arguments."""
+    """Return a function that runs a program, given its arguments."""
     translator = _Translator(binary)
     text = translator.text()
     names = {**_NAMES, **translator.constants, **{
@@ -228,5 +228,5 @@ def translate(machine: Machine, binary: bytes) -> Callable[[Sequence[int]], None
 
 
 def used_bytes(nbytes: int) -> int:
-    """Memory blocks are whole lines of 64 bytes."""
+    """Return the size rounded up to full lines of 64 bytes."""
     return max(math.ceil(nbytes / 64), 1) * 64

@@ -1,4 +1,4 @@
-"""Linear programs as Anvil assembly.
+"""The renderer of Anvil: linear programs as assembly.
 
 Indices, and conditions on indices, live in scalar registers; everything else in vector registers, a single value as a
 vector of one lane. Lines are written with endless registers first; ``allocate`` then finds numbers for them.
@@ -42,7 +42,7 @@ def type_of(dtype: DType) -> str:
 
 @dataclass
 class Line:
-    """An instruction before its registers have numbers."""
+    """An instruction before register allocation."""
 
     name: str
     registers: list[Register]
@@ -52,7 +52,7 @@ class Line:
 
 
 class AnvilRenderer(Renderer):
-    """Writes the assembly of one kernel."""
+    """The renderer of kernels as Anvil assembly."""
 
     comment = ";"
 
@@ -98,7 +98,7 @@ class _Writer:
         return kind, self.count
 
     def emit(self, name: str, kind: str, *sources: Register, dtype: DType | None = None, constant: int = 0) -> Register:
-        """A line with a new register as its target."""
+        """Append a line with a new target register; return the register."""
         out = self.fresh(kind)
         self.line(name, out, *sources, dtype=dtype, constant=constant)
         return out
@@ -108,7 +108,7 @@ class _Writer:
         self.lines.append(Line(name, list(registers), kind, lanes, constant))
 
     def once(self, name: str, kind: str, dtype: DType | None, constant: int) -> Register:
-        """A constant, made before all loops."""
+        """Return the register of a constant, defined before all loops."""
         key = (name, dtype, constant)
         if key not in self.known:
             out = self.known[key] = self.fresh(kind)
@@ -120,14 +120,14 @@ class _Writer:
         return self.once("sconst", "s", None, value)
 
     def scalar(self, u: UOp) -> Register:
-        """A single integer or condition in a scalar register."""
+        """Return the scalar register of a single integer or condition."""
         if u.op is Ops.CONST:
             return self.number(int(u.arg))
         found = self.at[u]
         return found if found[0] == "s" else self.emit("take", "s", found, dtype=u.dtype)
 
     def vector(self, u: UOp, count: int = 0) -> Register:
-        """A value in a vector register, spread over ``count`` lanes if it has one."""
+        """Return the vector register of a value; a single value is broadcast to ``count`` lanes."""
         dtype = u.dtype.scalar.vec(max(count, u.dtype.count))
         if u.op is Ops.CONST:
             return self.once("const", "v", dtype, bits(u))
@@ -152,7 +152,7 @@ class _Writer:
         self.scratch += -(-u.arg[1] * u.dtype.itemsize // 64) * 64
 
     def nothing(self, u: UOp) -> None:
-        """Constants are written where they are used."""
+        """Emit nothing: constants are written at their uses."""
 
     def accumulator(self, u: UOp) -> None:
         if is_tile(u):
@@ -175,7 +175,8 @@ class _Writer:
         return self.line("mov", target, source, dtype=acc.dtype)
 
     def writes_last(self, source: Register, target: Register) -> bool:
-        """Let the line that made ``source`` write ``target`` instead, if nothing since then reads the latter."""
+        """Make the line that computed ``source`` write ``target`` instead; return False if a later line uses either or
+        a block lies between."""
         for line in reversed(self.lines):
             if FORMS[line.name].registers[:1] == "v" and line.registers[0] == source and line.name != "put":
                 line.registers[0] = target
@@ -243,7 +244,7 @@ class _Writer:
     # *** memory ***
 
     def address(self, memory: UOp, index: UOp) -> tuple[Register, int]:
-        """Address register and constant of an element."""
+        """Return the address register and the constant offset of an element."""
         size, offset, base = memory.dtype.itemsize, 0, self.at[memory]
         if index.op is Ops.ADD and index.src[1].op is Ops.CONST:
             index, offset = index.src[0], int(index.src[1].arg) * size
@@ -283,7 +284,7 @@ class _Writer:
     # *** the matrix unit ***
 
     def tile_address(self, u: UOp) -> tuple[Register, int]:
-        """Where a tile begins, and how many bytes its rows are apart."""
+        """Return the register with the address of a tile, and the pitch of its rows in bytes."""
         memory, index, pitch = u.src[:3]
         base, offset = self.address(memory, index)
         if pitch.op is not Ops.CONST:
@@ -300,7 +301,7 @@ class _Writer:
         self.line("tstore", address, self.at[u.src[3]], constant=pitch)
 
     def sum(self, start: UOp) -> Register:
-        """The tile that a sum is in; a new one where it starts."""
+        """Return the tile of an accumulator; a new one at its start."""
         return self.emit("tzero", "t") if start.op is Ops.CONST else self.at[start]
 
     def multiply(self, u: UOp) -> None:
@@ -315,7 +316,7 @@ def is_tile(u: UOp) -> bool:
 
 
 def bits(u: UOp) -> int:
-    """A constant's value as the 64 bits of its type's kind, read as a signed number."""
+    """Return a constant as 64 bits of its kind, read as a signed number."""
     if u.dtype.is_float:
         return int(struct.unpack("<q", struct.pack("<d", u.arg))[0])
     value = int(u.arg) & (1 << 64) - 1
@@ -356,7 +357,7 @@ def allocate(lines: Sequence[Line]) -> list[tuple[int, ...]]:
 
 
 def _loops(lines: Sequence[Line]) -> list[tuple[int, int]]:
-    """First and last line of every loop."""
+    """Return the first and last line of every loop."""
     out, open_loops = [], []
     for number, line in enumerate(lines):
         if line.name == "loop":

@@ -1,4 +1,4 @@
-"""Copies between queues of the pool, as commands of its table."""
+"""Copies between the queues of the worker pool, as commands of its table."""
 from __future__ import annotations
 
 import ctypes

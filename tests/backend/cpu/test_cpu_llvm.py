@@ -1,4 +1,4 @@
-"""Compiler, cache, guard and loader of the CPU device."""
+"""Compiler, disk cache, memory guard and loader of the CPU device."""
 from __future__ import annotations
 
 import ctypes
@@ -176,7 +176,7 @@ def test_restriction_reaches_the_machine_code() -> None:
 
 @x86_only
 def test_restriction_reaches_the_generated_text() -> None:
-    """Of a device that is open already."""
+    """A restriction of CPU features applies to a device that is already open."""
     open_already = Device["CPU"].renderer.target
     for features in ("avx2", "generic", ""):
         with Context(CPU_FEATURES=features):
@@ -233,7 +233,7 @@ define void @convert(ptr %source, ptr %narrowed, ptr %widened) {{
 
 
 def test_what_an_interrupt_leaves_in_a_cycle_is_collected() -> None:
-    """A module may be disposed of before its context, not after it: the process would die."""
+    """In a collected cycle an LLVM module is disposed of before its context; the other order crashes the process."""
     text = """
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The host allocator and what it asks of the system."""
+"""The host allocator and its requests to the operating system."""
 from __future__ import annotations
 
 import ctypes

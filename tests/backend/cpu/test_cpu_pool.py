@@ -18,7 +18,7 @@ from tinsmith.backend.cpu import os_calls, pool, pool_program
 from tinsmith.backend.cpu.llvm import Loaded, ObjectCompiler, load
 from tinsmith.backend.cpu.pool import Commands, NativePool, PythonPool, build_table, get_pool
 
-# dst[i] = 3 * src[n-1-i] + i: every thread reads what the others wrote in the command before.
+# dst[i] = 3 * src[n-1-i] + i: every thread reads elements that others wrote in the previous command.
 STEP = """
 define void @step(ptr %args, i64 %tid, i64 %threads) {
 entry:
@@ -113,7 +113,7 @@ def test_empty_table(workers: Pool) -> None:
 
 @pytest.mark.parametrize(("count", "serial"), [(50, 3), (50, 1), (1, 1), (3, 1), (4, 1), (5, 1), (4, 2), (1, 2)])
 def test_commands_are_filled_in_from_values(workers: Pool, code: Loaded, count: int, serial: int) -> None:
-    """Every ``serial``-th command is serial; if all of a few are, they run without the pool."""
+    """Every ``serial``-th command is serial; a short list of only serial commands runs without the pool."""
     n = 40
     steps = [[(0, 0), (1, 8), (2, -1)], [(1, 8), (0, 0), (2, -1)]] * 25  # the second array begins a word further on
     kernels = [(code.addresses[0], (i + 1) % serial == 0) for i in range(count)]
