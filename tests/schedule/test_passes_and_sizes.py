@@ -1,6 +1,7 @@
 """Time and memory of all passes are independent of the number of elements: calls and bytes are counted, not time."""
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tinsmith import Tensor, dtypes, explain
+from tinsmith.ir.uop import forget_dead
 
 FEW, MANY = 1 << 12, 3_500_000  # rows of about 64 elements
 MOST_BYTES = 32 << 20  # what a pass may take: one that lists the elements of a large tensor takes gigabytes
@@ -85,12 +87,16 @@ def calls(make: Callable[[int], Tensor | list[Tensor]], n: int) -> int:
         nonlocal total
         total += 1
 
+    gc.collect()
+    forget_dead()  # what earlier tests left behind is not cleaned up during the count
+    gc.disable()
     sys.setprofile(count)
     try:
         made = make(n)
         explain(*(made if isinstance(made, list) else [made]), run=False)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return total
 
 
