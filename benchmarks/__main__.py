@@ -186,5 +186,9 @@ if __name__ == "__main__":
         from benchmarks import cuda
 
         cuda.main(sys.argv[2:])
+    elif sys.argv[1:2] == ["check"]:
+        from benchmarks import check
+
+        sys.exit(check.main(sys.argv[2:]))
     else:
         main()

@@ -1,6 +1,11 @@
 """The columns of the benchmarks: the timed work in each, and the comparison of the table."""
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from benchmarks import check
 from benchmarks.__main__ import Cell, _cells
 from benchmarks.cases import BY_NAME
 from benchmarks.peers import VARIANTS, Lazy, make
@@ -43,3 +48,30 @@ def test_the_ratio_is_that_of_the_better_columns() -> None:
 def test_the_profile_watches_what_there_is() -> None:
     for place in WATCHED:
         assert callable(getattr(*owner_of(place))), place
+
+
+def _loops(count: int) -> check.Call:
+    return lambda: sum(range(count))
+
+
+def test_a_row_behind_the_cliff_fails_and_one_before_it_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple(check.Row(name, "loop", lambda n=n: _loops(n)) for name, n in (("kept", 20_000), ("lost", 200_000)))
+    ratios, lost = check.check(rows, {"kept": 1.0, "lost": 1.0}, {"loop": _loops(20_000)})
+    assert lost == ["lost"] and set(ratios) == {"kept", "lost"}
+    assert "times the recorded ratio" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_an_unknown_class_of_processors_is_recorded_and_then_compared(tmp_path: Path) -> None:
+    path, row = tmp_path / "recorded.json", "tiny add, captured"
+    assert check.main(["--only", row, "--records", str(path)]) == 0
+    (kind, recorded), = check.read(path).items()
+    assert kind == check.processor_class() and set(recorded) == {row}
+    check.write(path, {kind: {row: recorded[row] / 100}})
+    assert check.main(["--only", row, "--records", str(path)]) == 1
+    assert check.read(path) == {kind: {row: recorded[row] / 100}}, "a failure must not replace the record"
+
+
+def test_every_row_of_the_records_exists() -> None:
+    names = [row.name for row in check.rows()]
+    assert len(names) == len(set(names))
+    assert all(set(recorded) <= set(names) for recorded in check.read(check.RECORDS).values())
