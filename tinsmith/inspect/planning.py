@@ -174,10 +174,10 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
         spared = {n for b in free if b in nodes for n in _numbers(nodes, b)}
         schedule, _, kernels, missing = sources(graph, device, {}, spared)
         chosen = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
+        in_place = {s for s, number in chosen.items() if number in spared}
         steps = [_Step(item.device, k, item.written, item.read, item.origin, item.again)
-                 for item, (k, _) in zip(schedule.items, kernels)]
-        found = _Program(steps, schedule.slots, plan_memory(schedule),
-                         {s for s, number in chosen.items() if number in spared}, missing)
+                 for item, (k, _) in zip(schedule.items, kernels) if not (item.carries and item.slots[0] in in_place)]
+        found = _Program(steps, schedule.slots, plan_memory(schedule), in_place, missing)
         held = {slot: given[number] for number, slot in schedule.inputs.items()}
         _shape_inputs(graph, schedule.inputs, found.slots)
         inputs += given
@@ -192,7 +192,7 @@ def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Map
         kept: bytes, by device, that it holds for results and temporaries.
     """
     steps = [_Step(s.device, s.kernel, s.written, s.read, s.origin, s.item is not None and s.item.again)
-             for s in compiled.steps]
+             for s in compiled.steps if not (s.carries and s.written[0] in in_place)]
     program = _Program(steps, compiled.schedule.slots, compiled.plan, in_place, compiled.missing)
     return _plan(program, {}, (), lambda b: None, kept)
 

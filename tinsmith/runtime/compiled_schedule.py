@@ -155,6 +155,7 @@ class Bound:
         places: slot → its position among the *bases*: inputs, outputs, blocks.
         slots: of the schedule.
         parts: the items to run, in order.
+        carried: the (old, new) slots of steps that carry an old version over.
         queue: runs the same on several devices concurrently; None if all devices share one worker.
     """
 
@@ -175,10 +176,28 @@ class Bound:
             slot = schedule.slots[number]
             self.places[number] = BufferLocation(block[slot.device], offset, slot.size, slot.dtype)
         self.parts = parts(compiled.steps, schedule.slots)
+        self.carried = [(s.read[0], s.written[0]) for s in compiled.steps if s.carries]
         self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], object] | None = None
         for part in self.parts:
             if isinstance(part, KernelItem):
                 part.make_ready(self)
+
+    @functools.cached_property
+    def parts_in_place(self) -> list[KernelItem | CopyItem]:
+        """The items to run if all old versions that are carried over lie in the memory of the new ones."""
+        found = parts([s for s in self._steps if not s.carries], self.slots)
+        for part in found:
+            if isinstance(part, KernelItem):
+                part.make_ready(self)
+        return found
+
+    def parts_on(self, bases: Sequence[Buffer]) -> list[KernelItem | CopyItem]:
+        """Return the items to run on these inputs, outputs and blocks."""
+        places = self.places
+        if self.carried and self.queue is None and all(
+                bases[places[old].base] is bases[places[new].base] for old, new in self.carried):
+            return self.parts_in_place
+        return self.parts
 
     def new_outputs(self) -> list[Buffer]:
         return [Buffer(s.device, s.size, s.dtype) for s in self.outputs]

@@ -176,7 +176,7 @@ def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
                 kernels.append({"device": step.device, "size": len(step.program.binary), **fields})
                 binaries.append(step.program.binary)
         origin = [places[o] for o in step.origin if o in places]
-        steps.append([step.device, number, step.slots, step.variables, origin, step.name])
+        steps.append([step.device, number, step.slots, step.variables, origin, step.name, step.carries])
     schedule, plan = compiled.schedule, compiled.plan
     header = json.dumps({
         "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty, s.in_parts]
@@ -212,10 +212,11 @@ def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
     schedule = Schedule([], slots, dict(header["inputs"]), header["outputs"], {})
     nodes = toposort(graph)
     steps = []
-    for device, number, of, variables, places, name in header["steps"]:
+    for device, number, of, variables, places, name, carries in header["steps"]:
         origin = list(dict.fromkeys(o[k] for n, k in places if k < len(o := nodes[n].origin)))
         kernel = None if number is None else kernels[number]
-        steps.append(Step(device, kernel and loaded(device, kernel), of, variables, origin, name, kernel))
+        steps.append(Step(device, kernel and loaded(device, kernel), of, variables, origin, name, kernel,
+                          carries=carries))
     layouts = [row and ShardLayout(tuple(row[0]), tuple(row[1]), row[2], tuple(row[3])) for row in header["layouts"]]
     return CompiledSchedule(schedule, MemoryPlan(dict(header["offsets"]), header["sizes"]), steps,
                             dict(header["in_place"]),

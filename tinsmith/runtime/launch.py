@@ -84,7 +84,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
             under_way[id(bases)] = bases
             _unlocked(bound, bases, values, launched)
             if bound.queue is None:
-                for part in bound.parts:
+                for part in bound.parts_on(bases):
                     if part.graph is not None:
                         part.count()
         if now.POISON or now.CHECKED:
@@ -111,7 +111,7 @@ def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
 
 
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    for part in bound.parts:
+    for part in bound.parts_on(bases):
         launched[:] = part.steps
         if part.graph is None:
             copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
@@ -126,7 +126,7 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
     of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
     if looked_at:
         of = inspectors.checked.apart(bound, bases)
-    steps = [step for part in bound.parts for step in part.steps]
+    steps = [step for part in bound.parts_on(bases) for step in part.steps]
     for step in steps:
         launched[:] = [step]
         with inspectors.checked.watched(step, of, values) if looked_at else contextlib.nullcontext():

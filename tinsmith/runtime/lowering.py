@@ -27,6 +27,7 @@ from tinsmith.schedule.memory.dependencies import verify_order
 from tinsmith.schedule.memory.in_place import choose_in_place
 from tinsmith.schedule.memory.memory_budget import Kernels, within
 from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.memory.slice_writes import write_slices
 from tinsmith.schedule.memory.store_into_concat import store_in_place
 from tinsmith.schedule.multi.overlap import overlapped
 from tinsmith.schedule.multi.sharding import is_group, spread_out
@@ -60,7 +61,7 @@ def arrange(schedule: Schedule) -> None:
         VerifyError: if a pass loses an item or orders one before its inputs.
     """
     verify_order(schedule.items, schedule.slots, "Scheduler")
-    for step in (*(() if settings.NOOPT else (fuse_horizontally, store_in_place)), overlapped):
+    for step in (*(() if settings.NOOPT else (fuse_horizontally, store_in_place, write_slices)), overlapped):
         schedule.items = passed(step.__name__.replace("_", " "), step(schedule))
         verify_order(schedule.items, schedule.slots, step.__name__)
 
@@ -100,7 +101,7 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
         values = [item.variables[int(v[1:])].src[1].arg for v in kernel.variables]
         program = loaded(item.device, kernel)
         compiled.steps.append(Step(item.device, program, slots, values, item.origin, name, kernel, item,
-                                   None if written is kernel else written))
+                                   None if written is kernel else written, item.carries))
     compiled.in_place = choose_in_place(schedule, [lines_of(k) for k, _ in kernels])
     for tell in lowered:
         tell(compiled)

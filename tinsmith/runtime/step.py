@@ -25,6 +25,7 @@ class Step:
         name: the name shown to users.
         launch: launch data; a full ``KernelProgram`` if it was lowered in this process.
         item: the schedule item it was lowered from, if in this process.
+        carries: it copies an old version to the new one's memory; skipped if that is the same.
         written_for: the kernel generated for the device itself, if another device runs a kernel for it.
     """
 
@@ -37,6 +38,7 @@ class Step:
     launch: Launch | None = None
     item: ScheduleItem | None = None
     written_for: Launch | None = None
+    carries: bool = False
 
     @property
     def kernel(self) -> Launch | None:

@@ -23,7 +23,7 @@ class Slot:
         number: its index in ``Schedule.slots``.
         size: elements; the maximum for a symbolic size.
         may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
-        in_parts: several items write it, each a disjoint part.
+        in_parts: several items write it: each a disjoint part, or a part of what an item before them carried over.
         shape, origin: of the value, for messages only; a program loaded from disk has neither.
     """
 
@@ -59,6 +59,7 @@ class ScheduleItem:
             parallel, False: reduced).
         statistics: its result is a statistic of the rows of these tiles, not a contraction of them.
         again: it has run before and is rematerialized under a memory budget.
+        carries: it copies an old version to the memory of the new one: nothing is to be done if both are the same.
     """
 
     device: str
@@ -71,6 +72,7 @@ class ScheduleItem:
     tiles: frozenset[Tile] = frozenset()
     statistics: bool = False
     again: bool = False
+    carries: bool = False
 
     @property
     def written(self) -> list[int]:

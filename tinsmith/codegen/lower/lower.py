@@ -98,7 +98,10 @@ class Lowering:
         return [*starts, *statements]
 
     def scatter(self, memory: UOp, node: UOp) -> UOp:
-        """Copy the base, then combine x into it in order; iterations along the other axes are independent."""
+        """Copy the base, then combine x into it in order; iterations along the other axes are independent.
+
+        A base that is the output itself holds its values already.
+        """
         base, where, x = node.src
         axis, op = node.arg
         shape = base.shape
@@ -108,16 +111,18 @@ class Lowering:
         target = flatten(shape, (*index[:axis], at, *index[axis + 1 :]))
         if op is Ops.ASSIGN:
             return memory.store(target, self.value(x, index), valid)
-        inner = self.new_range(base.shape[axis], Role.LOOP)
-        copied = (*index[:axis], inner, *index[axis + 1 :])
-        copy = memory.store(flatten(shape, copied), self.value(base, copied))
+        copies = []
+        if base.base.op is not Ops.PARAM or base.base.arg[0] != memory.arg[0]:
+            inner = self.new_range(base.shape[axis], Role.LOOP)
+            copied = (*index[:axis], inner, *index[axis + 1 :])
+            copies.append(memory.store(flatten(shape, copied), self.value(base, copied)))
         old = memory.load(target, valid)
         new = self.value(x, index)
         combined = new if op is None else UOp(op, None, (old, new))
         loop = index[axis] if index[axis].op is Ops.RANGE else UOp.range(1, self.count, Role.LOOP)
         self.count += 1
-        return UOp(Ops.AFTER, dtypes.void,
-                   (UOp(Ops.SCATTER_STORE, None, (memory, target, combined, valid, loop)), copy))
+        store = UOp(Ops.SCATTER_STORE, None, (memory, target, combined, valid, loop))
+        return UOp(Ops.AFTER, dtypes.void, (store, *copies)) if copies else store
 
     def scan(self, memory: UOp, node: UOp) -> UOp:
         """Lower a scan: parallel blocks with sequential steps in each. A shorter last block is guarded."""

@@ -22,9 +22,10 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items
+    done = [(time, item) for time, item in enumerate(items) if not item.carries]  # by the outputs that are in place
     # index of the first item that writes each slot (a slot may be written in parts)
-    writer = {slot: time for time, item in reversed([*enumerate(items)]) for slot in item.written}
-    last = {slot: time for time, item in enumerate(items) for slot in item.read}
+    writer = {slot: time for time, item in reversed(done) for slot in item.written}
+    last = {slot: time for time, item in done for slot in item.read}
     chosen: dict[int, int] = {}
     for slot, number in schedule.versions.items():
         old, time = schedule.inputs.get(number), writer[slot]

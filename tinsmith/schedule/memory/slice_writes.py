@@ -1,0 +1,217 @@
+"""Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
+
+    new = where(inside, placed(v), old)      →      new = old (skipped if ``new`` is in the memory of ``old``)
+                                                    new[part] = v
+
+A write through a view is recorded as a select between the written values, placed by movement ops, and the old version.
+Here it becomes an item that *carries* the old version over, and one that stores the part: time and traffic of a write
+in place are those of the part. Values that are computed from other elements of the old version are stored first.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tinsmith.codegen.lower.indexing import place_in
+from tinsmith.codegen.lower.lower import lower
+from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.schedule.multi.overlap import workers
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
+
+# Bytes of a tensor below which one kernel that writes all of it is faster than two launches: a launch takes 2 to 10 µs,
+# in which a core moves about this much.
+LEAST: Final = 1 << 16
+LARGEST_PART: Final = 0.5  # share of the tensor from which on its parts are not written separately
+_MOVES = (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.FLIP, Ops.SHRINK)
+
+
+class _Write(NamedTuple):
+    """A write to a part of the output (PARAM 0).
+
+    Attributes:
+        part: an ASSIGN to a view of PARAM 0, or a SCATTER into it; the last source holds the values.
+        old: the number of the old version's PARAM.
+    """
+
+    part: UOp
+    old: int
+
+    @property
+    def value(self) -> UOp:
+        return self.part.src[-1]
+
+
+def write_slices(schedule: Schedule) -> list[ScheduleItem]:
+    """Return the items with writes to parts of an input's memory split; adds slots for values to store first.
+
+    Returns the items unchanged under a memory budget, whose rematerialization works on single values, and on several
+    devices, whose order is decided later.
+    """
+    items: list[ScheduleItem] = []
+    if not schedule.versions or settings.memory_limit or len(workers(i.device for i in schedule.items)) > 1:
+        return schedule.items
+    schedule.items = _without_copies(schedule)
+    last = {s: n for n, item in enumerate(schedule.items) for s in item.read}
+    for n, item in enumerate(schedule.items):
+        items += _split(schedule, item, {s for s in item.read if last[s] > n})
+    return items
+
+
+def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
+    """Return the items without those that copy a whole temporary to a new version: its kernel writes there."""
+    slots, renamed = schedule.slots, dict[int, int]()
+    kept = []
+    for item in schedule.items:
+        if (source := _copied(schedule, item)) is None or source in renamed:
+            kept.append(item)
+            continue
+        renamed[source] = item.slots[0]
+        slots[item.slots[0]].in_parts |= slots[source].in_parts
+    for node, slot in schedule.slot_of.items():
+        schedule.slot_of[node] = renamed.get(slot, slot)
+    return [replace(i, slots=[renamed.get(s, s) for s in i.slots]) if not renamed.keys().isdisjoint(i.slots) else i
+            for i in kept]
+
+
+def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
+    """Return the slot of the temporary that an item copies to a new version as it is; None if it does anything else."""
+    if item.sink is None or item.sink.arg is not None or len(item.slots) != 2 or item.slots[0] not in schedule.versions:
+        return None
+    value = _below_reshapes(item.sink.src[0])
+    new, old = (schedule.slots[s] for s in item.slots)
+    same = (new.size, new.dtype, new.device, new.may_be_empty) == (old.size, old.dtype, old.device, old.may_be_empty)
+    whole = value.op is Ops.PARAM and value.size == new.size
+    return old.number if same and whole and not (old.input or old.output) else None
+
+
+def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[ScheduleItem]:
+    """Return the items for one: itself without the outputs that are writes to parts, and two or three for each such."""
+    if item.sink is None or item.sink.arg is not None or item.tiles:
+        return [item]
+    writes = {n: _write(schedule, item, n, value, later) for n, value in enumerate(item.sink.src)}
+    found = {n: write for n, write in writes.items() if write is not None}
+    rest = [n for n in range(item.outputs) if n not in found]
+    items = [_with(item, [(item.slots[n], item.sink.src[n]) for n in rest], item.reason)] if rest else []
+    for n, write in found.items():
+        slot, old = schedule.slots[item.slots[n]], item.slots[write.old]
+        whole = UOp(Ops.PARAM, write.value.dtype, (), (1, (slot.size,)))
+        carry = ScheduleItem(item.device, UOp(Ops.SINK, None, (whole,)), [slot.number, old],
+                             "the old version, where it can still be read", item.origin, carries=True)
+        slot.in_parts, value = True, write.value
+        if not _reads_only_what_it_writes(write):
+            first = Slot(len(schedule.slots), value.size, value.dtype, slot.device, shape=value.shape,
+                         origin=slot.origin)
+            schedule.slots.append(first)
+            items.append(_with(item, [(first.number, value)], "computed from elements that are written over"))
+            value = UOp(Ops.PARAM, value.dtype, (), (len(item.slots), value.shape))
+            item = replace(item, slots=[*item.slots, first.number])
+        part = write.part.replace(src=(*write.part.src[:-1], value))
+        items += [carry, _with(item, [(slot.number, part)], "a part of a tensor, written in place")]
+    return items
+
+
+def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -> ScheduleItem:
+    """Return an item that stores ``results`` (slot, value over the PARAMs of ``item``), with the PARAMs renumbered."""
+    written = [slot for slot, _ in results]
+    read = [n for n in toposort([v for _, v in results]) if n.op is Ops.PARAM and n.arg[0] > 0]  # 0 is the output
+    inputs = list(dict.fromkeys(item.slots[n.arg[0]] for n in read))
+    number = {slot: len(written) + k for k, slot in enumerate(inputs)}
+    values = substitute([v for _, v in results],
+                        {n: n.replace(arg=(number[item.slots[n.arg[0]]], n.arg[1])) for n in read})
+    return replace(item, sink=UOp(Ops.SINK, None, tuple(values)), slots=[*written, *inputs], reason=reason,
+                   outputs=len(written))
+
+
+def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: set[int]) -> _Write | None:
+    """Return output ``n`` of a kernel as a write to a part of an input that nobody reads later; None if it is none."""
+    slot = schedule.slots[item.slots[n]]
+    if slot.number not in schedule.versions or slot.nbytes < LEAST or slot.in_parts or any(
+            isinstance(s, UOp) for s in value.shape):
+        return None
+    value = _below_reshapes(value)
+    kept = {Ops.WHERE: 2, Ops.SCATTER: 0}.get(value.op)
+    old = None if kept is None else _below_reshapes(value.src[kept])
+    if old is None or old.op is not Ops.PARAM or slot.size != value.size:
+        return None
+    if item.slots[old.arg[0]] in later or item.slots[old.arg[0]] != schedule.inputs.get(schedule.versions[slot.number]):
+        return None
+    output = UOp(Ops.PARAM, value.dtype, (), (0, value.shape))
+    part = _selected(value, output) if value.op is Ops.WHERE else _scattered(value, output, old)
+    if part is None or any(isinstance(s, UOp) for s in part.src[-1].shape):
+        return None
+    return _Write(part, old.arg[0]) if part.src[-1].size <= LARGEST_PART * slot.size else None
+
+
+def _below_reshapes(value: UOp) -> UOp:
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    return value
+
+
+def _scattered(value: UOp, output: UOp, old: UOp) -> UOp | None:
+    """Return a SCATTER into an old version as one into the output; None if its positions depend on that version."""
+    if value.arg[1] is Ops.ASSIGN or old in toposort(value.src[1]):  # that kind has no base: it writes all elements
+        return None
+    return value.replace(src=(output, *value.src[1:]))
+
+
+def _selected(value: UOp, output: UOp) -> UOp | None:
+    """Return a select between placed values and the old version as an ASSIGN to a view of the output."""
+    condition, placed, _ = value.src
+    if condition.op is not Ops.CMPNE or condition.src[1].base.op is not Ops.CONST or condition.src[1].base.arg != 0:
+        return None
+    part = _unplaced(condition.src[0], placed, output)
+    return None if part is None else UOp(Ops.ASSIGN, None, part)
+
+
+def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
+    """Return the view of the tensor that a write fills, and its values; None if they are not placed like ``inside``.
+
+    ``inside`` is 1 at the written elements: constants below the movement ops that also place the values.
+    """
+    if inside.base.op is Ops.PAD or any(n.op not in (*_MOVES, Ops.EXPAND, Ops.CONST) for n in toposort(inside)):
+        return None
+    padded = False
+    while any(n.op is Ops.PAD for n in toposort(inside)):
+        if inside.op not in _MOVES or placed.op is not inside.op or placed.arg != inside.arg:
+            return None
+        padded |= inside.op is Ops.SHRINK
+        view, inside, placed = _back(inside, view), inside.src[0], placed.src[0]
+    if toposort(inside)[0].op is not Ops.CONST or view.shape != placed.shape:
+        return None
+    return None if padded and not _within(view) else (view, placed)
+
+
+def _back(node: UOp, view: UOp) -> UOp:
+    """Return ``view`` with the movement op ``node`` inverted."""
+    below = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return view.reshape(below)
+    if node.op is Ops.PERMUTE:
+        return view.permute(tuple(map(node.arg.index, range(len(below)))))
+    if node.op is Ops.FLIP:
+        return view.flip(node.arg)
+    if node.op is Ops.PAD:
+        return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
+    return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
+
+
+def _within(view: UOp) -> bool:
+    """Return True if all positions of a padded view provably lie inside of the tensor."""
+    ranges = tuple(UOp.range(s, n, None) for n, s in enumerate(view.shape))
+    whole, index = place_in(view, ranges)
+    return all((at := i.simplify()).vmin >= 0 and at.vmax < s for i, s in zip(index, whole.shape))
+
+
+def _reads_only_what_it_writes(write: _Write) -> bool:
+    """Return True if the kernel reads of the old version only the element that it writes next."""
+    if not any(n.op is Ops.PARAM and n.arg[0] == write.old for n in toposort(write.value)):
+        return True
+    if write.part.op is not Ops.ASSIGN:
+        return False
+    stores = lower(UOp(Ops.SINK, None, (write.part,))).src
+    return all(n.src[1] is store.src[1] for store in stores for n in toposort(store)
+               if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM and n.src[0].arg[0] == write.old)
