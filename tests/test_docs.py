@@ -17,6 +17,7 @@ from tinsmith.codegen.opt import OptOps
 from tinsmith.core.settings import DECLARED
 from tinsmith.ir.ranges import Role
 from tinsmith.schedule.fusion.horizontal import fuse_horizontally
+from tinsmith.schedule.memory.slice_writes import write_slices
 from tinsmith.schedule.memory.store_into_concat import store_in_place
 from tinsmith.schedule.multi.overlap import overlapped
 
@@ -132,7 +133,7 @@ def test_the_table_of_passes_has_every_pass() -> None:
     folders = (ROOT / "tinsmith" / name for name in ("schedule", "runtime", "codegen"))
     code = "\n".join(path.read_text("utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
     shown = set(re.findall(r'passed\("([^"]+)"', code)) | {step.__name__.replace("_", " ") for step in (
-        fuse_horizontally, store_in_place, overlapped)}
+        fuse_horizontally, store_in_place, write_slices, overlapped)}
     assert named == shown
 
 

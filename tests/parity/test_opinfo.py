@@ -18,7 +18,17 @@ COUNT = int(os.environ.get("OPINFO", "48"))
 X, M, V = draw(3, 4, 5), draw(4, 5), draw(6)
 TIED = np.array([[1, 1, 2], [1, 1, 2], [3, 0, 1], [1, 1, 2]])
 COUNTS, WEIGHTS = np.array([2, 1, 3, 1, 1]), abs(draw(5, seed=1))
+
+
+def pooled(x: Any, *arguments: Any) -> Any:
+    """Return PyTorch's function or our method."""
+    return x.avg_pool2d(*arguments) if isinstance(x, Tensor) else torch.nn.functional.avg_pool2d(x, *arguments)
+
+
 FOUND: dict[str, tuple[Any, ...]] = {  # the same expression there and here
+    "avg_pool2d of int64": (lambda x: pooled(x, 2), np.arange(-8, 8).reshape(1, 4, 4)),
+    "avg_pool2d of int64, counted": (lambda x: pooled(x, 2, 2, 1, False, False), np.arange(-8, 8).reshape(1, 4, 4)),
+    "avg_pool2d of int64, divided": (lambda x: pooled(x, 2, 2, 0, True, True, -3), np.arange(-12, 13).reshape(1, 5, 5)),
     "nonzero of a number": (lambda x: x.nonzero(as_tuple=True), np.array(3)),
     "square of bool": (lambda x: x.square(), np.array([True, False])),
     "heaviside of bool": (lambda x, y: x.heaviside(y), np.array([True, False]), np.array([True, True])),

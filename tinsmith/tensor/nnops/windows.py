@@ -231,7 +231,7 @@ class WindowMethods:
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Tensor:
-        """The mean of each window over the last axes.
+        """The mean of each window over the last axes; of int64 rounded towards zero, as in PyTorch.
 
         After ``stride``, positional arguments may be in tinygrad's order or PyTorch's (``padding, ceil_mode,
         count_include_pad, divisor_override``); a call that means different pools in the two orders raises an error.
@@ -243,7 +243,8 @@ class WindowMethods:
         >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
         [[[[2.5, 4.5], [10.5, 12.5]]]]
         """
-        this = self._float()
+        whole = self.dtype is dtypes.int64
+        this = self if whole else self._float()
         kernel, steps, spread, amounts = _pool_arguments("avg_pool2d", this, kernel_size, stride, dilation, padding)
         around = ((0, 0),) * (this.ndim - len(kernel)) + amounts
 
@@ -257,10 +258,13 @@ class WindowMethods:
             divisor = integer("avg_pool2d", "divisor_override", divisor_override)
             if not divisor:
                 raise ArgumentError("avg_pool2d", "divisor_override is 0", "another integer")
-            return this._new(summed) / divisor
+            return this._new(summed).div(divisor, rounding_mode="trunc" if whole else None)
         if not ceil_mode and (count_include_pad or not any(b or e for b, e in amounts)):
+            if whole:
+                return this._new(summed).div(math.prod(kernel), rounding_mode="trunc")
             return this._new(summed * (1 / math.prod(kernel)))
-        return this._new(summed / total(this.uop.const_like(1), int(count_include_pad)))
+        count = total(this.uop.const_like(1), int(count_include_pad))
+        return this._new(summed).div(this._new(count), rounding_mode="trunc") if whole else this._new(summed / count)
 
 
 # *** arguments ***
