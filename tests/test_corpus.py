@@ -108,4 +108,4 @@ def test_large_kernels_that_no_workers_share_say_why() -> None:
         if weight_of(begin(step.item.sink, target)) >= target.core.serial_work:
             assert kernel.plan is not None and kernel.plan.alone, f"{kernel.name}: {kernel.opts}"
             reasons.add(kernel.plan.alone)
-    assert reasons == {"its steps come in an order", "one core holds all its results at once"}
+    assert reasons == {"its steps depend on each other", "it has no parallel loop"}

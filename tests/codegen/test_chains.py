@@ -178,16 +178,16 @@ def test_what_cannot_be_ahead_or_take_turns_is_refused() -> None:
     sink, _ = attention(128, 512, 64)
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 1, 1))
     ahead = Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2)
-    for opt, why in ((ahead, "two slots at least"), (Opt(OptOps.STAGE, ahead.axis, (), depth=3), "there are two"),
-                     (Opt(OptOps.ROLES, None, 1), "how many groups"), (Opt(OptOps.ROLES, None, 2), "it has 1")):
+    for opt, why in ((ahead, "two slots at least"), (Opt(OptOps.STAGE, ahead.axis, (), depth=3), "has two buffers"),
+                     (Opt(OptOps.ROLES, None, 1), "ping-pong groups"), (Opt(OptOps.ROLES, None, 2), "its 1 group")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
     kernel = linearize_on(DEVICE, sink, opts_of(sink, 2, 1, "ahead"))
-    with pytest.raises(ArgumentError, match="only what a unit reads"):
+    with pytest.raises(ArgumentError, match="needs an asynchronous unit"):
         kernel.apply(ahead)
     small = attention(64, 128, 64)[0]
     kernel = linearize_on(DEVICE, small, compile_kernel(small, Device[DEVICE].renderer).opts)
-    with pytest.raises(ArgumentError, match="only what a unit reads"):
+    with pytest.raises(ArgumentError, match="needs an asynchronous unit"):
         kernel.apply(Opt(OptOps.STAGE, len(kernel.stageable) - 1, (), depth=2))
 
 

@@ -159,14 +159,14 @@ def test_places_that_no_key_says_are_not_exchanged() -> None:
 def test_where_it_is_refused() -> None:
     digit = digits_of(2, 192)
     for value, threads, why in (
-            (ranks(digit, before=False), 64, "no count"), (ranks(digits_of(2, 192, bits=7)), 64, "keys from 0 to 127"),
-            (ranks(digits_of(2, 100)), 64, "as many steps each"), (ranks(digit), 48, "whole warps"),
-            (all_counts(digit, 65), 64, "asks for a key"), (ranks(digits_of(1, 1 << 13)) * 2, 32, "keys from"),
+            (ranks(digit, before=False), 64, "equal keys"), (ranks(digits_of(2, 192, bits=7)), 64, "keys from 0 to 127"),
+            (ranks(digits_of(2, 100)), 64, "threads must divide"), (ranks(digit), 48, "full warps"),
+            (all_counts(digit, 65), 64, "must be indexed by key"), (ranks(digits_of(1, 1 << 13)) * 2, 32, "keys from"),
             (moved(digits_of(1, 1 << 13), dtypes.uint64), 64, "do not fit into 49152 bytes")):
         with pytest.raises(ArgumentError, match=why):
             with_rank(sink_of(value), threads)
     kernel = with_rank(sink_of(ranks(digit)))
-    with pytest.raises(ArgumentError, match=r"only a reduction|as many steps|no count"):
+    with pytest.raises(ArgumentError, match=r"only a reduction|threads must divide|does not count"):
         kernel.apply(Opt(OptOps.RANK, 0, 64))
 
 

@@ -173,10 +173,10 @@ def test_where_no_unit_fits_it_falls_back_on_multiply_adds(shape: tuple[int, int
 def test_no_more_sums_than_the_unit_holds() -> None:
     sink, _ = product(128, 64, 128)
     kernel = linearize_on("PYTHON", sink)
-    with pytest.raises(ArgumentError, match="holds 4 sums"):
+    with pytest.raises(ArgumentError, match="has 4 accumulators"):
         kernel.apply(tensor_core((0, 1, 2), 3, 2))
     kernel.apply(tensor_core((0, 1, 2), 2, 2))
-    with pytest.raises(ArgumentError, match="no more sums"):
+    with pytest.raises(ArgumentError, match="accumulators"):
         kernel.apply(Opt(OptOps.UPCAST, 0, 2))
 
 
@@ -251,7 +251,7 @@ def test_tf32_is_the_nearest_of_two_the_even_one() -> None:
 def test_the_lanes_of_a_warp_load_their_own_elements(unit: MatrixUnit) -> None:
     sink, _ = product(32, 32, 32, in_memory(unit.a), dtypes.float32)
     kernel = linearize_on("PYTHON:G256", sink, [tensor_core(axes(sink), unit=unit.name)])
-    for opt, why in ((Opt(OptOps.STAGE, 0, ()), "load their own"), (Opt(OptOps.GROUP, 2, 2), "shares no reduction")):
+    for opt, why in ((Opt(OptOps.STAGE, 0, ()), "operands per lane"), (Opt(OptOps.GROUP, 2, 2), "cannot be shared")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
 

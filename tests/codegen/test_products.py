@@ -131,8 +131,8 @@ def test_a_plan_that_does_not_fit_gives_way_to_the_next(monkeypatch: pytest.Monk
     with Context(CHECK_IR=0):
         program = _compile(sink, renderer, None)
     assert program.plan is not None and program.local_bytes <= 12 << 10
-    assert any("local memory has 12288 bytes" in m for m in program.plan.mistakes)
-    with Context(CHECK_IR=1), pytest.raises(ArgumentError, match="local memory has 12288 bytes"):
+    assert any("a block has 12288" in m for m in program.plan.mistakes)
+    with Context(CHECK_IR=1), pytest.raises(ArgumentError, match="a block has 12288"):
         _compile(sink, renderer, None)
 
 
@@ -152,12 +152,12 @@ def test_what_cannot_be_staged_so_is_refused() -> None:
 
     sink, _ = product(16, 16, 16, F32)
     kernel = linearize_on(DEVICE, sink, THREADS)
-    refused(kernel, Opt(OptOps.STAGE, 0, (), layout="deep", depth=2), "filled in the loop of a reduction")
+    refused(kernel, Opt(OptOps.STAGE, 0, (), layout="deep", depth=2), "needs a kept reduction loop")
     refused(kernel, Opt(OptOps.STAGE, 0, (), layout="swizzled", depth=2), "deep or flat")
     refused(kernel, Opt(OptOps.STAGE, 0, (4,), depth=2), "deep or flat")
     kernel.apply(Opt(OptOps.STAGE, 0, (), layout="deep"))
-    refused(kernel, Opt(OptOps.STAGE, 0, (), layout="deep"), "only what is loaded is staged so, once")
-    refused(linearize_on("CPU", sink), Opt(OptOps.STAGE, 0, (), layout="deep"), "a block of threads")
+    refused(kernel, Opt(OptOps.STAGE, 0, (), layout="deep"), "needs a loaded value, not staged yet")
+    refused(linearize_on("CPU", sink), Opt(OptOps.STAGE, 0, (), layout="deep"), "thread blocks")
 
 
 # *** CUDA ***

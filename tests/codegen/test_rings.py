@@ -201,26 +201,26 @@ def test_what_is_no_box_of_memory_is_refused() -> None:
     kernel = linearize_on(DEVICE, sink, [o for o in tiled(sink) if o.op is not OptOps.STAGE])
     kept = (kernel.ranges.index(kernel.reduces[0]),)
     staged(kernel, Opt(OptOps.STAGE, 0, kept), "reads swizzled")
-    staged(kernel, Opt(OptOps.STAGE, 0, (), layout="swizzled", depth=4), "the one loop of its reduction")
+    staged(kernel, Opt(OptOps.STAGE, 0, (), layout="swizzled", depth=4), "one loop outside of its stage")
     odd, _ = of_size(64, 129, 64)
     opts = [Opt(OptOps.PADTO, 2, 64), Opt(OptOps.TC, 2, (0, 1, 1, 1), unit="wgmma_bf16_64")]
     kernel = linearize_on(DEVICE, odd, opts)
     kernel.apply(Opt(OptOps.UNROLL, kernel.ranges.index(kernel.reduces[0]), 4))
     kept = (kernel.ranges.index(kernel.reduces[0]),)
-    staged(kernel, Opt(OptOps.STAGE, 0, kept, layout="swizzled", depth=4), "multiples of 16 bytes")
+    staged(kernel, Opt(OptOps.STAGE, 0, kept, layout="swizzled", depth=4), "aligned to 16 bytes")
 
 
 def test_roles_and_turns_are_refused_where_nothing_is_to_share() -> None:
     sink, _ = of_size(128, 128, 128)
     kernel = linearize_on(DEVICE, sink)
-    with pytest.raises(ArgumentError, match="ring of a unit"):
+    with pytest.raises(ArgumentError, match="ROLES needs a matrix unit"):
         kernel.apply(Opt(OptOps.ROLES))
-    with pytest.raises(ArgumentError, match="take turns at one range"):
+    with pytest.raises(ArgumentError, match="grid tiles merged into one range"):
         kernel.apply(Opt(OptOps.WALK, 0, (1, 2, 0, 3)))
     kernel = linearize_on(DEVICE, sink, tiled(sink, roles=True))
-    with pytest.raises(ArgumentError, match="places of the grid that a block goes through"):
+    with pytest.raises(ArgumentError, match="loops over tiles of the grid"):
         linearize_on(DEVICE, sink, tiled(sink)).apply(Opt(OptOps.ROLES, amt=2))
-    for opt, why in ((Opt(OptOps.ROLES), "once"), (Opt(OptOps.STAGE, 0, (0,)), "is staged already|roles leave")):
+    for opt, why in ((Opt(OptOps.ROLES), "once"), (Opt(OptOps.STAGE, 0, (0,)), "is staged already|comes before ROLES")):
         with pytest.raises(ArgumentError, match=why):
             kernel.apply(opt)
     kernel = linearize_on("PYTHON:G128:B232448", sink, tiled(sink))

@@ -70,7 +70,7 @@ def _linear(kernel: Kernel) -> list[UOp]:
         verify_program(program)
     most = max(target.local_bytes, target.ring_bytes * any(u.op is Ops.DEFINE_RING for u in program))
     if (near := local_bytes(program)) > most:
-        raise ArgumentError("Opt", f"a block's local memory has {most} bytes, the stages need {near}",
+        raise ArgumentError("Opt", f"the stages need {near} bytes of local memory, a block has {most}",
                             "smaller amounts, or fewer GROUP and STAGE opts")
     if (threads := math.prod(launch_size(program, "lidx"))) > max(target.block_threads, 1):
         raise ArgumentError("Opt", f"a block has at most {target.block_threads} threads, the opts ask for {threads}",

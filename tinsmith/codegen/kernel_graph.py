@@ -295,7 +295,7 @@ class KernelGraph:
     def axis(self, opt: Opt) -> UOp:
         ranges = self.ranges
         if not isinstance(opt.axis, int) or not 0 <= opt.axis < len(ranges):
-            raise ArgumentError("Opt", f"{opt} names no axis", "one of these")
+            raise ArgumentError("Opt", f"{opt}: no such axis", "one of these")
         return ranges[opt.axis]
 
 

@@ -79,8 +79,9 @@ class Opt:
     depth: int = 1
 
     def __post_init__(self) -> None:
-        self.require(self.depth > 0 and self.copies > 0 and self.lanes >= 0, f"depth {self.depth}, copies "
-                     f"{self.copies} and lanes {self.lanes} are counts", "depth and copies from 1, lanes from 0")
+        self.require(self.depth > 0 and self.copies > 0 and self.lanes >= 0, f"depth {self.depth} and copies "
+                     f"{self.copies} must be positive, lanes {self.lanes} not negative",
+                     "depth >= 1, copies >= 1, lanes >= 0")
 
     def __repr__(self) -> str:
         more = f", lanes={self.lanes}" * bool(self.lanes) + f", unit={self.unit!r}" * bool(self.unit)

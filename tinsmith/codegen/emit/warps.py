@@ -85,7 +85,7 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
     warp, dtype = lin.kernel.target.warp, x.dtype
     assert line is not None and op.identity is not None
     if lin.block_size > warp and lin.block_size % warp:
-        raise ArgumentError("Opt", f"{size} threads share steps in blocks of {lin.block_size}: no whole warps",
+        raise ArgumentError("Opt", f"{size} threads share a scan in blocks of {lin.block_size}, not full warps",
                             "other amounts of LOCAL")
     nothing = lin.const(x, op.identity(dtype))
 

@@ -120,15 +120,16 @@ def cut(k: KernelGraph, opt: Opt) -> None:
     points = opt.amt if isinstance(opt.amt, tuple) else (opt.amt,)
     size = range_size(r)
     opt.require(r.arg[1] is Role.LOOP and r not in k.bound and isinstance(size, int),
-                "only a parallel loop of fixed size is cut")
+                "only a parallel loop of fixed size can be cut")
     whole = all(isinstance(p, int) for p in points)
     opt.require(whole and list(points) == sorted({p for p in points if p and 0 < p < size}) and bool(points),
-                f"it is cut at points between 0 and {size}, in order")
-    opt.require(len(points) < MOST_LOOPS, f"a loop has {MOST_LOOPS} pieces at most")
-    opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "loops over blocks are cut before")
+                f"split points must be increasing and between 0 and {size}")
+    opt.require(len(points) < MOST_LOOPS, f"a loop can have at most {MOST_LOOPS} parts")
+    opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "CUT comes before opts that make BLOCK loops")
     for s in k.sink.src:
         parts = [p for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)]
-        opt.require(len({r in p.ranges for p in parts}) == 1, "statements in order have it all or none")
+        opt.require(len({r in p.ranges for p in parts}) == 1,
+                    "ordered statements must either all or none depend on the loop")
     cut_loop(k, r, [p for p in points if p])
 
 

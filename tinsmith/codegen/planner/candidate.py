@@ -61,7 +61,7 @@ def apply_if_it_fits(kernel: Kernel, opt: Opt) -> None:
     try:
         kernel.apply(opt)
     except ArgumentError as error:
-        raise Unfit(error.message.partition("; the axes are ")[0]) from None
+        raise Unfit(error.message.partition("; axes: ")[0]) from None
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp, amount: int) -> tuple[UOp | None, UOp]:

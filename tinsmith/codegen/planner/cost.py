@@ -58,9 +58,9 @@ class Moved(NamedTuple):
     way: int = 0
 
 
-SPENT_ON = {"operands and results": ("scalar_line", "panel_vector", "as_it_lies", "widened",
+SPENT_ON = {"loads and stores": ("scalar_line", "panel_vector", "as_it_lies", "widened",
                                      "result_row"),
-            "stores across lanes": ("stored_across",), "results": ("result",),
+            "strided stores": ("stored_across",), "results": ("result",),
             "packing": ("along", "across", "scattered", "copied", "unit_order")}
 _PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
@@ -111,7 +111,7 @@ def chain_price(target: Target, products: float, seen: float = 1.0, rescaled: bo
         far: rows are too large to stay in the second cache.
     """
     core, whole = target.core, products * seen / target.core.issue
-    more = {"rescaling": core.rescaling - 1} if rescaled else {"rows beyond the cache": core.spilled - 1} if far else {}
+    more = {"rescaling": core.rescaling - 1} if rescaled else {"rows larger than L2": core.spilled - 1} if far else {}
     return {"products": whole} | {part: whole * share for part, share in more.items()}
 
 
@@ -198,7 +198,7 @@ def row_price(target: Target, vectors: float, cycles: float, stored: float, loop
     core = target.core
     ends = rows * core.latency * chain / together
     return {"memory": vectors * cycles + stored, "loops": loops, "waiting": ends} | (
-        {"rows apart": core.apart[far] * vectors} if together > 1 else {})
+        {"interleaved rows": core.apart[far] * vectors} if together > 1 else {})
 
 
 def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Price:

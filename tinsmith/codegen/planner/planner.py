@@ -60,7 +60,7 @@ class KernelPlan:
     def __str__(self) -> str:
         beaten = f"; next best: {self.other}, {self.why}" if self.other else ""
         beaten += f"; one worker: {self.alone}" if self.alone else ""
-        return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; by mistake not {m}" for m in self.mistakes)
+        return f"{self.structure}: {self.chosen}{beaten}" + "".join(f"; refused (bug): {m}" for m in self.mistakes)
 
 
 def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> KernelPlan:
@@ -77,7 +77,7 @@ def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> K
     large = target.threads > 1 and weight_of(kernel) >= target.core.serial_work
     for generate in generators(kernel, target):
         ways = list[Candidate]()
-        with _refusals("what else was offered", unfit, mistakes):
+        with _refusals("other candidates", unfit, mistakes):
             ways = sorted(generate(kernel, target), key=lambda w: w.cycles)
         for at, way in enumerate(ways):
             trial = kernel.copied()
@@ -90,7 +90,7 @@ def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> K
                 return KernelPlan(name, way.what, way.cycles, *next(chain(unfit, others), ("", "")), tuple(mistakes),
                             alone)
     build(kernel)
-    return KernelPlan(name, "as it is", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
+    return KernelPlan(name, "unchanged", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _refusals(what: str, unfit: list[tuple[str, str]], mistakes: list[str]) -> I
     try:
         yield
     except Unfit as reason:
-        unfit.append((what, f"which does not suit it: {reason}"))
+        unfit.append((what, f"not applicable: {reason}"))
     except ArgumentError as error:
         if settings.CHECK_IR:
             raise
@@ -111,16 +111,16 @@ def why_not(chosen: Candidate, other: Candidate) -> str:
 
     >>> a, b = (Candidate("", {"products": 100.0, "packing": cycles}, print) for cycles in (20.0, 50.0))
     >>> why_not(a, b), why_not(a, a)
-    ('25 % more cycles, for packing', 'as many cycles')
+    ('25 % more cycles, mostly packing', 'the same cycles')
     >>> why_not(a, a._replace(price={"products": 500.0}))
-    '4.2 times as many cycles, for products'
+    '4.2× the cycles, mostly products'
     """
     part = max(other.price, key=lambda p: other.price[p] - chosen.price.get(p, 0.0), default="")
     ratio = other.cycles / chosen.cycles if chosen.cycles else math.inf
     if ratio <= 1:
-        return "as many cycles"
-    often = f"{ratio:.1f} times as many" if ratio >= 2 else f"{100 * (ratio - 1):.2g} % more"
-    return f"{often} cycles, for {part}"
+        return "the same cycles"
+    often = f"{ratio:.1f}× the" if ratio >= 2 else f"{100 * (ratio - 1):.2g} % more"
+    return f"{often} cycles, mostly {part}"
 
 
 def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
@@ -137,7 +137,7 @@ def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
     if settings.NOLOCALS:
-        yield Candidate("every thread alone", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
+        yield Candidate("no thread blocks", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 
 
 # *** CPU ***
@@ -160,11 +160,11 @@ def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bo
 def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidate for kernels with sizes known only at run time."""
     if not all(isinstance(range_size(r), int) for r in kernel.order):
-        yield Candidate("ranges of fixed size", {}, partial(symbolic_opts, target=target))
+        yield Candidate("only ranges of fixed size", {}, partial(symbolic_opts, target=target))
 
 
 def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    yield Candidate("loops as they are", {}, lambda k: None)
+    yield Candidate("loops unchanged", {}, lambda k: None)
 
 
 _plain = (_symbolic, _finished(map_ways, True), _finished(_as_it_is, True))

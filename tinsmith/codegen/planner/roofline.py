@@ -131,9 +131,9 @@ class Machine(NamedTuple):
                 fields[part] = tuple(Rate(**r) for r in fields[part])
             found = Machine(**fields)
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"no machine: {error}") from None
+            raise ValueError(f"not a machine: {error}") from None
         if not found.memory or not found.peaks:
-            raise ValueError("a machine needs rates")
+            raise ValueError("a machine needs rates of memory and arithmetic")
         return found
 
 

@@ -126,17 +126,18 @@ class GPURenderer(CLanguage):
 
     def matrix_step(self, unit: MatrixUnit, acc: list[str], a: list[str], b: list[str]) -> str:
         """Return the statement that adds a·b to the accumulators ``acc`` in place."""
-        raise CompileError(type(self).__name__, f"{unit.name} is no unit of this language", "a list of opts without TC")
+        raise CompileError(type(self).__name__, f"no support for the matrix unit {unit.name}",
+                           "a list of opts without TC")
 
     def ring_line(self, body: LaneBody, u: UOp) -> None:
         """Write a line of a ring, of an asynchronous matrix unit, or of register redistribution."""
-        raise CompileError(type(self).__name__, f"{u.op.name} is nothing of this language",
+        raise CompileError(type(self).__name__, f"no support for {u.op.name}",
                            "a list of opts without TC and ROLES")
 
     def warp(self, u: UOp, program: Sequence[UOp], value: str = "") -> str:
         """Return the text of a warp operation."""
         if u.op not in self.warps:
-            raise CompileError(type(self).__name__, f"threads of this language have no {u.op.name}",
+            raise CompileError(type(self).__name__, f"no support for the warp operation {u.op.name}",
                                "a smaller GROUP, a list of opts without TC or RANK")
         threads = min(block_threads(program), 32)
         return self.warps[u.op].format(value=strip(value), arg=u.arg, mask=hex((1 << threads) - 1))
@@ -144,7 +145,8 @@ class GPURenderer(CLanguage):
     def regrouped(self, u: UOp, lanes: list[str], before: list[str]) -> list[str]:
         """Regroup pairs of 16-bit lanes into words, or words into such pairs; ``before``: the lanes before an earlier
         cast."""
-        raise CompileError(type(self).__name__, "a BITCAST changes the number of lanes", "a list of opts without TC")
+        raise CompileError(type(self).__name__, "no support for a BITCAST that changes lanes",
+                           "a list of opts without TC")
 
     def result(self, u: UOp, text: str) -> str:
         """Return the result of an operation with the program's semantics."""

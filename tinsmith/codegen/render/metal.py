@@ -62,7 +62,7 @@ class MetalRenderer(GPURenderer):
 
     def type_name(self, dtype: DType) -> str:
         if dtype.scalar is dtypes.float64:
-            raise CompileError("METAL", "Metal has no double", "cast the values to float32")
+            raise CompileError("METAL", "Metal has no float64", "cast the values to float32")
         return super().type_name(dtype)
 
     def place(self, memory: str, index: str) -> str:

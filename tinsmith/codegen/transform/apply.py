@@ -45,7 +45,8 @@ def _upcast(k: KernelGraph, opt: Opt) -> None:
     amount = opt.part_of(range_size(r))
     for n in k.products:
         sums = math.prod(range_size(x) for x in n.ranges if x.arg[1] is Role.UPCAST)
-        opt.require(r not in n.ranges or sums * amount <= n.arg.accumulators, f"{n.arg.name} holds no more sums")
+        opt.require(r not in n.ranges or sums * amount <= n.arg.accumulators,
+                    f"{n.arg.name} has {n.arg.accumulators} accumulators")
     k.split(r, amount, Role.UPCAST)
     return None
 
@@ -55,7 +56,7 @@ def _unroll(k: KernelGraph, opt: Opt) -> None:
     opt.require(r.arg[1] is Role.REDUCE, "only a reduction can be unrolled")
     amount = opt.part_of(range_size(r))
     whole = range_size(r) % amount == 0 or all(p.arg.fragment_c.whole for p in k.products)
-    opt.require(whole or not _feeds_unit(k, r), "the steps of a warp's unit come in whole copies (PADTO before TC)")
+    opt.require(whole or not _feeds_unit(k, r), "UNROLL must divide the reduction of a warp's unit (PADTO before TC)")
     k.split(r, amount, Role.UNROLL)
 
 
@@ -63,21 +64,22 @@ def _vector(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
     amount = opt.part_of(size, 2 * size - 1 if isinstance(size, int) else 0)
-    opt.require(amount & (amount - 1) == 0, "lanes come in powers of two")
-    opt.require(not k.scan_lanes, "running values have lanes already")
+    opt.require(amount & (amount - 1) == 0, "the number of lanes must be a power of two")
+    opt.require(not k.scan_lanes, "the scan is vectorized already")
     if r in k.ordered:
         running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
-        opt.require(size % amount == 0, "the steps must fill whole vectors")
-        opt.require(not k.scan_threads, "threads share its steps already")
-        opt.require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running), "its steps cannot be combined")
-        opt.require(k.may_have_lanes(r), "a value has lanes along one range only")
-        opt.require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), "a stage has no copy per lane")
+        opt.require(size % amount == 0, "the number of lanes must divide the steps of a scan")
+        opt.require(not k.scan_threads, "GROUP was applied to the scan already")
+        opt.require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running),
+                    "the steps of this scan cannot be combined")
+        opt.require(k.may_have_lanes(r), "a value can be vectorized along one range only")
+        opt.require(not any(n.op is Ops.STAGE for n in toposort(k.sink)), "a vectorized scan cannot have stages")
         k.split(r, amount, Role.VECTOR)
         return
-    opt.require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, "only loops become lanes")
-    opt.require(k.may_have_lanes(r), "a value has lanes along one range only")
+    opt.require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE, "only a loop can be vectorized")
+    opt.require(k.may_have_lanes(r), "a value can be vectorized along one range only")
     stages = [n for n in toposort(k.sink) if n.op is Ops.STAGE]
-    opt.require(not any(r in n.ranges for n in stages), "a stage has no copy per lane")
+    opt.require(not any(r in n.ranges for n in stages), "a stage depends on this range")
     k.split(r, amount, Role.VECTOR)
 
 
@@ -85,7 +87,7 @@ def _tile(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     opt.require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), "only loops can be tiled")
     opt.require(r not in k.bound or r.arg[1] is Role.REDUCE, "an ordered loop cannot be tiled")
-    opt.require(not _feeds_unit(k, r), "a matrix unit's reduction stays one loop")
+    opt.require(not _feeds_unit(k, r), "the reduction of a matrix unit must be a single loop")
     amount = opt.part_of(range_size(r))
     opt.require(range_size(r) % amount == 0, "a tile must divide the range")
     k.split(r, amount, r.arg[1])
@@ -98,13 +100,13 @@ def _feeds_unit(k: KernelGraph, r: UOp) -> bool:
 
 def _thread(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "one parallel loop can be split over threads")
+    opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "THREAD needs a parallel loop")
     opt.require(not any(x.arg[1] in (Role.THREAD, *THREADS) for x in k.order),
-                "the kernel is split over threads already")
-    opt.require(loop_partition.first_loop(k) is r, "it must be the outermost loop")
+                "the kernel has threads already")
+    opt.require(loop_partition.first_loop(k) is r, "THREAD needs the outermost loop")
     outermost = {r} if all(r in s.ranges for s in k.stores) else loop_partition.outermost_loops(k)
     fits = r in outermost and all(x.arg[1] is Role.LOOP and x not in k.bound for x in outermost)
-    opt.require(fits, "every store must depend on it, or have a parallel loop of its own outermost")
+    opt.require(fits, "every store must depend on the loop, or have its own outermost parallel loop")
     for x in outermost:
         k.change_role(x, Role.THREAD)
 
@@ -112,17 +114,19 @@ def _thread(k: KernelGraph, opt: Opt) -> None:
 def _swap(k: KernelGraph, opt: Opt) -> None:
     a = k.axis(opt)
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
-    opt.require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, "only loops of one kind change places")
-    opt.require((a in k.bound) == (b in k.bound), "only loops of one kind change places")
+    opt.require(a.arg[1] == b.arg[1] and not a.arg[1].expanded, "SWAP needs two loops with the same role")
+    opt.require((a in k.bound) == (b in k.bound), "a parallel loop cannot be swapped with an ordered one")
     i, j = k.order.index(a), k.order.index(b)
     k.order[i], k.order[j] = b, a
 
 
 def _padto(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
-    opt.require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int), "needs a multiple")
+    opt.require(isinstance(opt.amt, int) and opt.amt > 1 and isinstance(range_size(r), int),
+                "PADTO needs an amount above 1 and a range of fixed size")
     opt.require(_is_parallel(k, r) or r.arg[1] is Role.REDUCE or r in k.ordered, "only loops can be padded")
-    opt.require(r not in k.ordered or not k.scan_lanes | k.scan_threads, "its steps are shared out")
+    opt.require(r not in k.ordered or not k.scan_lanes | k.scan_threads,
+                "PADTO of a scan comes before VECTOR and GROUP")
     assert isinstance(opt.amt, int)
     k.pad(r, opt.amt)
 
@@ -132,12 +136,14 @@ def _merge(k: KernelGraph, opt: Opt) -> None:
     b = k.axis(Opt(opt.op, opt.amt if isinstance(opt.amt, int) else None))
     reduced = a.arg[1] is b.arg[1] is Role.REDUCE
     fits = reduced or (_is_parallel(k, a) and _is_parallel(k, b))
-    opt.require(a is not b and fits, "two parallel loops, or two of a reduction, can be merged")
-    opt.require(not reduced or all((a in f.src[1:]) == (b in f.src[1:]) for f in k.folds), "one sum has both")
+    opt.require(a is not b and fits, "MERGE needs two parallel loops or two reduction loops")
+    opt.require(not reduced or all((a in f.src[1:]) == (b in f.src[1:]) for f in k.folds),
+                "each reduction must have both loops or neither")
     opt.require(not reduced or all(n.op is not Ops.STAGE for n in k.nodes), "MERGE comes before STAGE")
     opt.require(not is_partial(a) and not is_partial(b), "a partial range cannot be merged")
-    opt.require(all((a in s.ranges) == (b in s.ranges) for s in k.stores), "every store must have both or none")
-    opt.require(a.arg[1] is b.arg[1], "only loops of one kind can be merged")
+    opt.require(all((a in s.ranges) == (b in s.ranges) for s in k.stores),
+                "every store must depend on both loops or neither")
+    opt.require(a.arg[1] is b.arg[1], "MERGE needs two loops with the same role")
     k.merge(a, b)
 
 
@@ -149,7 +155,7 @@ def _unit_of(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp) -> MatrixUnit:
         if wanted and matrix_units.operands(fold, m, n, unit):
             return unit
     known = ", ".join(u.name for u in k.target.units) or "none"
-    raise ArgumentError("Opt", f"{opt}: no matrix unit of that name multiplies this (the target has: {known})",
+    raise ArgumentError("Opt", f"{opt}: no matrix unit of that name computes this product (the target has: {known})",
                         "the opt without a unit, which falls back on an outer product of multiply-adds")
 
 
@@ -164,22 +170,23 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     m, n = (k.axis(Opt(opt.op, a)) for a in amt[:2])
     opt.require(m is not n and all(_is_parallel(k, x) and x.arg[1] in (Role.LOOP, Role.GLOBAL) for x in (m, n)),
                 "m and n are two parallel loops")
-    opt.require(not any(x.arg[1] in THREADS for x in k.order), "the block has other threads already")
+    opt.require(not any(x.arg[1] in THREADS for x in k.order), "TC comes before LOCAL and GROUP")
     fixed = all(isinstance(range_size(x), int) and not is_partial(x) for x in (m, n, r))
-    opt.require(fixed, "a range is partial or of symbolic size")
+    opt.require(fixed, "TC needs full ranges of fixed size")
     fold = next((f for f in k.folds if r in f.src[1:] and contraction(f, guarded=True)), None)
     if fold is None:
-        raise opt.illegal("no sum of products runs over it")
+        raise opt.illegal("the axis is not reduced by a sum of products")
     inside = toposort(fold)
     plain = not any(x.arg[1].expanded for x in fold.src[0].ranges) and all(x.op is not Ops.STAGE for x in inside)
-    opt.require(plain, "copies, lanes and stages come after it")
-    opt.require({m, n} <= fold.ranges, "it must be a sum over m and n")
+    opt.require(plain, "TC comes before UPCAST, VECTOR and STAGE")
+    opt.require({m, n} <= fold.ranges, "the sum must depend on m and n")
     unit = _unit_of(k, opt, fold, m, n)
-    opt.require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]), f"{unit.name} has no grid")
+    opt.require(not unit.fragment_c.whole or Role.GLOBAL not in (m.arg[1], n.arg[1]),
+                f"{unit.name} cannot run on a grid")
     mu, nu = amt[2:] or (1, 1)
-    opt.require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, f"{unit.name} holds {unit.accumulators} sums")
+    opt.require(mu > 0 and nu > 0 and mu * nu <= unit.accumulators, f"{unit.name} has {unit.accumulators} accumulators")
     if sum(x.op is Ops.FOLD for x in inside) > 1:
-        opt.require(mu == 1, "a chain has one row of tiles")
+        opt.require(mu == 1, "a chain allows one copy along m")
         trial = k.copied()
         back_to_back_gemm.chain(trial, opt, fold, m, n, unit, lambda x, c, step: _split_copies(trial, x, c, step), nu)
         vars(k).update(vars(trial))
@@ -240,20 +247,21 @@ def _split_copies(k: KernelGraph, r: UOp, copies: int, step: int) -> UOp:
 def _order(k: KernelGraph, opt: Opt) -> None:
     loops = [r for r in k.order if not r.arg[1].expanded]
     every = isinstance(opt.amt, tuple) and bool(loops) and sorted(opt.amt) == list(range(len(loops)))
-    opt.require(every, "give every loop once")
+    opt.require(every, "the amount must list each loop once")
     assert isinstance(opt.amt, tuple)
     wanted = [loops[i] for i in opt.amt]
-    opt.require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]), "running values stay innermost")
+    opt.require(all(r in k.ordered for r in wanted[len(wanted) - len(k.ordered) :]),
+                "the loop of a scan must stay innermost")
     k.order = wanted + [r for r in k.order if r.arg[1].expanded]
 
 
 def _split_reduction(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
-    opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int), "only a reduction of fixed size is split")
-    opt.require(not _feeds_unit(k, r), "a matrix unit's reduction stays one loop")
+    opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int), "SPLIT needs a reduction of fixed size")
+    opt.require(not _feeds_unit(k, r), "the reduction of a matrix unit must be a single loop")
     divides = isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0
-    opt.require(divides, f"the parts must divide {size}")
+    opt.require(divides, f"the number of parts must divide {size}")
     assert isinstance(opt.amt, int)
     outer, inner = k.split(r, size // opt.amt, Role.REDUCE)
     while whole := next((f for f in k.folds if outer in f.src[1:] and inner in f.src[1:]), None):
@@ -291,5 +299,5 @@ def apply(k: KernelGraph, opt: Opt) -> None:
         shown = ", ".join(f"{n}: {a!r}" for n, a in enumerate(axes)) or "none"
         mend = f"axis {' or '.join(sums)}, the reduction" if sums and opt.op in OF_REDUCTIONS and str(
             opt.axis) not in sums else error.mend
-        raise ArgumentError("Opt", f"{error.message}; the axes are {shown}", mend) from None
+        raise ArgumentError("Opt", f"{error.message}; axes: {shown}", mend) from None
     k.opts += [opt] if said is None else said

@@ -45,11 +45,11 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     """
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
     held = unit.threads > 1 and not unit.fragment_c.whole and matrix_units.choice(wide, unit.operand_a, 0)
-    opt.require(bool(held), f"what {unit.name} leaves is no operand of its as it lies")
+    opt.require(bool(held), f"the accumulator layout of {unit.name} does not match its operand layout")
     r = fold.src[-1]
     number, tile = r.arg[0], tile_unit(k.target.units, unit, range_size(r))
     opt.require(len(fold.src) == 2 and range_size(n) <= unit.n * copies,
-                "one tile has all columns of a chain, in one loop")
+                "a chain needs all columns in one tile and a single reduction loop")
     if tile is None:
         raise opt.illegal(f"{unit.name} has no tile of {range_size(r)} columns", "another block")
     m, n = split(k.pad(m, unit.m), 1, unit.m), split(k.pad(n, unit.n * copies), copies, unit.n)
@@ -59,11 +59,11 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
             k.pad(x, whole)
     while todo := next((f for f in inner_of(k, number)), None):
         fits = len(todo.src) == 2 and matrix_units.operands(todo, m, k.numbered[number], tile) is not None
-        opt.require(fits, f"{unit.name} cannot multiply what its operand is made of")
+        opt.require(fits, f"{unit.name} cannot compute the inner contraction")
         _hold(k, todo, m, k.numbered[number], tile)
     fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix_units.operands(f, m, n, unit))
     others = [f for f in k.folds if f is not fold and matrix_units.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
-    opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "every row has its own statistics")
+    opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "each row statistic must be a single reduction")
     shared = {f: k.new_range(range_size(r), Role.FRAGMENT) for f in others if f.src[1].arg[0] == number}
     for f in others:
         if f in shared:
@@ -91,11 +91,11 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
     loads = matrix_units.reads_held(product.src[0])
     brought = [s.src[0].arg for p in k.products for s in p.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE
                and not matrix_units.held(s.src[0]) and any(r.arg[1] is Role.BLOCK for r in s.src[0].ranges)]
-    opt.require(not opt.layout and opt.depth == 2 and not outside, "in registers there are two: one that is made while "
-                "the unit reads the other", "depth=2 without ranges or a layout")
+    opt.require(not opt.layout and opt.depth == 2 and not outside, "an operand in registers has two buffers, without "
+                "kept ranges or a layout", "depth=2 without ranges or a layout")
     fits = product.arg.staged and not matrix_units.made_ahead(product) and len(brought) == 2
-    opt.require(fits and all(arg.depth > 1 for arg in brought), "only what a unit reads that works on its own, beside "
-                "operands from rings of two slots at least", "their STAGEs before")
+    opt.require(fits and all(arg.depth > 1 for arg in brought), "this needs an asynchronous unit whose other "
+                "operands come from rings of two slots at least", "STAGE of the other operands before")
     stages = dict.fromkeys(load.src[0] for load in loads)
     k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
 

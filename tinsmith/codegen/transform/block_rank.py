@@ -66,25 +66,25 @@ def rank(k: KernelGraph, opt: Opt) -> None:
     threads."""
     r, threads, warp = k.axis(opt), opt.amt, k.target.warp
     opt.require(isinstance(threads, int) and k.target.matches and threads % warp == 0 < threads <=
-                k.target.block_threads, "whole warps of threads that compare their keys count them")
+                k.target.block_threads, "RANK needs warp match instructions, and full warps of threads in one block")
     assert isinstance(threads, int)
     size = range_size(r)
     opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int) and size % threads == 0,
-                "the threads take as many steps each of a sum")
+                "the number of threads must divide a reduction of fixed size")
     count, *more = [counted(f) for f in k.folds if r in f.src[1:]]
     alone = not more and len(k.stores) == 1 and not k.products and all(n.op is not Ops.STAGE for n in k.nodes)
     if count is None or not alone:
-        raise opt.illegal("it is no count of equal keys, the only one of a kernel")
+        raise opt.illegal("the reduction does not count equal keys, or the kernel computes more")
     opt.require(not any(x.arg[1] in THREADS or x.arg[1].expanded for x in k.order),
-                "the block has other threads or copies already", "RANK before them")
+                "RANK comes before LOCAL, GROUP, UPCAST and VECTOR")
     low, high = count.key.bounds
-    opt.require(0 <= low <= high < threads, f"keys from {low} to {high} are no counters of {threads} threads")
+    opt.require(0 <= low <= high < threads, f"keys from {low} to {high} do not fit {threads} counters, one per thread")
     opt.require(local_bytes(k.stores[0], count, size, threads, warp) <= k.target.local_bytes,
                 f"counters and {size} steps do not fit into {k.target.local_bytes} bytes", "fewer steps")
     own = _own_range(count)
     fits = own is not None and own not in k.bound and all(own in s.ranges for s in k.stores)
     if own is None or not fits or (count.before is None and range_size(own) != threads):
-        raise opt.illegal("each result asks for a key, or for that of its own step")
+        raise opt.illegal("each result must be indexed by key, or by the ranked step")
 
     def change(new: KernelGraph) -> None:
         thread_blocks.to_grid(new)

@@ -67,15 +67,15 @@ def carry(k: KernelGraph, opt: Opt) -> None:
     assert isinstance(opt.amt, tuple)
     block, size = opt.amt[0], names[0].src[-1].arg if names[0].src[-1].is_const else 0
     opt.require(all(r.src == names[0].src for r in names) and block > 1 and size % block == 0,
-                "the blocks divide ranges of one size")
+                "the block size must divide the ranges, which must have equal sizes")
     sums = [r for r in names if r.arg[1] is Role.REDUCE]
     opt.require(names[0] in sums and all(r in sums or (r.arg[1] is Role.LOOP and r not in k.bound) for r in names),
-                "sums, and parallel loops")
-    opt.require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "it comes before stages and units")
+                "CARRY needs reductions, and parallel loops")
+    opt.require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "CARRY comes before STAGE and TC")
     for x in k.stores:
         inside = {r for f in toposort(x) if f.op is Ops.FOLD for r in f.src[1:]} & set(sums)
         opt.require(len(inside | (x.ranges & set(names))) == 1 and all(carries(x, r) for r in inside),
-                    "every statement has one of the ranges, and only sums alone stay in memory")
+                    "each statement must have exactly one of the ranges, as a plain sum over it or as its loop")
     cut = [k.split(r, block, r.arg[1])[0] for r in names]
     if cut[0].op is not Ops.RANGE:
         return
@@ -104,7 +104,7 @@ def adds_only(k: KernelGraph, r: UOp) -> bool:
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
     """Compute ``amount`` steps of a loop whose sums are accumulated in memory at once; a sum adds their total."""
     opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
-                "only whole copies of steps that add to sums are computed together")
+                "UPCAST of a BLOCK loop must divide it, and its steps may only add to sums")
     outer, inner = k.split(r, amount, Role.UPCAST)
     table = {}
     for s in k.stores:

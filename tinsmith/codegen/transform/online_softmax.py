@@ -74,12 +74,12 @@ def online(k: KernelGraph, opt: Opt) -> None:
     top = greatest(k.sink)
     r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
     if top is None or r is not top.src[1]:
-        raise opt.illegal("no sums are relative to a maximum over it", "another axis")
+        raise opt.illegal("no maximum over the axis has sums relative to it", "another axis")
     size = r.src[-1].arg if r.src[-1].is_const else 0
     opt.require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0,
-                "the block divides a fixed size")
+                "the block size must divide a range of fixed size")
     opt.require(r.arg[1] is Role.REDUCE and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
-                "it comes before other opts on these reductions")
+                "ONLINE comes before other opts on these reductions")
     assert isinstance(opt.amt, int)
     sums = relative_sums(k.sink, top)
     others = {f.src[1] for f in sums} - {r}

@@ -46,7 +46,7 @@ def _final(k: KernelGraph) -> list[UOp]:
 
 
 def _stream(k: KernelGraph, opt: Opt) -> None:
-    opt.require(may_stream(k), "every store must write whole vectors at multiples of their size")
+    opt.require(may_stream(k), "every store must write full aligned vectors")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
 
 
@@ -60,7 +60,7 @@ def hint(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt, outwards)
     steps = linear_form(load.src[1])[0]
     fixed = r in steps and not any(r in t.ranges for t in steps if t is not r)
-    opt.require(fixed, "its addresses have no fixed step")
+    opt.require(fixed, "the load has no constant stride along the loop")
     assert isinstance(distance, int)
     ahead = Ahead(r.arg[0], distance, isinstance(load.arg, Ahead) and load.arg.rotate, bool(last), outwards > 0)
     k.sink = k.sink.substitute({load: load.replace(arg=ahead)})
@@ -69,8 +69,8 @@ def hint(k: KernelGraph, opt: Opt) -> None:
 
 def rotate(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt)
-    opt.require(r.arg[1] is Role.REDUCE, "its innermost loop is no reduction")
-    opt.require(load.src[0] not in {s.src[0] for s in k.stores}, "the kernel writes what it loads")
+    opt.require(r.arg[1] is Role.REDUCE, "the load's innermost loop is not a reduction")
+    opt.require(load.src[0] not in {s.src[0] for s in k.stores}, "the kernel stores to the memory that it loads")
     distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
 
@@ -83,7 +83,7 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
     assert opt.axis is not None
     load = loads[opt.axis]
     loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
-    opt.require(0 <= outwards < len(loops), f"the load stands in {len(loops)} loops")
+    opt.require(0 <= outwards < len(loops), f"the load has {len(loops)} enclosing loops")
     return load, loops[-1 - outwards]
 
 
@@ -93,7 +93,8 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     first."""
     if opt.amt == -1:
         r = k.axis(opt)
-        opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards, "it turns an axis of the grid once")
+        opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards,
+                    "-1 needs a grid axis that is not reversed yet")
         k.backwards.add(r.arg[0])
         return
     amt = opt.amt if isinstance(opt.amt, tuple) else ()
@@ -103,20 +104,20 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     one = amt[2:3] == (1,)
     alone = len(k.products) < 2  # the rings of a chain start counting at 0
     opt.require(len(amt) < 4 or (one and alone and a.arg[1] is Role.GLOBAL and amt[3] > 0 and not k.blocks),
-                "blocks take turns at one range of a grid")
+                "persistent blocks need the grid tiles merged into one range, once, and no chain")
     if a is b and len(amt) == 4 and amt[1] == 1:  # a single range
         k.blocks = amt[3]
         return
     roles = {r.arg[1] if r in k.parallel else None for r in (a, b)}
     opt.require(a is not b and (roles == {Role.LOOP} or (one and roles == {Role.GLOBAL})),
-                "it takes two loops, or two axes of the grid that become one")
+                "WALK needs two loops, or two grid axes that are merged")
     size = range_size(a)
     fixed = isinstance(size, int) and isinstance(range_size(b), int)
     divides = fixed and 0 < amt[1] <= size - (not one) and size % amt[1] == 0
-    opt.require(divides and (amt[1] > 1 or one), f"a band must divide {size}")
+    opt.require(divides and (amt[1] > 1 or one), f"the band size must divide {size}")
     together = all((a in s.ranges) == (b in s.ranges) for s in k.stores)
     whole = not is_partial(a) and not is_partial(b)
-    opt.require(whole and (together or not one), "partial loops, or loops of different stores, are no one range")
+    opt.require(whole and (together or not one), "partial loops, or loops of different stores, cannot be merged")
     outer, inner = k.split(a, amt[1], a.arg[1])
     loops = [r for r in (outer, b, inner) if r in k.order]
     first = min(k.order.index(r) for r in loops if r is not inner)

@@ -228,7 +228,7 @@ def skip(k: KernelGraph, opt: Opt) -> None:
     """Skip blocks that add nothing to the statements over them, and the first and last steps of loops that add
     nothing."""
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
-    opt.require(bool(found or ends or steps), "no block and no step is known to add nothing", "another opt")
+    opt.require(bool(found or ends or steps), "no block or step is known to be masked entirely", "another opt")
     steps |= {loop: (UOp.index(0), end) for loop, end in ends.items()}
     table = {loop: loop.replace(src=(*span, loop.src[-1])) for loop, span in steps.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s

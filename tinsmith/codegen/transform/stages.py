@@ -43,16 +43,16 @@ def stage(k: KernelGraph, opt: Opt) -> None:
             within = value in toposort(operand, lambda n: n.op is not Ops.MMA)
             if within and not (opt.layout and _loads_elements(product.arg)):
                 return _operand(k, opt, product, which, outside)
-    opt.require(not k.roles, "roles leave no threads that fill it together")
+    opt.require(not k.roles, "STAGE comes before ROLES")
     if value.op is Ops.LOAD:
         value = converted(value, k.sink) if opt.layout else _widened(k, value)
     around = {r.arg[1] for r in outside if r in value.ranges}
-    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage has no copy per lane")
-    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
-    opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes come in powers of two")
+    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage cannot be kept per lane of a range or scan")
+    opt.require(around.isdisjoint(THREADS), "a stage cannot be kept per thread: leave LOCAL and GROUP ranges out")
+    opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes must be 0 or a power of two above 1")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
-    opt.require(bool(inside), "nothing is left to stage over")
-    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage has a fixed size")
+    opt.require(bool(inside), "the amount leaves no range to stage over")
+    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage needs ranges of fixed size")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
@@ -61,7 +61,7 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     if not any(n.op is Ops.FOLD for n in toposort(value)):
         return _panel(k, value, inside, opt.lanes)
     free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
-    opt.require(not free, "a computed tile has no lanes yet, and no partial reduction")
+    opt.require(not free, "a computed value is staged before VECTOR, and without partial reductions")
     return _tile(k, value, inside, outside, max(opt.lanes, 1), opt.copies)
 
 
@@ -147,13 +147,13 @@ def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequ
     is a row; ``flat``: rows run along the reduction. Rows are padded by 16 bytes against bank conflicts of column-wise
     writes. With ``depth`` slots, the next steps' tiles are loaded while threads compute on one (``rings.py``)."""
     opt.require(opt.layout in ("deep", "flat") and k.target.block_threads > 0,
-                "a tile of a block of threads is deep or flat")
+                "the layout must be deep or flat, on a target with thread blocks")
     filled = [n for n in toposort(k.sink) if n.op is Ops.STAGE and value in toposort(n)]
     copied = filled or any(n.op in (Ops.FOLD, Ops.STAGE) for n in toposort(value))
     opt.require(not copied and not any(r.arg[1].expanded for r in outside),
-                "only what is loaded is staged so, once, outside of copies and lanes")
+                "a deep or flat stage needs a loaded value, not staged yet, before UPCAST and VECTOR")
     opt.require(opt.depth == 1 or any(r.arg[1] is Role.REDUCE for r in outside),
-                "slots are filled in the loop of a reduction", "that loop among the axes outside")
+                "depth > 1 needs a kept reduction loop", "the reduction loop in the amount")
     reduced = {r for f in k.folds for r in f.src[1:]} | {p.src[4] for p in k.products}
     weights = strides(value)
     groups = [sorted((r for r in inside if (r in reduced) == steps), key=lambda r: -weights.get(r, 0))
@@ -210,16 +210,16 @@ def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[U
     operand, unit = product.src[which], product.arg
     if matrix_units.reads_held(operand):
         return back_to_back_gemm.make_ahead(k, opt, product, outside)
-    opt.require(unit.fragment_c.whole or unit.staged, f"the lanes of {unit.name} load their own elements")
+    opt.require(unit.fragment_c.whole or unit.staged, f"{unit.name} loads its operands per lane and has no stage")
     opt.require(all(n.op is not Ops.STAGE for n in toposort(operand)), "the operand is staged already")
     layouts = ("swizzled",) if unit.staged else ("",)
     fits = opt.layout in layouts and (unit.staged or opt.depth == 1)
     opt.require(fits, f"{unit.name} reads {layouts[0] or 'packed'} operands{' from one slot' * (not unit.staged)}")
     around = {r.arg[1] for r in outside if r in operand.ranges}
-    opt.require(around.isdisjoint(THREADS), "a stage is shared by the threads of a block")
+    opt.require(around.isdisjoint(THREADS), "a stage cannot be kept per thread: leave LOCAL and GROUP ranges out")
     inside = [r for r in k.order if r in operand.ranges and r not in outside and r.arg[1] is not Role.FRAGMENT]
     fixed = all(isinstance(range_size(r), int) and not is_partial(r) for r in inside)
-    opt.require(fixed, "a stage has a fixed size")
+    opt.require(fixed, "a stage needs ranges of fixed size")
     why = _stage_operand(k, product, which, inside, opt.depth)
     opt.require(not why, why)
     return None
@@ -247,11 +247,11 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
     loops += [r for r in product.src[which].ranges if r.arg[1] is Role.BLOCK]
     chained = len(k.products) > 1
     if len(loops) > 1 or not {*loops}.isdisjoint(inside) or depth < 1 or (chained and depth > 1 and not loops):
-        return "a ring is filled in the one loop of its reduction, or of the blocks of its chain"
+        return "a ring needs one loop outside of its stage: the reduction, or the BLOCK loop of its chain"
     if any(r.arg[1] is Role.LOOP for r in product.ranges):
-        return "a ring goes round once per block"
+        return "a ring cannot be inside a LOOP range"
     if not chained and any(n.op is Ops.STAGE and n.arg.depth != depth for n in toposort(product.src[:2])):
-        return "both operands have as many slots"
+        return "both operands need the same depth"
     own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
     guards = [{c for g in s.src[3:] for c in conjuncts(g)} for s in k.stores]
     unread = [c for c in guards[0] if all(c in g for g in guards)]

@@ -120,8 +120,8 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
     opt.require(all(r.arg[1] is not Role.THREAD for r in k.order), "the kernel is split over workers already",
                 "one of THREAD and LOCAL/GROUP")
     opt.require(not k.products or (name == "LOCAL" and k.products[0].arg.threads > 1),
-                "a matrix unit shares no reduction, and one thread has it to itself",
-                "LOCAL beside a unit of many threads")
+                "a matrix unit's reduction cannot be shared, and a one-thread unit has no LOCAL threads",
+                "LOCAL with a unit of several threads")
     opt.require(all(o.op.name != "NOLOCALS" for o in k.opts), "NOLOCALS was applied before",
                 "a list of opts without it")
 
@@ -143,7 +143,7 @@ def may_be_shared(k: KernelGraph, r: UOp) -> bool:
 
 
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    opt.require(may_be_shared(k, r), "local memory that all threads share was filled for each value of this range",
+    opt.require(may_be_shared(k, r), "a stage depends on this range",
                 "LOCAL before GROUP, and both before STAGE")
 
 
@@ -151,10 +151,10 @@ def local(k: KernelGraph, opt: Opt) -> None:
     """Turn the inner `amt` of a parallel loop into threads of a block."""
     r = k.axis(opt)
     parallel = r not in k.bound and r.arg[1] in (Role.LOOP, Role.GLOBAL) and any(r in s.ranges for s in k.stores)
-    opt.require(parallel, "only a parallel loop that a store depends on has threads")
+    opt.require(parallel, "LOCAL needs a parallel loop that a store depends on")
     filled = {s.src[0] for s in k.stores if r in s.ranges}
     opt.require(all(s.src[0] not in filled or r in s.ranges for s in k.stores),
-                "what its threads write, a statement of one of them writes as well")
+                "two statements store to the same memory, and only one depends on the axis")
     amount = opt.part_of(range_size(r))
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
@@ -171,21 +171,22 @@ def roles(k: KernelGraph, opt: Opt) -> None:
     an amount, that number of consumer groups alternate (ping-pong): all groups of a chain at its unit, block by block
     of its loop; else over tiles of the grid, one each: while one group stores its result, another's products run."""
     opt.require(any(p.arg.staged for p in k.products) and not k.roles,
-                "only the ring of a unit that reads staged operands has roles, once")
+                "ROLES needs a matrix unit that reads staged operands, and applies once")
     operands = {n.src[0] for p in k.products for n in p.src[:2]}
     opt.require(all(n.op is not Ops.STAGE or n in operands or matrix_units.held(n) for n in k.nodes),
-                "other stages are filled by all threads of the block")
+                "all stages must be operands of the unit")
     turns = opt.amt or 0
-    opt.require(isinstance(turns, int) and turns >= 0 and turns != 1, "the amount is how many groups take turns")
+    opt.require(isinstance(turns, int) and turns >= 0 and turns != 1,
+                "the amount is None or the number of ping-pong groups")
     assert isinstance(turns, int)
     groups = threads_per_block(k) // max(p.arg.threads for p in k.products)
     if turns and k.goes_by_blocks:
-        opt.require(turns == groups, f"all groups of a chain take turns at its blocks, and it has {groups}",
-                    "as many, or LOCAL before")
+        opt.require(turns == groups, f"ping-pong of a chain needs all its {groups} groups",
+                    "that amount, or LOCAL before")
     several = groups == len(k.products) == 1 and 0 < k.blocks < prod(range_size(r) for r in k.order
                                                                      if r.arg[1] is Role.GLOBAL)
-    opt.require(not turns or k.goes_by_blocks or several, "groups take turns at the blocks of a chain, or at the "
-                "places of the grid that a block goes through, a tile each", "WALK with fewer blocks, and no LOCAL")
+    opt.require(not turns or k.goes_by_blocks or several, "ping-pong needs a chain, or a "
+                "persistent block that loops over tiles of the grid", "WALK with fewer blocks, and no LOCAL")
 
     def change(new: KernelGraph) -> None:
         new.roles, new.turns = True, turns
@@ -200,9 +201,9 @@ def group(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     if r in k.ordered and not top:
         return _share_steps(k, opt, r)
-    opt.require(r.arg[1] is Role.REDUCE, "only a reduction is shared by threads")
+    opt.require(r.arg[1] is Role.REDUCE, "GROUP needs a reduction")
     amount = opt.part_of(range_size(r))
-    opt.require(not top or range_size(r) % amount == 0, f"the pieces must divide {range_size(r)}")
+    opt.require(not top or range_size(r) % amount == 0, f"the number of pieces must divide {range_size(r)}")
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
@@ -218,9 +219,9 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     _threads_allowed(k, opt)
     amount = opt.part_of(range_size(r))
     opt.require(k.target.warp > 0 and not any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes),
-                "its steps cannot be combined by threads")
+                "threads cannot combine the steps of this scan")
     opt.require(not (k.scan_threads or amount & (amount - 1) or range_size(r) % amount),
-                "threads share whole vectors of steps once, a power of two of them", "PADTO and VECTOR before")
+                "GROUP of a scan needs a power of two that divides the steps, once", "PADTO and VECTOR before")
 
     def change(new: KernelGraph) -> None:
         to_grid(new)

@@ -42,7 +42,7 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
     value, k = product.src[which], product.src[4]
     load = loaded(value)
     if load is None:
-        return "only what lies in memory as it is multiplied is copied by boxes"
+        return "a bulk copy needs an operand that is loaded without arithmetic"
     deep = [r for r in inside if r.arg[1] is Role.UNROLL or r is k]
     beside = [r for r in inside if r not in deep]
     whole, narrow = (row // value.dtype.itemsize for row in (ROW_BYTES, LEAST_ROW_BYTES))
@@ -68,8 +68,8 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
         sides = (Side((chunk,), column // width), Side((down,), row), Side((over,), column % width))
         return from_stage(copy, sides, layout=layout, depth=depth)
     deep_only = "" if product.arg.turned else f" of the reduction, along which {product.arg.name} reads rows"
-    return (f"its {sizes[0]} × {sizes[1]} elements are no box of memory: 8 to {MOST_ROWS} rows that begin at multiples "
-            f"of {align} bytes, of {whole} elements each{deep_only}")
+    return (f"its {sizes[0]} × {sizes[1]} elements are not a box of memory, which has 8 to {MOST_ROWS} rows aligned "
+            f"to {align} bytes, of {whole} elements each{deep_only}")
 
 
 def loaded(value: UOp) -> UOp | None:

@@ -50,7 +50,7 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         return Candidate(what, spent, partial(_with_panels, way=way, target=target))
 
     if sides and all(sizes):
-        yield offered("blocks of a tile that statements share", chain_price(target, products), partial(
+        yield offered("blocks of a tile shared by statements", chain_price(target, products), partial(
             blocks_of_tiles, target=target, sides=sides, sizes=sizes))
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return
@@ -62,7 +62,7 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     found = {rows[-1:] for _, rows in streams(kernel.sink)}
     rows = found.pop() if len(found) == 1 else ()
     if rows:
-        yield offered("whole rows", chain_price(target, products, far=far), partial(
+        yield offered("full rows", chain_price(target, products, far=far), partial(
             whole_rows, target=target, rows=rows))
 
 

@@ -45,7 +45,7 @@ def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     share = cut_loops(pieces, lanes, target.core.pieces) if plain else 1.0
     if share < 1:
         least = min(w.cycles for w in whole)
-        yield Candidate("loops cut where their formula changes", {"memory": least * share},
+        yield Candidate("loop partitioning", {"memory": least * share},
                         partial(_nests, pieces=pieces, target=target, lanes=lanes))
 
 
@@ -72,10 +72,10 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
     for r, some in cycles.items():
         if r is not None and some < cycles[None] and all(stride_of(s.src[1], r) == 1 for s in scatters):
             amount = min(lanes * _narrow(nest, loads, r), power_of_two(range_size(r)))
-            yield Candidate(f"lanes along {name_of(r)}", {"memory": vectors * some}, partial(
+            yield Candidate(f"vectorize along {name_of(r)}", {"memory": vectors * some}, partial(
                 _nest, target=target, nest=nest, lane=r, amount=amount))
-    yield Candidate("no whole vectors", {"memory": vectors * cycles[None]}, lambda k: None if scatters or not options
-                    else woven_lanes(k, target, lanes, nest))
+    yield Candidate("no contiguous vectors", {"memory": vectors * cycles[None]},
+                    lambda k: None if scatters or not options else woven_lanes(k, target, lanes, nest))
 
 
 def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:

@@ -42,14 +42,14 @@ def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     steps = count_of(store.ranges)
     if target.vector_bytes and not weighted and range_size(ordered) % lanes == 0 and len(store.src) == 3 and all(
             stride_of(n.src[1], ordered) in (0, 1) for n in (store, *kernel.loads)):
-        yield Candidate("steps combined by vectors", step_price(target, steps, lanes),
+        yield Candidate("scan within vectors", step_price(target, steps, lanes),
                         lambda k: apply_to(k, OptOps.VECTOR, ordered, lanes))
     if beside and target.vector_bytes:
         width = min(lanes, power_of_two(range_size(beside[-1])))
-        yield Candidate(f"lanes along {name_of(beside[-1])}", step_price(target, steps, width, core.chains),
+        yield Candidate(f"vectorize along {name_of(beside[-1])}", step_price(target, steps, width, core.chains),
                         partial(_chains, target=target, lane=beside[-1], lanes=width))
     chains = min(core.chains, max(map(range_size, kernel.parallel[-1:]), default=1))
-    yield Candidate("chains side by side", step_price(target, steps, 1, chains),
+    yield Candidate("interleaved dependence chains", step_price(target, steps, 1, chains),
                     partial(_chains, target=target, lane=None, lanes=1))
 
 
@@ -187,10 +187,10 @@ def why_alone(kernel: Kernel) -> str:
     if any(r.arg[1] is Role.THREAD for r in kernel.order):
         return ""
     if any(not isinstance(range_size(r), int) for r in common[:1]):
-        return "how long its loop is shows at run time"
+        return "the size of its outer loop is known only at run time"
     if not common and any(s.op is Ops.SCATTER_STORE or s.src[2].op is Ops.PREFIX for s in kernel.stores):
-        return "its steps come in an order"
-    return "" if any(own) else "one core holds all its results at once"
+        return "its steps depend on each other"
+    return "" if any(own) else "it has no parallel loop"
 
 
 def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:

@@ -47,7 +47,7 @@ def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         return
     for unit in target.units:
         for p in _plans(kernel, target, kernel.folds[0], unit) if unit.threads == 1 and unit.emit != "muladd" else ():
-            yield Candidate(f"{unit.name}, {p.copies[0]} × {p.copies[1]} of its tiles along {name_of(p.m)} and "
+            yield Candidate(f"{unit.name}, {p.copies[0]} × {p.copies[1]} tiles along {name_of(p.m)} and "
                             f"{name_of(p.n)}", p.price, partial(apply_plan, target=target, plan=p))
 
 

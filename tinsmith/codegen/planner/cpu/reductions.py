@@ -39,7 +39,7 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     cycles = {None: 0.0} if over is None else _cycles(kept, target, lanes, over)
     vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
     if windows_fit(kernel):
-        yield Candidate("windows written out", {"memory": vectors * min(cycles.values())},
+        yield Candidate("unrolled windows", {"memory": vectors * min(cycles.values())},
                         lambda k: window_opts(k, target))
     several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
     own, used = _once_a_row(kernel), {n.src[0]: n.src[1].ranges for n in (*kernel.loads, *kernel.stores)}
@@ -49,14 +49,14 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         if r is None:
             waits = vectors * lanes * (1 + own / count_of(over or ()))
             spent = row_price(target, vectors, each, stored, vectors * lanes, waits)
-            yield Candidate("no lanes for the first sum", spent, partial(_reduce, kept=kept, target=target))
+            yield Candidate("first reduction not vectorized", spent, partial(_reduce, kept=kept, target=target))
             continue
         waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in (over or ()) else 0.0
         for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
-            apart = f", {together} rows side by side" if together > 1 else ""
+            apart = f", {together} rows interleaved" if together > 1 else ""
             chain = lanes.bit_length() + own * range_size(r) / count_of(over or ())
             spent = row_price(target, vectors, each, stored, vectors, waits, chain, together, far)
-            yield Candidate(f"lanes along {name_of(r)}{apart}", spent, partial(
+            yield Candidate(f"vectorize along {name_of(r)}{apart}", spent, partial(
                 _reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
 
 

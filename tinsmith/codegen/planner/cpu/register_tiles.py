@@ -85,7 +85,7 @@ def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the register tiles for the kernel's contraction."""
     for tile in _tiles(kernel, target):
         packed = "packed" if tile.pack else "unpacked"
-        yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, its "
+        yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, "
                         f"panel {packed}", _price(kernel, target, tile), partial(apply_tile, target=target, tile=tile))
 
 

@@ -55,7 +55,7 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             width = depth + -(-range_size(column) // unit.n) * unit.n
             length = -(-size // block) * block + target.blocks.begin * tile.roles
             steps = staged_steps(target, unit, tile, width, waves, length)
-            filled = "warps of their own fill" if tile.roles else "rings of"
+            filled = "producer warps fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
             yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
 

@@ -52,7 +52,7 @@ def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
         for at, (what, made) in enumerate(found):
             price = cycles(made) if len(found) > 1 and isinstance(made, Kernel) else {}
             if at:
-                price["doubt of the estimate"] = target.blocks.doubt * sum(price.values())
+                price["uncertainty of the estimate"] = target.blocks.doubt * sum(price.values())
             yield Candidate(what, price, partial(_become, made=made))
     return generate
 
@@ -129,7 +129,7 @@ def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates that count equal keys block-wide, one thread for each key (RANK)."""
     for count in [c for f in kernel.folds if (c := counted(f)) is not None and target.matches]:
         keys = 1 << max(count.key.bounds[1], target.warp - 1).bit_length()
-        yield Candidate("threads of a block count equal keys", {}, partial(
+        yield Candidate("block-wide histogram of keys", {}, partial(
             apply_if_it_fits, opt=Opt(OptOps.RANK, kernel.ranges.index(count.steps), keys)))
 
 
@@ -143,10 +143,11 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
 
 
 _products = ring_ways, product_ways
-_rows = _ways(("steps that a list gives", listed_opts), ("threads of a block share rows", row_opts),
-              ("threads side by side along columns", column_opts), ("a thread has several short sums", short_sum_opts),
-              ("windows two to a thread", window_opts), ("threads share what is long", sum_opts))
-_maps = _ways(("a tile through local memory", transpose_opts), ("threads along memory", map_opts))
+_rows = _ways(("segment sums", listed_opts), ("threads of a block share each row", row_opts),
+              ("coalesced threads along columns", column_opts), ("several short sums per thread", short_sum_opts),
+              ("two overlapping windows per thread", window_opts),
+              ("threads of a block share long reductions", sum_opts))
+_maps = _ways(("transpose through local memory", transpose_opts), ("coalesced threads", map_opts))
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, *_products, _rows), Rows: (count_ways, _rows),
-    Scan: (*_products, _ways(("threads share the steps", running_opts))), Scatter: (_maps,), Map: (_maps,)}
+    Scan: (*_products, _ways(("threads of a block share the scan", running_opts))), Scatter: (_maps,), Map: (_maps,)}

@@ -69,8 +69,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             waves = waves_of(target, places[:2], (side, unit.n), batch)
             fits = unit.threads * ((tile.turns or tile.below) + tile.roles) <= target.block_threads
             if fits and (not tile.roles or waves > 1):
-                filled = "warps of their own fill" if tile.roles else "a ring of"
-                filled = f"for {tile.turns} groups in turn {filled}" if tile.turns else filled
+                filled = "producer warps fill" if tile.roles else "a ring of"
+                filled = f"{tile.turns} ping-pong groups, {filled}" if tile.turns else filled
                 rows = sum(size for group, size in zip(groups, (side, unit.n)) if len(group) > 1)
                 spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows))
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
@@ -190,7 +190,7 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
     """
     load = loaded(value)
     if load is None:
-        raise Unfit("an operand is no value in memory")
+        raise Unfit("an operand is not loaded from memory")
     apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(load), tuple(map(kernel.ranges.index, kept)),
                                  layout="swizzled", depth=slots))
 
