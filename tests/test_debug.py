@@ -104,8 +104,8 @@ def test_kernels_of_random_numbers_are_one_line(tmp_path: Path, level: int) -> N
 
 def test_random_numbers_inside_other_kernels_are_folded_in_tree_and_list(tmp_path: Path) -> None:
     log = debug_log(tmp_path, RANDOM, 5)
-    assert re.search(r"┗━━ RANDOM dtypes.float \(\d+ nodes of the random stream: DEBUG=6 shows them\)", log)
-    assert re.search(r"^     … \d+ rows of the random stream: DEBUG=6 shows them$", log, re.MULTILINE)
+    assert re.search(r"┗━━ RANDOM dtypes.float \(\d+ nodes of random number generation: DEBUG=6 shows them\)", log)
+    assert re.search(r"^     … \d+ rows of random number generation: DEBUG=6 shows them$", log, re.MULTILINE)
     assert "BinaryOps.XOR" not in log and " XOR" not in log
     whole = debug_log(tmp_path, RANDOM, 6)
     assert "void rand_" in whole and "BinaryOps.XOR" in whole and "random stream" not in whole

@@ -213,7 +213,7 @@ def test_halves_are_cast_to_be_computed_with(device: str, dtype: DType) -> None:
 
 
 def test_a_device_without_blocks_refuses_them() -> None:
-    with pytest.raises(ArgumentError, match=r"needs a block of [0-9]+ threads, those of CPU have at most 0"):
+    with pytest.raises(ArgumentError, match=r"needs blocks of [0-9]+ threads; those of CPU have at most 0"):
         run_program(blocks(), np.zeros(12, np.int32), np.zeros(12, np.int32), device="CPU")
 
 

@@ -99,7 +99,7 @@ def test_parts_come_before_readers() -> None:
     with pytest.raises(VerifyError, match="reads slot 2"):
         verify_order(items, slots, "out of order")
     slots[2].in_parts = False
-    with pytest.raises(VerifyError, match="holds a value already"):
+    with pytest.raises(VerifyError, match="already holds a value"):
         verify_order([items[0], items[2], items[1]], slots, "written twice")
 
 

@@ -107,7 +107,7 @@ def test_a_wider_beam_searches_again(file: Path) -> None:
     assert widths[2] == [1, 2]
 
 
-@pytest.mark.parametrize("what, reason", [("scatter", "scatters in order"), ("script", "registered by a script")])
+@pytest.mark.parametrize("what, reason", [("scatter", "sequential scatter"), ("script", "registered in __main__")])
 def test_what_is_not_searched_keeps_the_defaults_and_says_why(what: str, reason: str, file: Path,
                                                               capsys: pytest.CaptureFixture[str],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pyt
     with Context(BEAM=1, DEBUG=1):
         assert (Tensor([1.0, 2.0]) + 5).numpy().tolist() == [6, 7]
     beam._child.stop()
-    assert "met a crash" in capsys.readouterr().out and not file.exists()
+    assert "ended with a crash" in capsys.readouterr().out and not file.exists()
 
 
 def test_a_stopped_search_leaves_no_answer_behind() -> None:
@@ -159,7 +159,7 @@ def test_a_stopped_search_leaves_no_answer_behind() -> None:
 def test_a_wrong_default_is_not_measured_against(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default program, to which candidates are compared, is itself first compared with the interpreter."""
     monkeypatch.setattr(Session, "run", lambda self, made: [np.zeros(420, np.float32)])
-    with pytest.raises(ValueError, match="not what the interpreter computes"):
+    with pytest.raises(ValueError, match="differs from the interpreter's"):
         Session(TrialRequest("CPU", elementwise()))
 
 

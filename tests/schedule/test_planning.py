@@ -40,7 +40,7 @@ def test_forward() -> None:
     assert plan.peak_bytes == memory.peak and plan.new_bytes == memory.new
     check(out.plan, out.realize)
     assert plan.seconds > 0 and plan.operations >= 2 * 64 * 128 * 256 and plan.traffic >= memory.inputs + memory.results
-    assert out.plan().kernels == 0 and str(out.plan()) == "nothing to compute: the values are in memory"
+    assert out.plan().kernels == 0 and str(out.plan()) == "nothing to compute: all values are in memory"
 
 
 def test_data_from_the_host() -> None:

@@ -306,10 +306,10 @@ def test_queues_that_come_to_their_end() -> None:
 
 
 @pytest.mark.parametrize(("queues", "words"), [
-    ([SyncItem(0, "CPU")], "takes a schedule, or a list of commands for each device"),
+    ([SyncItem(0, "CPU")], "takes a schedule, or a dict of command lists by device"),
     ({"CPU": SyncItem(0, "CPU")}, "takes a schedule"),
-    ({"CPU": ["SYNC 0"]}, "CPU 0 is no command: 'SYNC 0'"),
-    ({"CPU": (twice := SyncItem(3, "CPU"),), "CPU:1": [twice]}, r"CPU:1 0 \(SYNC 3\) stands in a queue twice"),
+    ({"CPU": ["SYNC 0"]}, "CPU 0 is not a command: 'SYNC 0'"),
+    ({"CPU": (twice := SyncItem(3, "CPU"),), "CPU:1": [twice]}, r"CPU:1 0 \(SYNC 3\) is in the queues twice"),
 ])
 def test_what_is_no_queue(queues: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
@@ -317,7 +317,7 @@ def test_what_is_no_queue(queues: Any, words: str) -> None:
 
 
 def test_queues_made_by_hand_do_not_run() -> None:
-    with pytest.raises(DeviceError, match="not bound to buffers"):
+    with pytest.raises(DeviceError, match="have no buffers"):
         CommandQueue({"CPU": [SyncItem(0, "CPU")]})([], [], [])
 
 
@@ -332,5 +332,5 @@ def test_a_tensors_queue_needs_no_arguments() -> None:
 
 def test_a_queue_of_no_tensors_says_what_it_lacks() -> None:
     graph, _, _ = canonical([_concrete((Tensor([1.0, 2.0]) * 2).uop)])
-    with pytest.raises(DeviceError, match=r"knows no buffers.*CommandQueue\(tensor\.schedule\(\)\)\(\)"):
+    with pytest.raises(DeviceError, match=r"has no buffers.*CommandQueue\(tensor\.schedule\(\)\)\(\)"):
         CommandQueue(lower(graph, "CPU"))()

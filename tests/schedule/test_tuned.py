@@ -44,7 +44,7 @@ def test_source_only(language: str, word: str) -> None:
     x = Tensor.ones(4, 4, device="CPU").contiguous().realize()
     tuned = with_opts(x.sum(1), [Opt(OptOps.GROUP, 1, 2)], device=language)
     assert word in tuned.source and tuned.kernel.block == [2]
-    with pytest.raises(ArgumentError, match=f"source for {language}"):
+    with pytest.raises(ArgumentError, match=f"source is for {language}"):
         tuned.run()
 
 

@@ -27,7 +27,7 @@ def test_a_tensors_graph_shows_data_what_is_stored_fused_and_seen() -> None:
     assert "stored" in {b.state for b in picture.boxes}
     assert any("test_drawing.py:" in b.title for b in picture.boxes)
     assert picture._repr_svg_() == picture.svg()
-    assert repr(picture) == f"<Drawing of {len(picture.boxes)} nodes: svg() and dot() are its texts>"
+    assert repr(picture) == f"<Drawing of {len(picture.boxes)} nodes; svg() and dot() return its text>"
 
 
 def test_a_graph_is_drawn_and_not_computed() -> None:

@@ -82,7 +82,7 @@ def test_a_cut_has_its_reason(document: Document) -> None:
     program = program_of(document, "self.conv(x)")
     assert all(item["reason"] for item in program["items"])
     stored = next(p for p in program["passes"] if p["name"] == "fusion")["rows"]
-    assert len(stored) > 5 and all("is stored: " in text for text, _ in stored)
+    assert len(stored) > 5 and all("is stored because: " in text for text, _ in stored)
 
 
 def test_a_kernel_goes_from_tree_to_assembly(document: Document) -> None:
@@ -180,7 +180,7 @@ def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_trace_is_one_file_and_others_are_refused(four: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    for text, words in (("{", "is no trace"), ("[]", "is JSON, and no trace"),
+    for text, words in (("{", "is no trace"), ("[]", "is JSON, but not a trace"),
                         (json.dumps({"format": trace.FORMAT, "version": 0}), "of version 0"),
                         (json.dumps({"format": trace.FORMAT, "version": trace.VERSION}), "without programs and")):
         other.write_text(text)

@@ -75,7 +75,7 @@ def verify_guards(steps: Sequence[Step]) -> None:
     for b in found:
         b.guard()
     if found and steps:
-        raise _error(steps[0], f"or a later one of its program writes outside of {found[0]!r}")
+        raise _error(steps[0], f"or a later kernel of its program writes outside of {found[0]!r}")
 
 
 def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array], found: Sequence[Array],
@@ -126,4 +126,4 @@ def _error(step: Step, what: str) -> CheckError:
     at = next((o[1:] for o in reversed(step.origin)), None)
     made = f" ({', '.join(step.methods)})" if any(step.methods) else ""
     return CheckError("realize", f"kernel {step.name}{made} on {step.device} {what}",
-                      "report it: this is a bug of tinsmith; NOOPT=1 may avoid it", at)
+                      "report it: this is a bug in Tinsmith; NOOPT=1 may avoid it", at)

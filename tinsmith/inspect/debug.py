@@ -126,7 +126,7 @@ def _random_parts(sink: UOp) -> dict[UOp, str]:
     order = toposort(sink)
     drawn = _drawn(order, (Ops.PARAM, Ops.BUFFER, Ops.REDUCE, Ops.SINK))
     tops = {_below_views(s) for n in order if n not in drawn for s in n.src if s in drawn}
-    return {n: f"RANDOM {n.dtype!r} ({len(toposort(n))} nodes of the random stream: {_BELOW})" for n in tops}
+    return {n: f"RANDOM {n.dtype!r} ({len(toposort(n))} nodes of random number generation: {_BELOW})" for n in tops}
 
 
 def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
@@ -158,6 +158,6 @@ def _rows(uops: Sequence[UOp]) -> Iterator[str]:
             hidden += 1
             continue
         if hidden:
-            yield f"     … {hidden} rows of the random stream: {_BELOW}"
+            yield f"     … {hidden} rows of random number generation: {_BELOW}"
             hidden = 0
         yield text

@@ -208,7 +208,7 @@ def measured(compiled: CompiledSchedule) -> dict[int, float]:
 
 def _text(e: Explanation) -> list[str]:
     if not e.steps:
-        return ["nothing to compute: the values are in memory"]
+        return ["nothing to compute: all values are in memory"]
     copies = len(e.steps) - len(e.kernels)
     total = " and ".join(plural(n, word) for n, word in ((len(e.kernels), "kernel"), (copies, "copy")) if n)
     ideal = sum(k.estimate.roofline for k in e.kernels)
@@ -257,13 +257,13 @@ def _copy(number: int, c: CopyReport) -> list[str]:
 
 
 def _memory(e: Explanation) -> str:
-    shared = f" ({bytes_text(e.unshared_bytes)} if they shared none)" if e.unshared_bytes > e.temporary_bytes else ""
-    return (f"memory: {bytes_text(e.peak_bytes)} at most: inputs {bytes_text(e.input_bytes)}, results "
+    shared = f" ({bytes_text(e.unshared_bytes)} without sharing)" if e.unshared_bytes > e.temporary_bytes else ""
+    return (f"memory: {bytes_text(e.peak_bytes)} peak: inputs {bytes_text(e.input_bytes)}, results "
             f"{bytes_text(e.output_bytes)}, temporaries {bytes_text(e.temporary_bytes)}{shared}")
 
 
 def _machine(m: Machine) -> str:
-    how = "measured here" if m.measured else "not measured, a model's defaults: run python -m tinsmith machine"
+    how = "measured here" if m.measured else "default model, not measured: run python -m tinsmith machine"
     return (f"{m.device}: {m.peak(dtypes.float32).all / 1e9:.0f} GFLOP/s in float32 and "
             f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {m.size} ({how})")
 

@@ -303,17 +303,17 @@ def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origin
 
 def _text(p: Plan) -> list[str]:
     if not p.memory:
-        return ["nothing to compute: the values are in memory"]
+        return ["nothing to compute: all values are in memory"]
     total = " and ".join(plural(n, word) for n, word in ((p.kernels, "kernel"), (p.copies, "copy")) if n)
     lines = [f"{total}: {time_text(p.seconds)} predicted, {bytes_text(p.traffic)} read and written"]
     for device, m in p.memory.items():
         at = f" at step {m.step} of {p.kernels + p.copies}" if m.step else ""
         others = f"; {bytes_text(m.others)} in other tensors" if m.others else ""
-        lines.append(f"{device}: {bytes_text(m.peak)} at most: inputs {bytes_text(m.inputs)}, results "
+        lines.append(f"{device}: {bytes_text(m.peak)} peak: inputs {bytes_text(m.inputs)}, results "
                      f"{bytes_text(m.results)}, temporaries {bytes_text(m.temporaries)}{at}{others}")
     if p.budget:
-        kept = f"misses by {bytes_text(p.missing)}" if p.missing else "kept"
-        again = f"; {plural(p.again, 'kernel')} again, {percent(p.again_seconds / p.seconds)} of the time" if (
+        kept = f"exceeded by {bytes_text(p.missing)}" if p.missing else "met"
+        again = f"; {plural(p.again, 'kernel')} rematerialized, {percent(p.again_seconds / p.seconds)} of the time" if (
             p.again and p.seconds) else ""
         lines.append(f"memory budget {bytes_text(p.budget)}: {kept}{again}")
     return [*lines, *_table(p)]

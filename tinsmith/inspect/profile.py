@@ -66,8 +66,8 @@ def table() -> str:
     lines = [f"profile: {plural(sum(r.runs for r in kernels), 'launch')} of {plural(len(kernels), 'kernel')} and "
              f"{plural(sum(r.runs for r in copies), 'copy')} in {time_text(ran)}, "
              f"of {time_text(whole)} since the first import", _HEAD]
-    others = [(timeline.compiling, timeline.programs, "making programs: scheduling, code generation, compiling"),
-              (whole - ran - timeline.compiling, 0, "Python, and all else that is no kernel")]
+    others = [(timeline.compiling, timeline.programs, "making programs: scheduling, code generation, compiler"),
+              (whole - ran - timeline.compiling, 0, "Python and other host work")]
     listed = sorted(((r.total, _line(r, whole), r.runs) for r in rows), key=lambda row: -row[0])
     rest = listed[ROWS:]
     if rest:
@@ -77,7 +77,7 @@ def table() -> str:
     found += [(total, _other(total, runs, what, whole)) for total, runs, what in others if total]
     lines += [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if any(not machine(d).measured for d in {r.ran.device for r in kernels}):
-        lines.append("roofline: of a modest machine; python -m tinsmith machine measures this one")
+        lines.append("roofline: of a default machine model; python -m tinsmith machine measures this one")
     return "\n".join(lines)
 
 

@@ -112,7 +112,7 @@ class Trace:
             value = value.sink
         if isinstance(value, Fusion):
             stored = [n for n in toposort(value.roots) if n in value.reasons]
-            value = [(n, f"{n.op.name} {n.dtype!r} {n.shape} is stored: {value.reasons[n]}") for n in stored]
+            value = [(n, f"{n.op.name} {n.dtype!r} {n.shape} is stored because: {value.reasons[n]}") for n in stored]
         if isinstance(value, UOp):
             found: Sequence[tuple[UOp, str]] = graph_rows(value) if _is_lowered(value) else tree_rows(value)
         elif value and isinstance(value[0], ScheduleItem):
@@ -417,7 +417,7 @@ def _at_exit(pid: int) -> None:
         try:
             ending(_run[0])
         except OSError as error:
-            show(f"the trace cannot be written: {error}; TRACE_DIR names another folder")
+            show(f"the trace cannot be written: {error}; set TRACE_DIR to another folder")
 
 
 def trace_path() -> Path:

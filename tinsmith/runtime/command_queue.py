@@ -119,7 +119,7 @@ class CommandQueue:
         self.q = dict(sorted(self.q.items()))
         queued = [s for item in self._commands() for s in item.steps]
         if sorted(map(id, queued)) != sorted(map(id, compiled.steps)):
-            raise VerifyError(f"CommandQueue: {len(compiled.steps)} steps came in, {len(queued)} are in the queues")
+            raise VerifyError(f"CommandQueue: {len(compiled.steps)} steps were given, {len(queued)} are in the queues")
         for item in self._commands():
             if isinstance(item, KernelItem):
                 item.make_ready(bound)
@@ -153,7 +153,7 @@ class CommandQueue:
             DeviceError: for queues made by hand: they have no buffers to run on.
         """
         if self.compiled is None:
-            raise DeviceError("CommandQueue", "queues made by hand are not bound to buffers, so they cannot run",
+            raise DeviceError("CommandQueue", "hand-made queues have no buffers, so they cannot run",
                               "CommandQueue(tensor.schedule())")
         results: list[Buffer] = []
         if bases is None:
@@ -174,7 +174,7 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
         DeviceError: for a schedule that was not made for tensors.
     """
     if compiled.arguments is None:
-        raise DeviceError("CommandQueue", "the schedule knows no buffers to run on",
+        raise DeviceError("CommandQueue", "the schedule was made without tensors, so it has no buffers",
                           "CommandQueue(tensor.schedule())()")
     (inputs, values), bound = compiled.arguments, compiled.bound
     given, outputs = flattened(inputs), bound.new_outputs()
@@ -185,17 +185,17 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
 def _checked(queues: Any) -> dict[str, list[Item]]:
     """Return hand-made queues after a check of their types."""
     if not isinstance(queues, Mapping) or not all(isinstance(items, (list, tuple)) for items in queues.values()):
-        raise ArgumentError("CommandQueue", "takes a schedule, or a list of commands for each device, not "
+        raise ArgumentError("CommandQueue", "takes a schedule, or a dict of command lists by device, not "
                             f"{queues!r:.60}", "CommandQueue(tensor.schedule()), or {'CPU': [SyncItem(0, 'CPU')]}")
     synced: set[SyncItem] = set()
     for name, items in queues.items():
         for n, item in enumerate(items):
             if not isinstance(item, (KernelItem, CopyItem, SyncItem, WaitItem)):
-                raise ArgumentError("CommandQueue", f"{name} {n} is no command: {item!r:.60}",
+                raise ArgumentError("CommandQueue", f"{name} {n} is not a command: {item!r:.60}",
                                     "KernelItem, CopyItem, SyncItem and WaitItem")
             if item in synced:
-                raise ArgumentError("CommandQueue", f"{_shown(queues, (name, n))} stands in a queue twice",
-                                    "one SyncItem for each place")
+                raise ArgumentError("CommandQueue", f"{_shown(queues, (name, n))} is in the queues twice",
+                                    "a new SyncItem for each position")
             if isinstance(item, SyncItem):
                 synced.add(item)
     return {name: list(items) for name, items in queues.items()}

@@ -66,7 +66,7 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         return listing.item_of(slots, self.steps[at])
 
     def __repr__(self) -> str:
-        return "\n".join(map(repr, self)) or "nothing to compute: the values are in memory"
+        return "\n".join(map(repr, self)) or "nothing to compute: all values are in memory"
 
     @functools.cached_property
     def bound(self) -> Bound:

@@ -119,8 +119,8 @@ def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, s
                  or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
     threads, most = math.prod(launch_size(lines, "lidx")), device.renderer.target.block_threads
     if asks is not None and threads > most:
-        raise ArgumentError("run_program", f"{asks.op.name} of {name} needs a block of {threads} threads, those of "
-                            f"{device.device} have at most {most}",
+        raise ArgumentError("run_program", f"{name} uses {asks.op.name}, which needs blocks of {threads} threads; "
+                            f"those of {device.device} have at most {most}",
                             "a LOOP, or another device, such as PYTHON or OPENCL")
     works_on = device.renderer.target.dtypes | {dtypes.index, dtypes.void}
     for u in lines:

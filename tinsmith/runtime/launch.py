@@ -43,8 +43,8 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
         free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
     """
     if compiled.missing:
-        raise OutOfMemoryError("realize", f"the program misses memory_budget={bytes_text(settings.memory_limit)} by "
-                               f"{bytes_text(compiled.missing)}, whatever is computed again",
+        raise OutOfMemoryError("realize", f"the program exceeds memory_budget={bytes_text(settings.memory_limit)} by "
+                               f"{bytes_text(compiled.missing)}, even with rematerialization",
                                "a greater budget, a smaller batch, or fewer results at a time")
     bound = compiled.bound
     if compiled.layouts:
@@ -148,7 +148,7 @@ def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Bu
     """
     for n, (slot, b) in enumerate(zip(bound.outputs, outputs)):
         if not slot.may_be_empty and b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
-            raise VerifyError(f"output {n} of the program holds what fresh memory held: {b!r}")
+            raise VerifyError(f"output {n} of the program contains uninitialized memory: {b!r}")
 
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
@@ -181,10 +181,10 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     which = f"kernel {some}" if len(names) == 1 else f"one of the kernels {some}"
     at = next((o[1:] for s in steps for o in reversed(s.origin)), None)
-    mend = ("a new process, for the device is lost; tensors on other devices can still be read"
+    mend = ("a new process: the device is lost; tensors on other devices can still be read"
             if steps and Device[device].lost else
-            "load assigned tensors again: their memory may be half written" if in_place else
-            "mend that failure; nothing was changed, and reading the value again computes it again")
+            "assigned tensors must be loaded again: their memory may be partly overwritten" if in_place else
+            "fix the cause and read the value again: no tensor was changed")
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 

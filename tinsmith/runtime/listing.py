@@ -32,7 +32,7 @@ _THERE = {
     "var_vals": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
     "fixedvars": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
     "variables": "Tensor.schedule_with_vars() gives the schedule and the variables' values",
-    "assign_preloads": ".read: an assigned tensor is a version of its own",
+    "assign_preloads": ".read: an assigned tensor is a new version with its own buffer",
 }
 
 

@@ -166,6 +166,6 @@ def _text(found: _Programs) -> str:
     columns = [axis for shapes in zip(*found.shapes) if len({len(s) for s in shapes}) == 1 for axis in zip(*shapes)]
     sizes = next((axis for axis in columns if len(set(axis)) > 1), ())
     named = f" (sizes {', '.join(map(str, sizes))})" if sizes else ""
-    return (f"this line has made {len(found.shapes)} programs that differ in sizes alone{named}, in "
-            f"{found.seconds:.1f} s; each new size takes another one. Bind the size to a Variable "
-            "(x[:Variable('n', 1, most).bind(n)]), or pad to a few sizes; docs/symbolic.md has both")
+    return (f"this line has made {len(found.shapes)} programs that differ only in sizes{named}, in "
+            f"{found.seconds:.1f} s; each new size compiles another one. Bind the size to a Variable "
+            "(x[:Variable('n', 1, most).bind(n)]), or pad to a few sizes; see docs/symbolic.md")

@@ -121,7 +121,7 @@ def plan(*tensors: Tensor, memory_budget: float | str | None = None) -> Plan:
 
     >>> a = Tensor([1.0, 2.0]).realize()
     >>> plan(a + 1, a * 2).kernels, str(plan(a))
-    (1, 'nothing to compute: the values are in memory')
+    (1, 'nothing to compute: all values are in memory')
 
     Args:
         memory_budget: what the program may take on each device, such as ``"2GB"``.

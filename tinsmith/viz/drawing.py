@@ -62,7 +62,7 @@ class Drawing:
     arrows: list[tuple[int, int]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return f"<Drawing of {plural(len(self.boxes), 'node')}: svg() and dot() are its texts>"
+        return f"<Drawing of {plural(len(self.boxes), 'node')}; svg() and dot() return its text>"
 
     def dot(self) -> str:
         """Return the drawing in the DOT language."""

@@ -25,9 +25,9 @@ def read_trace(path: str | Path) -> dict[str, Any]:
     try:
         found = json.loads(Path(path).read_text("utf-8"))
     except ValueError as error:
-        raise FileFormatError("viz", f"{path} is no trace: {error}", "VIZ=2 python script.py writes one") from None
+        raise FileFormatError("viz", f"{path} is not a trace: {error}", "VIZ=2 python script.py writes one") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise FileFormatError("viz", f"{path} is JSON, and no trace", "VIZ=2 python script.py writes one")
+        raise FileFormatError("viz", f"{path} is JSON, but not a trace", "VIZ=2 python script.py writes one")
     missing = [name for name in ("programs", "origins", "files", "kernels", "events", "machines") if name not in found]
     if found.get("version") == VERSION and missing:
         raise FileFormatError("viz", f"{path} is a trace without {' and '.join(missing)}",

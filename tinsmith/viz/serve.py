@@ -71,9 +71,9 @@ def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
             given = parse_qs(found.query).get("token", [""])[0]
             host = self.headers.get("Host", "").rpartition(":")[0]
             if host not in (HOST, "localhost") or not hmac.compare_digest(given.encode(), token.encode()):
-                self.answer(403, "text/plain", b"the address needs the token that the terminal shows\n")
+                self.answer(403, "text/plain", b"forbidden: the URL needs the token printed in the terminal\n")
             elif found.path != "/":
-                self.answer(404, "text/plain", b"there is one page\n")
+                self.answer(404, "text/plain", b"not found: the server has one page only\n")
             else:
                 self.answer(200, "text/html", body)
 

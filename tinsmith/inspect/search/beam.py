@@ -153,9 +153,9 @@ def why_not(sink: UOp, device: str) -> str | None:
     if any(not isinstance(range_size(r), int) for r in kernel.order):
         return "it has symbolic sizes"
     if any(n.op is Ops.SCATTER_STORE for n in toposort(kernel.sink)):
-        return "it scatters in order"
+        return "it contains a sequential scatter"
     module = Device.made_by(device)
-    return "its device is registered by a script, which a child cannot import" if module == "__main__" else None
+    return "its device is registered in __main__, which the child cannot import" if module == "__main__" else None
 
 
 def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.SearchResult | None:
@@ -168,7 +168,7 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.Searc
         answer = trial.prepare()
         if answer["state"] == "ready":
             return _beam(sink, device, key, trial)
-        reason = answer.get("message") or f"the child process met a {answer['state']}"
+        reason = answer.get("message") or f"the child process ended with a {answer['state']}"
     if settings.DEBUG >= 1:
         show(f"beam: {_kernel(sink, device).name()} keeps the default opts: {reason}")
     return None

@@ -109,7 +109,7 @@ class Session:
         for part in small([self.inputs[n] for n in sorted(self.inputs)]):
             for (at, values), found, near in zip(part, self.expected, self.tolerance):
                 if not same(found[at], values[at], near):
-                    raise ValueError("the default program is not what the interpreter computes")
+                    raise ValueError("the default program's result differs from the interpreter's")
 
     def trial(self, opts: Sequence[Opt]) -> dict[str, Any]:
         """Compile, run, compare and time one candidate."""
@@ -153,7 +153,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 session = Session(message)
                 answer: dict[str, Any] = {"state": "ready"}
             else:
-                assert session is not None, "a trial before its kernel"
+                assert session is not None, "a trial was requested before its kernel"
                 faulthandler.dump_traceback_later(session.request.limit * 2 + 5, exit=True, file=_nowhere())
                 answer = session.trial(message)
         except Exception as error:

@@ -74,7 +74,7 @@ class Tuned:
             ArgumentError: if the kernel was written for another device than the tensor's.
         """
         if self.device != self.runs_on:
-            raise ArgumentError("with_opts", f"this is source for {self.device}, and the tensor is on {self.runs_on}",
+            raise ArgumentError("with_opts", f"the source is for {self.device}, but the tensor is on {self.runs_on}",
                                 f"with_opts(tensor, opts) without a device, or tensor.to({self.device!r})")
         graph, buffers, values = canonical([self.wanted.root])
         compiled = lower(graph, self.device, {self.number: self.opts})
@@ -105,7 +105,7 @@ def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: i
     kernels = [n for n, item in enumerate(schedule.items) if item.sink is not None]
     if not -len(kernels) <= number < len(kernels):
         raise ArgumentError("with_opts", f"there is no kernel {number}, the program has {len(kernels)}",
-                            "a number below that; -1 is the last")
+                            "a number below that; -1 is the last kernel")
     item = schedule.items[kernels[number]]
     assert item.sink is not None
     name = item.device if source_for is None else Device.canonicalize(source_for)

@@ -247,7 +247,7 @@ class Fusion:
         if node.dtype is dtypes.index:  # of sizes: an argument of the kernel, and what is computed of it
             return None
         if self.cost[node] > self.costs.recompute and any(r.group.work > MOST_WORK for r in requests):
-            return f"a kernel that reads it holds {MOST_WORK} operations already"
+            return f"the kernel that reads it already holds more than {MOST_WORK} operations"
         groups = {id(r.group) for r in requests}
         if len(groups) > 1 and not is_product(node) and not (self.heavy[node] and self.tiled(node, requests)):
             operand = any(r.around and r.group.contraction for r in requests)
@@ -256,14 +256,16 @@ class Fusion:
                 if below is None or below not in self.bare:
                     if below is not None:
                         self.functions.setdefault(below, []).append(node)
-                    return f"{len(groups)} kernels read a reduction's result"
+                    return f"{len(groups)} kernels read this reduction's result"
             if not self.heavy[node] and (len(groups) - 1) * self.cost[node] > self.costs.recompute:
-                return f"{len(groups)} kernels read it and computing it costs {self.cost[node]} operations"
+                return (f"{len(groups)} kernels read it, and recomputing it costs {self.cost[node]} operations "
+                        "per element")
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
         again = len(requests) - len(groups)
         if again * self.light[node] > self.costs.places:
-            return f"it is read at {len(requests)} places and computing it costs {self.light[node]} operations"
+            return (f"it is read at {len(requests)} indices, and recomputing it costs {self.light[node]} operations "
+                    "per element")
         return None
 
     def contraction_below(self, node: UOp) -> UOp | None:
@@ -301,7 +303,7 @@ class Fusion:
 
     def why_stage_reduce(self, node: UOp, requests: list[KernelInput]) -> str | None:
         if len({r.index for r in requests}) > 1 and not self.tiled(node, requests):
-            return "one kernel reads the reduction at different places"
+            return "one kernel reads the reduction at different indices"
         return next(filter(None, (self.misfit(node, r, ranges_in(r.index)) for r in requests)), None)
 
     # *** streams ***
@@ -365,36 +367,36 @@ class Fusion:
         reader's kernel; None if it can."""
         group, outer = request.group, request.outer
         if settings.NOOPT and (group.reduces or depends != outer):
-            return "NOOPT=1 keeps reductions apart"
+            return "NOOPT=1 disables fusion of reductions"
         if request.around & depends and not (outer | request.around) <= depends:
-            return "it would be computed again for every element that the outer reduction reads"
+            return "fusion would recompute it for every element that the outer reduction reads"
         nested = bool(request.around) and (outer | request.around) <= depends
         if nested and count_of(depends) >= 2 * size_of(node) and count_of(depends) > self.costs.small_work:
-            return "it would be computed again for every window that reads it"
+            return "fusion would recompute it for every window that reads it"
         if nested and node.op is Ops.REDUCE and self.contracts[node]:
             if self.depth[node] > self.costs.stream_depth:
-                return "a long contraction is computed by blocks, not one element at a time inside another reduction"
+                return "a matmul with a long reduction is tiled, not computed per element inside another reduction"
             if request.rows is None and is_block(node, request):
-                return "a product is computed by blocks of rows and columns, and a reduction over others keeps both"
+                return "the outer reduction keeps the rows and columns of this matmul, so it is tiled in its own kernel"
         if request.rows is not None:
             if node.op is Ops.REDUCE and contraction(node) and self.factor(node) is not None:
-                return "a contraction of a computed operand has a kernel of its own"
-            return None if nested or depends <= outer else "its loops do not nest with those of the rows"
+                return "a matmul with a computed operand needs a kernel of its own"
+            return None if nested or depends <= outer else "its loops do not nest with the row loops"
         if not nested and count_of(depends) > size_of(node) and (
                 self.contracts[node]
                 or count_of(depends) * size_of(node.src[0]) > size_of(node) * self.costs.small_work):
-            return "a reduction is not computed where its result is only padding"
+            return "fusion would compute the reduction for padding, too"
         if node in group.stream and depends == outer and group.walk in (None, node):
             return None
         if not nested and (group.contraction or (self.contracts[node] and (group.reduces or depends != outer))):
-            return "a contraction's kernel holds nothing but its elementwise neighbours"
+            return "a matmul fuses only with a pointwise prologue and epilogue"
         if not nested and depends < outer and self.products[node] and count_of(outer) > self.costs.small_work:
-            return "a product is not computed inside loops that it does not depend on"
+            return "fusion would recompute the matmul in loops that it does not depend on"
         for other in [*group.chain, outer]:
             if not (depends <= other or other <= depends):
                 return "its loops do not nest with the kernel's other loops"
         if depends < outer and not self.parallel_enough(node, depends, outer):
-            return "too few rows to keep all cores busy"
+            return "too few rows to occupy all cores"
         return None
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
@@ -441,23 +443,23 @@ class Fusion:
             if request.in_tile and self.tiled(node, [request]):
                 request.group.tiles.add((node, request.position))
             if self.lacks_rows(node, request):
-                self.stage(below_reshapes(node.src[0]), "an outer reduction has too few results to keep all cores busy")
+                self.stage(below_reshapes(node.src[0]), "the outer reduction has too few results to occupy all cores")
             self.request(node.src[0], replace(request, index=tuple(inner), around=request.around | own))
         elif op is Ops.GATHER:
             source = node.src[0]
             if source.base.op not in SOURCES:
-                self.stage(source.base if source.base in self.heavy else source, "gathered from")
+                self.stage(source.base if source.base in self.heavy else source, "it is the source of a gather")
                 self.request(source, request)
             self.request(node.src[1], request)
         elif op in (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM):
             self.in_order(node)
         elif op is Ops.COPY:
             if node.src[0].op is not Ops.BUFFER:
-                self.stage(node.src[0], "copied to another device")
+                self.stage(node.src[0], "it is copied to another device")
         elif op is Ops.HOST:
             for s in node.src:
                 if s.op is not Ops.BUFFER:
-                    self.stage(s, f"read by the host's {node.arg[0]}")
+                    self.stage(s, f"the host function {node.arg[0]} reads it")
         elif op is Ops.ASSIGN:
             self.request(node.src[1], request)
         else:
@@ -471,7 +473,7 @@ class Fusion:
         for s in node.src:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
             if self.heavy[s] and not (node.op is Ops.SCATTER and node.arg[1] is Ops.ASSIGN):
-                self.stage(s, f"read by a {node.op.name} in order")
+                self.stage(s, f"a sequential {node.op.name} reads it")
                 self.requests.setdefault(s, {})
             else:
                 self.request(s, KernelInput(group, index, frozenset()))
@@ -482,7 +484,7 @@ class Fusion:
         inner = replace(request, index=index)
         repeated = node.op is Ops.EXPAND and request.group.contraction and self.read_many_times(inner)
         if repeated and (seam := _seam(source, index)) is not None:
-            self.stage(seam, "a contraction reads it many times, at places that are no strides apart")
+            self.stage(seam, "a matmul reads it repeatedly, with a non-strided index")
         if node.op is Ops.EXPAND and source.base.op not in SOURCES and source.base.op not in STAGED:
             rows = self.stream_rows(source, inner) if self.heavy[source] else None
             read = ranges_in(index)
@@ -514,9 +516,10 @@ class Fusion:
             return self.misfit(source, request, depends)
         if self.read_many_times(request):
             if self.cost[source] > self.costs.operand:
-                return f"a reduction reads it many times and computing it costs {self.cost[source]} operations"
+                return (f"a reduction reads it repeatedly, and recomputing it costs {self.cost[source]} operations "
+                        "per element")
             if request.group.contraction and self.joined[source]:
-                return "a contraction reads it many times and it is put together from parts"
+                return "a matmul reads it repeatedly, and it is assembled from parts"
         return None
 
     def read_many_times(self, request: KernelInput) -> bool:

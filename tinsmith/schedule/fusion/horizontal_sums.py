@@ -134,7 +134,8 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
     rows = [i for i in items if id(i) in inside and id(i) not in late]
     kept = [s for i in rows for s in i.written if i is group[0] or s in needed]
     item = taken_together([*(Part(i, values_of(i), i.written) for i in rows), *parts],
-                          "with sums over its loops" if sums else "with what else its rows have",
+                          "fused with column sums over its rows" if sums else
+                          "fused with other maps and statistics of its rows",
                           [*kept, *(s for p in parts for s in p.written)])
     values, count = values_of(item), math.prod(space.rows)
     own = [v.reshape(space.rows if v.size == count else space.sizes) for v in values[: len(kept)]]

@@ -34,7 +34,7 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
     if len(members) == 1:
         return members[0]
     item = taken_together([Part(m, values_of(m), m.written) for m in members],
-                          f"{len(members)} kernels of the same {same} in one")
+                          f"{len(members)} kernels fused horizontally (same {same})")
     item.tiles = frozenset().union(*(m.tiles for m in members))
     return item
 

@@ -43,14 +43,14 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
         left.subtract(item.written)
         for s in item.read:
             if s not in known or left[s] > 0:
-                raise VerifyError(f"{after}: item {n} reads slot {s}, which nothing before it writes: {item!r:.300}")
+                raise VerifyError(f"{after}: item {n} reads slot {s} before it is written: {item!r:.300}")
         for s in item.written:
             if s in known and not slots[s].in_parts:
-                raise VerifyError(f"{after}: item {n} writes slot {s}, which holds a value already: {item!r:.300}")
+                raise VerifyError(f"{after}: item {n} writes slot {s}, which already holds a value: {item!r:.300}")
             known.add(s)
     lost = [s.number for s in slots if s.output and s.number not in known]
     if lost:
-        raise VerifyError(f"{after}: nothing writes the results in slots {lost}")
+        raise VerifyError(f"{after}: the result slots {lost} are never written")
 
 
 def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
@@ -88,7 +88,7 @@ def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
                 heapq.heappush(ready, (start(r), r))
     if len(out) < len(items):
         stuck = next(n for n, before in enumerate(needs) if before)
-        raise VerifyError(f"{len(items) - len(out)} of {len(items)} items read each other in a circle, "
+        raise VerifyError(f"{len(items) - len(out)} of {len(items)} items form a dependency cycle, "
                           f"such as {items[stuck]!r:.300}")
     return out
 

@@ -27,7 +27,7 @@ from tinsmith.schedule.schedule_item import Schedule, Slot
 ROUNDS: Final = 8
 HALVINGS: Final = 7  # bisection steps of the search for the smallest memory
 MOST_RUNS: Final = 4  # bound on the steps that run, as a multiple of the steps of the given program
-AGAIN: Final = "computed again: there was no room to keep it in the memory budget"
+AGAIN: Final = "rematerialized: it did not fit the memory budget"
 TURNS: Final = 3  # attempts for a schedule: a new order may prevent in-place outputs, which then need new memory
 
 # By item: the kernel to launch, and its device version where the device runs another one instead; None for copies.

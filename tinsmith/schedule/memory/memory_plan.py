@@ -84,4 +84,5 @@ def _verify(lives: Sequence[_Life], plan: MemoryPlan) -> None:
         here = (low[:n] < high[n]) & (high[:n] > low[n])
         both = np.flatnonzero(here & (begin[:n] <= end[n]) & (end[:n] >= begin[n]))
         if len(both):
-            raise VerifyError(f"the memory plan puts slot {lives[n].slot} where slot {lives[both[0]].slot} lives")
+            raise VerifyError(f"the memory plan overlaps slots {lives[n].slot} and {lives[both[0]].slot}, "
+                              "which are live at the same time")

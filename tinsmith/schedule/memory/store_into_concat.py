@@ -74,7 +74,8 @@ def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
         for p in own:
             made, stored = makers[p.slot]
             items = [replace(made, sink=UOp(Ops.SINK, None, (p.stored(stored),)), slots=[whole.slots[0], *made.read],
-                             reason="a part of what is put together", origin=[*made.origin, *whole.origin])
+                             reason="stored directly into its part of a concatenated value",
+                             origin=[*made.origin, *whole.origin])
                      if i is made else i for i in items if i is not whole]
         schedule.slots[whole.slots[0]].in_parts = True
     return items

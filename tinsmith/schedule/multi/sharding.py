@@ -184,7 +184,7 @@ class Spreader:
         if len(groups) + len(alone) > 1:
             names = [*(f"({', '.join(g)})" for g in groups), *map(str, alone)]
             raise DeviceError(n.op.name.lower(), f"values on different devices: {' and '.join(names)}",
-                              ".to() or .shard() one of them")
+                              "move one of them with .to() or .shard()")
         return next(iter(groups))
 
     # *** changes of placement ***
