@@ -158,7 +158,7 @@ def test_a_hint_of_two_numbers_is_checked() -> None:
     k = kernel(param(1, (64, 64)).reduce("ADD", (1,)))
     with pytest.raises(ArgumentError, match="number of iterations"):
         k.apply(Opt(OptOps.HINT, 0, (4, 2)))
-    with pytest.raises(ArgumentError, match="stands in 2 loops"):
+    with pytest.raises(ArgumentError, match="has 2 enclosing loops"):
         k.apply(Opt(OptOps.HINT, 0, (4, 0, 2)))
 
 

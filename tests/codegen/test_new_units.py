@@ -188,10 +188,10 @@ def test_a_dot_product_of_half_vectors_is_a_row_and_a_form(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("change, said", [
-    ({"fragment_b": tiled((4, 0, 1), (3, 1, 0))}, "fragment_b names 12 elements of 3 rows and 4 columns"),
-    ({"fragment_a": tiled((4, 0, 1), (4, 0, 1))}, "fragment_a names 16 elements of 1 rows and 7 columns"),
-    ({"k": 8}, "fragment_a names 16 elements of 4 rows and 4 columns, and a is 4 × 8"),
-    ({"fragment_c": tiled((2, 0, 1), (2, 1, 0), (2, 0, 2), (2, 2, 0))}, "fragment_c has neither rows nor columns"),
+    ({"fragment_b": tiled((4, 0, 1), (3, 1, 0))}, "fragment_b covers 12 elements of 3 rows and 4 columns"),
+    ({"fragment_a": tiled((4, 0, 1), (4, 0, 1))}, "fragment_a covers 16 elements of 1 rows and 7 columns"),
+    ({"k": 8}, "fragment_a covers 16 elements of 4 rows and 4 columns, but a is 4 × 8"),
+    ({"fragment_c": tiled((2, 0, 1), (2, 1, 0), (2, 0, 2), (2, 2, 0))}, "fragment_c has neither adjacent rows"),
 ], ids=["too few", "one row", "depth", "blocks"])
 def test_a_row_that_cannot_be_so_is_refused_where_it_is_written(change: dict[str, object], said: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(said)):

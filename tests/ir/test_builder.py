@@ -266,11 +266,11 @@ def _phi_in_if(g: ProgramBuilder) -> None:
 
 
 @pytest.mark.parametrize("build, message", [
-    (_open_loop, "never closed"), (_crossed, "does not close what was opened last"),
-    (_foreign, "no value of this program"), (_mixed, "different dtypes"), (_loose_phi, "stands in no loop"),
+    (_open_loop, "never closed"), (_crossed, "does not close the innermost loop or condition"),
+    (_foreign, "not a value of this program"), (_mixed, "different dtypes"), (_loose_phi, "is not inside a loop"),
     (_phi_in_if, "WHERE"), (lambda g: g.add("FIRE"), "there is no op 'FIRE'"),
     (lambda g: g.add("ALU", vin=()), "ALU needs the op"), (lambda g: g.add("ADD"), "takes 2 values"),
-    (lambda g: g.add("DEFINE_ACC", dtypes.int32, arg=0), "gets no value"),
+    (lambda g: g.add("DEFINE_ACC", dtypes.int32, arg=0), "is never updated"),
     (lambda g: alu(g, Ops.MUL, g.add("CONST", arg=1), const(g, 2)), "needs a dtype")])
 def test_what_makes_no_sense_is_refused(build: Build, message: str) -> None:
     g = ProgramBuilder()

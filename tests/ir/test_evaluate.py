@@ -73,7 +73,7 @@ def test_scalars_are_exact_and_wrap_as_their_dtype_does() -> None:
     assert evaluate_scalar(i // 0 + i % 0, {i: 5}) == 0 and evaluate_scalar(-i // 2, {i: 5}) == -3
     with pytest.raises(KeyError, match="i"):
         evaluate_scalar(i + 1, {})
-    with pytest.raises(TypeError, match="no index arithmetic"):
+    with pytest.raises(TypeError, match="not index arithmetic"):
         evaluate_scalar(param(0, (2,)).reduce("ADD", (0,)), {})
 
 
@@ -165,9 +165,9 @@ R = UOp.range(4, 0, None)
 def test_out_of_bounds_is_an_error_only_where_valid() -> None:
     out, x = np.zeros(4, np.int32), np.arange(1, 5, dtype=np.int32)
     shifted = _memory(1, 4).load(R + 1)
-    with pytest.raises(IndexError, match="place 4 of 4"):
+    with pytest.raises(IndexError, match="index 4 is out of bounds for size 4"):
         evaluate_kernel(_sink(_memory(0, 4).store(R, shifted)), [out, x])
-    with pytest.raises(IndexError, match="place -1 of 4"):
+    with pytest.raises(IndexError, match="index -1 is out of bounds for size 4"):
         evaluate_kernel(_sink(_memory(0, 4).store(R - 1, UOp.const(I32, 1))), [out])
     masked = _memory(1, 4).load(R + 1, R.lt(3))
     evaluate_kernel(_sink(_memory(0, 4).store(R, masked)), [out, x])
@@ -204,7 +204,7 @@ def test_a_fold_takes_the_steps_between_its_limits_and_goes_on_from_its_start() 
 def test_unfilled_places_of_a_stage_may_not_be_read() -> None:
     i = UOp.range(3, 1, None)
     stage = UOp(Ops.STAGE, dtypes.int32.ptr(), (i.cast(I32), i), (4,))
-    with pytest.raises(IndexError, match="never filled"):
+    with pytest.raises(IndexError, match="uninitialized element"):
         evaluate_kernel(_sink(_memory(0, 4).store(R, stage.load(R))), [np.zeros(4, np.int32)])
     out = np.zeros(4, np.int32)
     evaluate_kernel(_sink(_memory(0, 4).store(R, stage.load(R, R.lt(3)))), [out])

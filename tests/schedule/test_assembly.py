@@ -100,7 +100,7 @@ def test_parts_come_before_readers() -> None:
         verify_order(items, slots, "out of order")
     slots[2].in_parts = False
     with pytest.raises(VerifyError, match="already holds a value"):
-        verify_order([items[0], items[2], items[1]], slots, "written twice")
+        verify_order([items[0], items[2], items[1]], slots, "defined twice")
 
 
 def test_a_single_element_is_put_together_of_nothing() -> None:

@@ -169,7 +169,7 @@ def test_a_variable() -> None:
     for wrong in (0, 13, 2.0):
         with pytest.raises(ArgumentError, match="variable 'n' runs from 1 to 12"):
             N.bind(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="no unbound variable"):
+    with pytest.raises(ArgumentError, match="not an unbound variable"):
         bound.bind(3)
     with pytest.raises(ArgumentError, match="Variable"):
         Variable("n", 3, 2)

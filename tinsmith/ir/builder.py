@@ -90,8 +90,8 @@ class ProgramBuilder(Sequence[UOp]):
         src = tuple(vin)
         for s in src:
             if not (isinstance(s, Value) and s.number < len(self.values) and self.values[s.number] is s):
-                raise ArgumentError("ProgramBuilder.add", f"{s!r} is no value of this program",
-                                    "what add() gave back")
+                raise ArgumentError("ProgramBuilder.add", f"{s!r} is not a value of this program",
+                                    "a value returned by add()")
         least = row.arity if isinstance(row.arity, int) else row.arity[0]
         if len(src) < least and row not in (Ops.DEFINE_ACC, Ops.RANGE, Ops.ENDRANGE, Ops.ENDIF):
             raise ArgumentError("ProgramBuilder.add", f"{row.name} takes {least} values, got {len(src)}", row.doc)
@@ -190,7 +190,7 @@ class _Writer:
                 opened.append(v)
             elif v.op in _ENDS:
                 if not opened or (v.src and v.src[0] is not opened[-1]) or opened[-1].op is not _ENDS[v.op]:
-                    raise ArgumentError("ProgramBuilder", f"{v} does not close what was opened last", "")
+                    raise ArgumentError("ProgramBuilder", f"{v} does not close the innermost loop or condition", "")
                 self.ends[v] = opened.pop()
             elif v.op is Ops.DEFINE_ACC:
                 since[v] = len(opened)
@@ -203,12 +203,12 @@ class _Writer:
     def belongs(self, phi: Value, opened: list[Value], since: dict[Value, int]) -> None:
         acc = phi.src[0]
         if acc.op is not Ops.DEFINE_ACC:
-            raise ArgumentError("ProgramBuilder", f"{phi}: {acc} is no accumulator", "a value of DEFINE_ACC")
+            raise ArgumentError("ProgramBuilder", f"{phi}: {acc} is not an accumulator", "a value of DEFINE_ACC")
         inside = opened[since[acc]:]
         if any(v.op is Ops.IF for v in inside):
-            raise ArgumentError("ProgramBuilder", f"{phi} stands inside an IF", "WHERE chooses between two values")
+            raise ArgumentError("ProgramBuilder", f"{phi} is inside an IF", "WHERE chooses between two values")
         if not inside:
-            raise ArgumentError("ProgramBuilder", f"{phi} stands in no loop that began after {acc}",
+            raise ArgumentError("ProgramBuilder", f"{phi} is not inside a loop opened after {acc}",
                                 "DEFINE_ACC before the loop, PHI inside it")
         self.loops[acc] = tuple(inside)
 
@@ -259,7 +259,7 @@ class _Writer:
             return self.emit(v, UOp(Ops.RANGE, dtypes.index, (first, self.as_place(end)), (self.counts[v], True)))
         if v.op is Ops.DEFINE_GLOBAL:
             if v in self.memories:
-                raise ArgumentError("ProgramBuilder", f"{v} is memory and used as a number", "a LOAD from it")
+                raise ArgumentError("ProgramBuilder", f"{v} is a buffer but is used as an integer", "a LOAD from it")
             name = v.arg[1] if isinstance(v.arg, tuple) and len(v.arg) > 1 else f"data{_number(v)}"
             return self.emit(v, UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), (str(name), -_LARGEST, _LARGEST)))
         if v.op is Ops.SPECIAL:
@@ -317,7 +317,8 @@ class _Writer:
         start = [self.as_data(s) for s in v.src[:1] if s.op is not Ops.RANGE]
         start = start or [self.emit(v, UOp.const(dtype, 0 if held is None else held))]
         if v not in self.loops:
-            raise ArgumentError("ProgramBuilder", f"{v} gets no value", "PHI gives an accumulator its next value")
+            raise ArgumentError("ProgramBuilder", f"{v} is never updated",
+                                    "PHI, which updates an accumulator in its loop")
         return self.emit(v, UOp(Ops.DEFINE_ACC, dtype, (*start, *map(self.as_place, self.loops[v])), self.counts[v]))
 
     def access(self, v: Value) -> UOp:
@@ -351,5 +352,5 @@ def _number(v: Value) -> int:
     """Return the number of a buffer argument."""
     number = v.arg[0] if isinstance(v.arg, tuple) else v.arg
     if not isinstance(number, int):
-        raise ArgumentError("ProgramBuilder", f"{v}: {v.arg!r} is no buffer argument", "arg=(0, 'data0', True)")
+        raise ArgumentError("ProgramBuilder", f"{v}: {v.arg!r} is not a buffer argument", "arg=(0, 'data0', True)")
     return number

@@ -189,11 +189,11 @@ class MatrixUnit:
             count = _size(tuple(digits))
             if reached != shape or count != shape[0] * shape[1]:
                 there = f"{count} elements of {reached[0]} rows and {reached[1]} columns"
-                wrong = f"{self.name}: fragment_{name} names {there}, and {name} is {shape[0]} × {shape[1]}"
-                raise ArgumentError("MatrixUnit", wrong, "digits that name each element once")
+                wrong = f"{self.name}: fragment_{name} covers {there}, but {name} is {shape[0]} × {shape[1]}"
+                raise ArgumentError("MatrixUnit", wrong, "digits that cover each element once")
         down = [bool(d[1]) for d in self.fragment_c.registers if d[0] > 1]
         if self.fragment_c.whole and down not in (sorted(down), sorted(down, reverse=True)):
-            raise ArgumentError("MatrixUnit", f"{self.name}: fragment_c has neither rows nor columns side by side",
+            raise ArgumentError("MatrixUnit", f"{self.name}: fragment_c has neither adjacent rows nor adjacent columns",
                                 "digits of one axis before those of the other")
 
     def __str__(self) -> str:

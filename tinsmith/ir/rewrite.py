@@ -203,7 +203,7 @@ def _cycle(node: UOp, rules: RuleSet) -> str:
             break
         names[rule.name] += 1
         node = rule.apply(node) or node
-    return f"rule set {rules.name!r} does not come to rest; cycling: {', '.join(names) or 'below the node'} at {node!r}"
+    return f"rule set {rules.name!r} does not terminate; cycling: {', '.join(names) or 'below the node'} at {node!r}"
 
 
 def readers_of(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:

@@ -285,7 +285,7 @@ class UOp(Operators):
             ArgumentError: if the value is out of the variable's bounds, or this is no variable.
         """
         if self.op is not Ops.VARIABLE:
-            raise ArgumentError("bind", f"{short(self)} is no unbound variable",
+            raise ArgumentError("bind", f"{short(self)} is not an unbound variable",
                                 "Variable(name, least, greatest).bind(value)")
         name, least, greatest = self.arg
         number = operator.index(value) if hasattr(value, "__index__") else least - 1  # NumPy's integers too
@@ -566,7 +566,7 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
 
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
-        raise TypeError(f"{node.op.name} has no shape: it lives below the tensor graph")
+        raise TypeError(f"{node.op.name} has no shape: it exists only below the tensor graph")
     shape = node.op.shape(node)
     for size in shape:
         if type(size) is UOp and size._normal is not True:

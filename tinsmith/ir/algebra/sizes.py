@@ -111,7 +111,8 @@ def value_of_size(size: Any) -> int:
     """
     if not isinstance(size, UOp):
         return int(size)
-    assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), "a program has no values"
+    assert all(n.src[1].dtype is dtypes.index for n in toposort(size) if n.op is Ops.BIND), \
+        "cached programs contain no bound values"
     check_bound("int", size)
     value = evaluate_scalar(size, {})
     for told in watchers:
@@ -149,7 +150,7 @@ def check_bound(op: str, size: UOp) -> None:
         raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")
     for n in toposort(size, lambda n: n.op is not Ops.BIND):
         if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
-            raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "another divisor")
+            raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "a nonzero divisor")
 
 
 def size_text(size: Any) -> str:

@@ -156,7 +156,7 @@ class _Run:
         _check_bounds(node, at, memory.size)
         memory[at] = new
         if memory[at].tobytes() != new.tobytes():
-            raise ValueError(f"different values are stored to one place by {node!r}")
+            raise ValueError(f"different values are stored to one element by {node!r}")
 
     # *** values ***
 
@@ -186,7 +186,7 @@ class _Run:
         if n.op is Ops.STAGE:
             return self.stage(n, sources[0])
         if not n.op.elementwise:
-            raise TypeError(f"{n.op.name} has no value in a kernel graph: {n!r}")
+            raise TypeError(f"{n.op.name} is not allowed in a kernel graph: {n!r}")
         assert n.op.meaning is not None
         out = np.asarray(n.op.meaning(n, *sources))
         assert out.dtype == n.dtype.scalar.numpy, (n, out.dtype)
@@ -243,7 +243,7 @@ class _Run:
         place = np.zeros((), np.int64)
         for r, size in zip(ranges, sizes):
             if self.span[r][1] > size:
-                raise IndexError(f"range {r!r} leaves the {size} places of its axis in {n!r}")
+                raise IndexError(f"range {r!r} exceeds the size {size} of its axis in {n!r}")
             place = place[..., None] * size + np.arange(*self.span[r])
         memory = np.zeros((*outer, math.prod(sizes)), x.dtype)
         memory[..., place.reshape(-1)] = columns.reshape((*outer, -1))
@@ -262,7 +262,7 @@ class _Run:
         safe = np.where(ok, at, 0)
         if n.src[0].op is Ops.STAGE:
             if not self.filled[n.src[0]][safe[ok]].all():
-                raise IndexError(f"a place of a stage is read that was never filled: {n!r}")
+                raise IndexError(f"an uninitialized element of a stage is read: {n!r}")
             shape = np.broadcast_shapes(memory.shape[:-1], safe.shape)
             places = np.broadcast_to(safe, shape)[..., None]
             taken = np.take_along_axis(np.broadcast_to(memory, (*shape, size)), places, -1)[..., 0]
@@ -285,4 +285,4 @@ def _flat(param: UOp, buffers: Sequence[Array]) -> Array:
 def _check_bounds(node: UOp, at: Array, size: int) -> None:
     outside = at[(at < 0) | (at >= size)]
     if outside.size:
-        raise IndexError(f"place {outside[0]} of {size} is touched by {node!r}")
+        raise IndexError(f"index {outside[0]} is out of bounds for size {size} in {node!r}")

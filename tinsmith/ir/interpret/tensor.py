@@ -53,7 +53,7 @@ def _value(node: UOp, sources: list[Array], given: Mapping[UOp, Any], sizes: Map
     out = np.asarray(node.op.meaning(_concrete(node, sizes), *sources))
     shape = _plain(node.shape, sizes)
     if out.dtype != node.dtype.numpy or out.shape != shape:
-        raise AssertionError(f"{node.op.name}: its meaning gave {out.dtype}{out.shape}, its row says "
+        raise AssertionError(f"{node.op.name}: its meaning returned {out.dtype}{out.shape}, its rules say "
                              f"{node.dtype}{shape}: {node!r}")
     return out
 
@@ -119,7 +119,7 @@ def evaluate_scalar(node: UOp, known: Mapping[UOp, int]) -> int:
         elif n.op in _EXACT:
             values[n] = _wrapped(n.dtype, _EXACT[n.op](*(_known(values, s) for s in n.src)))
         else:
-            raise TypeError(f"{n.op.name} is no index arithmetic: {n!r}")
+            raise TypeError(f"{n.op.name} is not index arithmetic: {n!r}")
     return _known(values, node)
 
 

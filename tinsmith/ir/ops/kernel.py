@@ -44,7 +44,7 @@ class KernelOps:
     RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role[, "
                "partial]), where partial says that guards decide in the last iteration alone. Of three sources (start, "
                "end, size) the first two may depend on other ranges: a FOLD takes the steps from start below end, as "
-               "the others add nothing.", (1, 3), of_first)
+               "the other steps contribute nothing.", (1, 3), of_first)
     LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
     FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...[, start]); the argument is the op. It goes on "
@@ -64,7 +64,7 @@ class KernelOps:
 
     DEFINE_GLOBAL = Op("program", "Buffer argument number `arg`.", 0)
     DEFINE_LOCAL = Op("program", "Local memory of a kernel: (name, elements[, layout]).", 0)
-    DEFINE_RING = Op("program", "Slots of local memory that are filled ahead of their reader: (memory, ...); `arg` = "
+    DEFINE_RING = Op("program", "A ring buffer of local-memory slots (software pipeline): (memory, ...); `arg` = "
                      "(name, slots). A slot's fills have alternating parities, from 0 on. With readers, `arg` = (name, "
                      "slots, warps): a slot that all of them have left counts as filled.", (0, 1 << 30), nothing)
     DEFINE_ACC = Op("program", "An accumulator: (start value, loop, ...).", (1, 1 << 30), of_first)
@@ -76,14 +76,14 @@ class KernelOps:
     PHI = Op("program", "The accumulator's next value: (accumulator, value).", 2, of_first)
     VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
     GEP = Op("program", "Lanes of a vector: the argument lists them.", 1, None)
-    BARRIER = Op("program", "All threads of a block have come here.", (0, 1 << 30), nothing)
+    BARRIER = Op("program", "Wait until all threads of the block have arrived.", (0, 1 << 30), nothing)
     SHUFFLE = Op("program", "The value of another thread of the warp, whose number differs from this one's in the bits "
                  "`arg`.", 1, of_first, meaning=shuffled)
     MATCH = Op("program", "How many threads of the warp before this one have the same key, and how many have it in "
                "all: (key); `arg` is the bits that a key has.", 1, lambda src, arg: dtypes.int32.vec(2),
                meaning=matched)
-    WARP_BARRIER = Op("program", "All threads of a warp have come here, and see what each has written to a memory.", 1,
-                      nothing)
+    WARP_BARRIER = Op("program", "Wait until all threads of the warp have arrived; their writes to the memory are "
+                      "visible.", 1, nothing)
     LOAD_TILE = Op("program", "A fragment of `arg` = (rows, columns), its rows `pitch` elements apart: (memory, index, "
                    "pitch).", 3)
     LOAD_MATRIX = Op("program", "A warp loads matrices of 8 × 8 elements of 16 bits from local memory: lane 8·i + j "
@@ -93,16 +93,18 @@ class KernelOps:
                     nothing)
     ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,
                 nothing)
-    RELEASE = Op("program", "This warp reads a slot no more, of a ring of readers: (ring, slot).", 2, nothing)
+    RELEASE = Op("program", "This warp has finished reading a slot of a ring with readers: (ring, slot).", 2, nothing)
     ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
                     "complete, as elements of the slot's type; 0 where the box leaves the view `arg`: (ring, slot, "
                     "local memory, index, memory, coordinate, ...), the fastest coordinate first.", (6, 1 << 30),
                     nothing)
-    WAIT = Op("program", "Until the fill of a slot with this parity is complete: (ring, slot, parity).", 3, nothing)
-    TILE = Op("program", "A fragment that stays in local memory, where its unit reads it at some time before DRAIN: "
+    WAIT = Op("program", "Wait until the fill of a slot with this parity is complete: (ring, slot, parity).", 3,
+              nothing)
+    TILE = Op("program", "An operand in local memory, which its unit reads asynchronously, at the latest by DRAIN: "
               "(memory, index).", 2)
-    FENCE = Op("program", "Sums in registers are handed to the unit, which works on its own up to DRAIN.", 0, nothing)
-    COMMIT = Op("program", "The steps of a unit since the last COMMIT are one group.", 0, nothing)
-    DRAIN = Op("program", "Until at most `arg` groups of steps are under way; hands on a sum that is then whole.",
-               (0, 1), drained)
+    FENCE = Op("program", "Order register accesses of accumulators before the unit's asynchronous work, up to DRAIN.",
+               0, nothing)
+    COMMIT = Op("program", "Make the unit's steps since the last COMMIT one group.", 0, nothing)
+    DRAIN = Op("program", "Wait until at most `arg` groups of steps are in flight; pass on the "
+               "accumulator, then complete.", (0, 1), drained)
     PREFETCH = Op("program", "Fetch the line at (memory, index) ahead of its use.", 2, nothing)

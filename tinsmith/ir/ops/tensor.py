@@ -261,26 +261,26 @@ class TensorOps:
                " (base, index, x), (op, axis). The counters after all steps, then the noted ones, end to end along the"
                " axis; an index out of range notes 0.", 3, of_first, _histogram_shape, scans.histogram, cost=1)
 
-    CONTIGUOUS = Op("memory", "The same value, in memory of its own; the argument tells clones of one value apart.", 1,
+    CONTIGUOUS = Op("memory", "The same value, in its own memory; the argument distinguishes clones of one value.", 1,
                     of_first, shape_of_first, lambda n, x: x, lambda n, g: (g,))
     DETACH = Op("memory", "The same value, without a gradient.", 1, of_first, shape_of_first, lambda n, x: x)
     CUSTOM_GRADIENT = Op("memory", "The value of the first source; the argument gives the gradients of the others:"
                          " (node, gradient) -> one for each.", (2, 1 << 30), of_first, shape_of_first,
                          lambda n, x, *others: x, lambda n, g: (None, *n.arg(n, g)))
-    COPY = Op("memory", "The value on another device, or whole on each of several; the argument names them.", 1,
+    COPY = Op("memory", "The value on another device, or replicated on several; the argument names them.", 1,
               of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),), device=lambda arg: arg)
     ASSIGN = Op("memory", "A new version of the first source with the value of the second. The argument says that it"
                 " was written in no_grad(): then the gradient is the first source's.", 2, of_first, shape_of_first,
                 lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
 
-    HOST = Op("memory", "What a function of the host gives for whole values in memory: (its name, the shapes that it"
+    HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes that it"
               " takes them in, the shape of the result).", (1, 2), of_first, lambda n: n.arg[2], host.value)
 
-    SHARD = Op("memory", "A value whose parts lie on devices of their own, end to end along an axis: (axis, devices).",
+    SHARD = Op("memory", "A value split along an axis over several devices: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
                _shard_gradient, device=lambda arg: arg[1])
 
-    SINK = Op("program", "All that a program or kernel must do; the argument is how many of a kernel's last values are "
-              "partial sums over one axis of the others.", (0, 1 << 30), nothing, lambda n: (),
+    SINK = Op("program", "The results that a program or kernel must compute; the argument is how many of a kernel's "
+              "last values are partial sums over one axis of the others.", (0, 1 << 30), nothing, lambda n: (),
               lambda n, *xs: None)

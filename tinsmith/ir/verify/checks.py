@@ -58,7 +58,7 @@ def unless(condition: bool, fault: str) -> str | None:
 
 def allowed(ops: frozenset[Op], dialect: str) -> Check[Any]:
     return Check("allowed-op", f"Only ops of the {dialect}.", (),
-                 lambda n, _: unless(n.op in ops, f"{n.op.name} has no place in a {dialect}"))
+                 lambda n, _: unless(n.op in ops, f"{n.op.name} is not allowed in a {dialect}"))
 
 
 def dtype(n: UOp, _: Any) -> str | None:
@@ -70,7 +70,7 @@ def dtype(n: UOp, _: Any) -> str | None:
 
 def _const(n: UOp, _: Any) -> str | None:
     held = n.dtype.as_const(n.arg)
-    return unless(type(held) is type(n.arg) and (held == n.arg or held != held), f"{n.dtype} holds no {n.arg!r}")
+    return unless(type(held) is type(n.arg) and (held == n.arg or held != held), f"{n.dtype} cannot hold {n.arg!r}")
 
 
 def _bitcast(n: UOp, _: Any) -> str | None:
@@ -80,10 +80,10 @@ def _bitcast(n: UOp, _: Any) -> str | None:
 
 
 def sink_root(n: UOp, root: UOp) -> str | None:
-    return unless(n is root, "a SINK is the end of a graph and no source")
+    return unless(n is root, "a SINK cannot be a source of another node")
 
 
-DTYPE: Check[Any] = Check("dtype", "The dtype follows from the sources by the op's row.", (), dtype)
-CONST: Check[Any] = Check("const", "A constant is a value that its dtype can hold.", (Ops.CONST,), _const)
+DTYPE: Check[Any] = Check("dtype", "The dtype equals the one that the op's dtype rule derives.", (), dtype)
+CONST: Check[Any] = Check("const", "A constant is representable in its dtype.", (Ops.CONST,), _const)
 BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width, of all lanes together.", (Ops.BITCAST,), _bitcast)
 ELEMENTWISE = frozenset(op for op in op_table() if op.elementwise)

@@ -47,11 +47,11 @@ def position_of_valid(n: UOp) -> int:
 def memory(n: UOp, _: Any) -> str | None:
     memory = n.src[0]
     if memory.op not in (Ops.PARAM, Ops.STAGE, Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL):
-        return f"{memory.op.name} is no memory"
+        return f"{memory.op.name} is not memory"
     if n.op is not Ops.LOAD and memory.op is Ops.STAGE:
-        return "a stage is filled by itself, not by a store"
+        return "a STAGE cannot be the target of a store"
     if not memory.dtype.pointer and memory.op is not Ops.DEFINE_LOCAL:
-        return f"memory of dtype {memory.dtype} is no pointer"
+        return f"memory of dtype {memory.dtype} is not a pointer"
     element = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
     return unless(element.scalar is memory.dtype.scalar, f"{element} in memory of {memory.dtype.scalar}")
 
@@ -80,7 +80,7 @@ def _range_args(n: UOp, facts: KernelFacts) -> str | None:
 def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
     bound = _bound(n)
     if not all(r.op is Ops.RANGE for r in bound):
-        return f"{n.op.name} runs over ranges, not {[short(r) for r in bound if r.op is not Ops.RANGE]}"
+        return f"{n.op.name} must iterate over ranges, not {[short(r) for r in bound if r.op is not Ops.RANGE]}"
     return unless(len(set(bound)) == len(bound), "a range is named twice")
 
 
@@ -106,9 +106,9 @@ def _fold(n: UOp, _: KernelFacts) -> str | None:
 def _prefix(n: UOp, _: KernelFacts) -> str | None:
     value, place, start = n.src[:3]
     if (n.arg is Ops.MULADD) != (len(n.src) == 4) or any(s.dtype is not value.dtype for s in n.src[2:]):
-        return f"{n.arg} with {[s.dtype for s in n.src[2:]]} cannot run over {value.dtype}"
+        return f"{n.arg} with {[s.dtype for s in n.src[2:]]} cannot scan {value.dtype}"
     if not digits(place):
-        return f"{short(place)} is no range, nor are ranges the digits of it"
+        return f"{short(place)} is neither a range nor a mixed-radix number of ranges"
     return unless(place.ranges.isdisjoint(start.ranges), "the start depends on the range")
 
 
@@ -135,16 +135,16 @@ def _product(n: UOp, _: KernelFacts) -> str | None:
 
 def _statement(n: UOp, facts: KernelFacts) -> str | None:
     if n.op is Ops.SINK and n is not facts.sink:
-        return "a SINK is the end of a graph and no source"
+        return "a SINK cannot be a source of another node"
     bad = [s.op.name for s in n.src if s.op not in (Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER)]
-    return unless(not bad, f"{bad} are no statements")
+    return unless(not bad, f"{bad} are not statements")
 
 
 def _covered(n: UOp, _: KernelFacts) -> str | None:
     """Check that a store's index depends on every range of its value: otherwise iterations would write different values
     to one element."""
     loose = frozenset().union(*(s.ranges for s in n.src[2:])) - n.src[1].ranges
-    return unless(not loose, f"the value depends on {sorted(map(short, loose))}, its place does not")
+    return unless(not loose, f"the value depends on {sorted(map(short, loose))}, but the index does not")
 
 
 _KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.MMA}
@@ -152,21 +152,21 @@ KERNEL_OPS = ELEMENTWISE | _KERNEL_VALUES | {Ops.STORE, Ops.SCATTER_STORE, Ops.A
 KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     allowed(KERNEL_OPS, "kernel graph"),
     CONST, BITCAST,
-    Check("memory", "Loads and stores name memory of their dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), memory),
-    Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), index),
+    Check("memory", "Loads and stores access memory of their dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), memory),
+    Check("index-dtype", "Indices have the index dtype.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), index),
     Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE), valid),
-    Check("range", "Ranges have index bounds, and a number of their own.", (Ops.RANGE,), _range_args),
-    Check("binds-ranges", "What binds ranges names ranges, each once.",
+    Check("range", "Ranges have index bounds and unique numbers.", (Ops.RANGE,), _range_args),
+    Check("binds-ranges", "Nodes that iterate over ranges list each range once.",
           (Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.SCATTER_STORE), _binds_ranges),
-    Check("bound-once", "A bound range has binders of one kind and does not escape.", (Ops.RANGE,),
+    Check("bound-once", "A range is bound by nodes of one op and not used outside them.", (Ops.RANGE,),
           _bound_once),
-    Check("fold", "The op has an identity; the start stands before the ranges.", (Ops.FOLD,), _fold),
-    Check("prefix", "The start stands before the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),
-    Check("product", "A step of a matrix unit has its types and sizes.", (Ops.MMA,), _product),
+    Check("fold", "The op has an identity; the start does not depend on the ranges.", (Ops.FOLD,), _fold),
+    Check("prefix", "The start does not depend on the range; MULADD has a weight.", (Ops.PREFIX,), _prefix),
+    Check("product", "A matrix-unit step has the unit's dtypes and sizes.", (Ops.MMA,), _product),
     Check("stage", "A stage is a pointer with one size per range.", (Ops.STAGE,), _stage),
     Check("statement", "SINK and AFTER hold statements.", (Ops.SINK, Ops.AFTER), _statement),
-    Check("covered", "A store's place depends on all that its value depends on.", (Ops.STORE,), _covered),
-    Check("dtype", "The dtype follows from the sources by the op's row.", (),
+    Check("covered", "A store's index depends on every range that its value depends on.", (Ops.STORE,), _covered),
+    Check("dtype", "The dtype equals the one that the op's dtype rule derives.", (),
           lambda n, _: None if n.op is Ops.STAGE else dtype(n, _)),
 )
 

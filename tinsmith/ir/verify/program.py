@@ -56,7 +56,7 @@ _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Op
 
 
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
-    return unless(not state.begun, "buffer arguments are the first lines of a program")
+    return unless(not state.begun, "DEFINE_GLOBAL must precede all other lines")
 
 
 def _nesting(n: UOp, state: ProgramState) -> str | None:
@@ -68,11 +68,11 @@ def _nesting(n: UOp, state: ProgramState) -> str | None:
 def _defined(n: UOp, state: ProgramState) -> str | None:
     sources = n.src[:1] if n.op is Ops.DEFINE_ACC else n.src  # an accumulator is defined before its loops
     missing = [s for s in sources if s.op is not Ops.CONST and not state.sees(s)]
-    return unless(not missing, f"not written before, or in a scope that is closed: {', '.join(map(short, missing))}")
+    return unless(not missing, f"not defined before, or defined in a closed scope: {', '.join(map(short, missing))}")
 
 
 def _once(n: UOp, state: ProgramState) -> str | None:
-    return unless(n.op in _REPEATABLE or not state.sees(n), "written twice")
+    return unless(n.op in _REPEATABLE or not state.sees(n), "defined twice")
 
 
 def _widths(n: UOp, _: ProgramState) -> str | None:
@@ -83,17 +83,17 @@ def _widths(n: UOp, _: ProgramState) -> str | None:
 def _access_widths(n: UOp, _: ProgramState) -> str | None:
     count = n.dtype.count if n.op is Ops.LOAD else n.src[2].dtype.count
     if n.src[1].dtype.count not in (1, count):
-        return f"{n.src[1].dtype.count} places for {count} lanes"
+        return f"{n.src[1].dtype.count} indices for {count} lanes"
     at = position_of_valid(n)
-    return unless(len(n.src) <= at or n.src[at].dtype.count == count, f"{count} lanes need as many conditions")
+    return unless(len(n.src) <= at or n.src[at].dtype.count == count, f"{count} lanes need {count} conditions")
 
 
 def _accumulator(n: UOp, state: ProgramState) -> str | None:
     if n.src[0].dtype is not n.dtype:
         return f"starts as {n.src[0].dtype}"
     if any(s.op is not Ops.RANGE for s in n.src[1:]):
-        return "belongs to loops"
-    return unless(not any(s in state.started for s in n.src[1:]), "its loop has begun already")
+        return "the sources after the start value must be RANGEs"
+    return unless(not any(s in state.started for s in n.src[1:]), "its loop is already open")
 
 
 def _phi(n: UOp, state: ProgramState) -> str | None:
@@ -121,7 +121,7 @@ def _gep(n: UOp, _: ProgramState) -> str | None:
 
 def _shuffle(n: UOp, _: ProgramState) -> str | None:
     return unless(isinstance(n.arg, int) and n.arg > 0 and n.src[0].dtype is n.dtype,
-                   f"{n.dtype} from {n.src[0].dtype} of the thread {n.arg} apart")
+                   f"{n.dtype} from {n.src[0].dtype} of the thread at XOR distance {n.arg}")
 
 
 def _match(n: UOp, _: ProgramState) -> str | None:
@@ -130,7 +130,7 @@ def _match(n: UOp, _: ProgramState) -> str | None:
 
 
 def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
-    return unless(n.dtype is dtypes.index and len(n.src) == 2, "a loop runs from an index below an index")
+    return unless(n.dtype is dtypes.index and len(n.src) == 2, "a RANGE has two index bounds")
 
 
 def _multiply(n: UOp, _: ProgramState) -> str | None:
@@ -149,7 +149,7 @@ def _tile(n: UOp, _: ProgramState) -> str | None:
     rows, columns = n.arg
     if not all(s.dtype is dtypes.index for s in n.src[1:3]):
         return "a tile has an index and a pitch"
-    return unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements are no {rows} x {columns}")
+    return unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements, not {rows} x {columns}")
 
 
 def _matrices(n: UOp, _: ProgramState) -> str | None:
@@ -164,28 +164,28 @@ def _staged_tile(n: UOp, _: ProgramState) -> str | None:
     memory, index = n.src
     laid_out = memory.op is Ops.DEFINE_LOCAL and len(memory.arg) == 3 and isinstance(memory.arg[2], StagedLayout)
     if not laid_out or memory.dtype.scalar is not n.dtype.scalar:
-        return f"a tile of {n.dtype} lies in local memory with a layout, not in {short(memory)} of {memory.dtype}"
-    return unless(index.dtype is dtypes.index, f"a place is an index, not {index.dtype}")
+        return f"a tile of {n.dtype} must be in local memory with a layout, not in {short(memory)} of {memory.dtype}"
+    return unless(index.dtype is dtypes.index, f"the position has the index dtype, not {index.dtype}")
 
 
 def _ring(n: UOp, _: ProgramState) -> str | None:
     slots = n.arg[1]
     fits = all(m.op is Ops.DEFINE_LOCAL and len(m.arg) == 3 and m.arg[1] == slots * m.arg[2].elements for m in n.src)
-    return unless(fits, f"a ring of {slots} slots is of local memory of as many tiles")
+    return unless(fits, f"local memory of a ring must hold {slots} tiles")
 
 
 def _in_ring(n: UOp, _: ProgramState) -> str | None:
     if n.src[0].op is not Ops.DEFINE_RING:
-        return f"{n.src[0].op.name} is no ring"
+        return f"{n.src[0].op.name} is not a ring"
     places = n.src[1:] if n.op is not Ops.ASYNC_COPY else (n.src[1], n.src[3], *n.src[5:])
     if not all(s.dtype is dtypes.index for s in places):
-        return "slots, parities, places and coordinates are indices"
+        return "slots, parities, offsets and coordinates must have the index dtype"
     if n.op is not Ops.ASYNC_COPY:
         return None
     near, far = n.src[2], n.src[4]
     if near not in n.src[0].src or far.op is not Ops.DEFINE_GLOBAL or far.dtype.scalar is not in_memory(
             near.dtype.scalar):
-        return f"no copy of {short(far)} goes to {short(near)}"
+        return f"cannot copy {short(far)} to {short(near)}"
     dimensions = {len(n.arg.sizes), len(n.arg.strides), len(n.arg.box), len(n.src) - 5}
     return unless(len(dimensions) == 1, f"{len(n.src) - 5} coordinates of {n.arg}")
 
@@ -193,7 +193,8 @@ def _in_ring(n: UOp, _: ProgramState) -> str | None:
 def _drain(n: UOp, state: ProgramState) -> str | None:
     counted = isinstance(n.arg, int) and n.arg >= 0
     later = state.groups - 1 - state.group_of.get(n.src[0], state.groups - 1) if n.src else n.arg
-    return unless(counted and n.arg <= later, f"a sum is whole when its steps are drained: {later} groups follow it")
+    return unless(counted and n.arg <= later,
+                  f"DRAIN must wait for the accumulator's steps: at most {later} groups may be in flight")
 
 
 def _condition(n: UOp, _: ProgramState) -> str | None:
@@ -209,31 +210,32 @@ PROGRAM_OPS = (ELEMENTWISE - {Ops.UNLIKELY}) | {
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),
-    Check("nesting", "ENDRANGE and ENDIF close what was opened last.", (Ops.ENDRANGE, Ops.ENDIF), _nesting),
-    Check("defined", "Sources are written before, in a scope that is open.", (), _defined),
-    Check("once", "A value is written once per scope.", (), _once),
+    Check("nesting", "ENDRANGE and ENDIF close the innermost open loop or condition.",
+          (Ops.ENDRANGE, Ops.ENDIF), _nesting),
+    Check("defined", "Sources are defined before use, in an open scope.", (), _defined),
+    Check("once", "A value is defined once per scope.", (), _once),
     Check("widths", "Vector widths agree across arithmetic.", _ALU, _widths),
-    Check("memory", "Loads and stores name memory of their dtype.", (Ops.LOAD, Ops.STORE), memory),
-    Check("index-dtype", "Places are of the index dtype.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), index),
+    Check("memory", "Loads and stores access memory of their dtype.", (Ops.LOAD, Ops.STORE), memory),
+    Check("index-dtype", "Indices have the index dtype.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), index),
     Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE), valid),
-    Check("access-widths", "One place (of the first lane) or one per lane; one condition per lane.",
+    Check("access-widths", "One index (of the first lane) or one per lane; one condition per lane.",
           (Ops.LOAD, Ops.STORE), _access_widths),
-    Check("accumulator", "An accumulator has its start's dtype and stands before its loops.", (Ops.DEFINE_ACC,),
+    Check("accumulator", "An accumulator has its start's dtype and is defined before its loops.", (Ops.DEFINE_ACC,),
           _accumulator),
     Check("phi", "PHI gives an accumulator its next value, inside its loop.", (Ops.PHI,), _phi),
-    Check("vectorize", "The sources' lanes fill the vector, or one source is spread.", (Ops.VECTORIZE,), _vectorize),
+    Check("vectorize", "The sources' lanes fill the vector, or one source is broadcast.", (Ops.VECTORIZE,), _vectorize),
     Check("gep", "The lanes exist.", (Ops.GEP,), _gep),
-    Check("shuffle", "Threads hand each other values of one type.", (Ops.SHUFFLE,), _shuffle),
-    Check("match", "Threads compare integers of some bits.", (Ops.MATCH,), _match),
+    Check("shuffle", "Source and result have the same dtype.", (Ops.SHUFFLE,), _shuffle),
+    Check("match", "The key is a scalar integer with a positive number of bits.", (Ops.MATCH,), _match),
     Check("loop-bounds", "A loop has two index bounds.", (Ops.RANGE,), _loop_bounds),
     Check("multiply", "A matrix unit gets fragments of its types.", (Ops.MMA,), _multiply),
-    Check("tile", "A tile lies in memory of its type and has as many elements as rows and columns say.",
+    Check("tile", "A tile is in memory of its dtype and has rows × columns elements.",
           (Ops.LOAD_TILE, Ops.STORE_TILE), _tile),
     Check("matrices", "Matrices of 8 × 8 in local memory.", (Ops.LOAD_MATRIX,), _matrices),
-    Check("staged-tile", "A unit's operand in local memory.", (Ops.TILE,), _staged_tile),
+    Check("staged-tile", "A staged operand is in local memory with a layout.", (Ops.TILE,), _staged_tile),
     Check("ring", "The slots of a ring are local memory.", (Ops.DEFINE_RING,), _ring),
     Check("in-ring", "Copies fill slots of a ring.", (Ops.ARRIVE, Ops.WAIT, Ops.ASYNC_COPY, Ops.RELEASE), _in_ring),
-    Check("drain", "Groups of steps that may be under way.", (Ops.DRAIN,), _drain),
+    Check("drain", "At most `arg` later groups of steps are in flight.", (Ops.DRAIN,), _drain),
     Check("condition", "IF takes one bool.", (Ops.IF,), _condition),
     BITCAST, DTYPE,
 )

@@ -12,7 +12,7 @@ from tinsmith.ir.verify.checks import BITCAST, CONST, DTYPE, ELEMENTWISE, Check,
 
 
 def _scalars(n: UOp, _: UOp) -> str | None:
-    return unless(n.dtype.count == 1 and not n.dtype.pointer, f"{n.dtype} is no element type")
+    return unless(n.dtype.count == 1 and not n.dtype.pointer, f"{n.dtype} is not a scalar element type")
 
 
 def _shape(n: UOp, _: UOp) -> str | None:
@@ -36,11 +36,11 @@ def _reshape(n: UOp, _: UOp) -> str | None:
 def _expand(n: UOp, _: UOp) -> str | None:
     old = n.src[0].shape
     kept = [(type(a) is int and a == 1) or a == b for a, b in zip(old, n.shape)]
-    return unless(len(old) == n.ndim and all(kept), f"{old} cannot be repeated to {n.shape}: only axes of size 1 are")
+    return unless(len(old) == n.ndim and all(kept), f"{old} cannot be expanded to {n.shape}: only axes of size 1 can")
 
 
 def _permute(n: UOp, _: UOp) -> str | None:
-    return unless(sorted(n.arg) == list(range(n.src[0].ndim)), f"{n.arg} is no order of {n.src[0].ndim} axes")
+    return unless(sorted(n.arg) == list(range(n.src[0].ndim)), f"{n.arg} is not a permutation of {n.src[0].ndim} axes")
 
 
 def _pad(n: UOp, _: UOp) -> str | None:
@@ -51,7 +51,7 @@ def _pad(n: UOp, _: UOp) -> str | None:
 def _shrink(n: UOp, _: UOp) -> str | None:
     old = n.src[0].shape
     fits = len(n.arg) == len(old) and all(not _ints(b, e, s) or 0 <= b <= e <= s for (b, e), s in zip(n.arg, old))
-    return unless(fits, f"{n.arg} is no box inside {old}")
+    return unless(fits, f"{n.arg} is not a box inside {old}")
 
 
 def _axes_inside(axes: Sequence[int], ndim: int) -> bool:
@@ -59,13 +59,13 @@ def _axes_inside(axes: Sequence[int], ndim: int) -> bool:
 
 
 def _flip(n: UOp, _: UOp) -> str | None:
-    return unless(_axes_inside(sorted(n.arg), n.ndim), f"{n.arg} are no axes of {n.shape}")
+    return unless(_axes_inside(sorted(n.arg), n.ndim), f"{n.arg} are not axes of {n.shape}")
 
 
 def _window(n: UOp, _: UOp) -> str | None:
     w, shape = n.arg, n.src[0].shape
     if not (w.axis != w.window_axis and _axes_inside(sorted((w.axis, w.window_axis)), len(shape))):
-        return f"{w} names no two axes of {shape}"
+        return f"{w} does not name two different axes of {shape}"
     if shape[w.axis] != (w.inputs if n.op is Ops.WINDOW else w.outputs):
         return f"axis {w.axis} of {shape} does not have the size that {w} states"
     last = (w.outputs - 1) * w.stride + (shape[w.window_axis] - 1) * w.dilation
@@ -78,7 +78,7 @@ def _reduce(n: UOp, _: UOp) -> str | None:
     op, axes = n.arg
     if op.identity is None:
         return f"{op.name} cannot reduce"
-    return unless(_axes_inside(axes, n.src[0].ndim), f"{axes} are no sorted axes of {n.src[0].shape}")
+    return unless(_axes_inside(axes, n.src[0].ndim), f"{axes} are not sorted axes of {n.src[0].shape}")
 
 
 def _along(n: UOp, _: UOp) -> str | None:
@@ -90,7 +90,7 @@ def _along(n: UOp, _: UOp) -> str | None:
         return f"axis {axis}: {x.shape} is indexed by {index.shape}"
     beside = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape)) if i != axis]
     if not all(a == b for a, b in beside):
-        return f"beside axis {axis}, {x.shape} and {index.shape} differ"
+        return f"except for axis {axis}, {x.shape} and {index.shape} differ"
     if n.op in (Ops.SCATTER, Ops.HISTOGRAM):
         value = n.src[2]
         return unless(value.dtype is x.dtype and value.shape == index.shape,
@@ -101,7 +101,7 @@ def _along(n: UOp, _: UOp) -> str | None:
 def _scan(n: UOp, _: UOp) -> str | None:
     (op, axis), x = n.arg, n.src[0]
     if (op is Ops.MULADD) != (len(n.src) == 3) or (op is not Ops.MULADD and op.identity is None):
-        return f"{op.name} cannot run over {len(n.src)} sources"
+        return f"{op.name} cannot scan {len(n.src)} sources"
     if not 0 <= axis < x.ndim or any(s.ndim != x.ndim or s.dtype is not x.dtype for s in n.src[1:]):
         return f"axis {axis} of {x.shape} with {[(s.dtype, s.shape) for s in n.src[1:]]}"
     weight = n.src[2:]
@@ -139,7 +139,7 @@ TENSOR_OPS = (ELEMENTWISE - {Ops.SCALE, Ops.UNLIKELY}) | {op for op in vars(Tens
 TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     allowed(TENSOR_OPS, "tensor graph"),
     DTYPE, CONST, BITCAST,
-    Check("scalar", "Elements are no vectors and no pointers.", (), _scalars),
+    Check("scalar", "Element types are scalar: no vectors, no pointers.", (), _scalars),
     Check("shape", "The row's shape rule holds; sizes are ints or index nodes.", (), _shape),
     Check("reshape", "A reshape keeps the number of elements.", (Ops.RESHAPE,), _reshape),
     Check("expand", "Only axes of size 1 are repeated.", (Ops.EXPAND,), _expand),
@@ -149,9 +149,9 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     Check("flip", "The axes exist.", (Ops.FLIP,), _flip),
     Check("window", "Every window lies inside its axis.", (Ops.WINDOW, Ops.UNWINDOW), _window),
     Check("reduce", "The op has an identity; the axes exist, in order.", (Ops.REDUCE,), _reduce),
-    Check("index", "Integer index, equal shapes beside the axis.", (Ops.GATHER, Ops.SCATTER, Ops.HISTOGRAM),
-          _along),
-    Check("scan", "The op can run along the axis; a start and weights of fitting shape.", (Ops.SCAN,), _scan),
+    Check("index", "The index is an integer; shapes are equal except along the axis.",
+          (Ops.GATHER, Ops.SCATTER, Ops.HISTOGRAM), _along),
+    Check("scan", "The op can scan along the axis; start and weight have matching shapes.", (Ops.SCAN,), _scan),
     Check("bind", "A variable is bound within its bounds.", (Ops.BIND,), _bind),
     Check("assign", "A new version has the old one's dtype and shape.", (Ops.ASSIGN,), _assign),
     Check("shard", "A part for each device; parts differ in their axis only.", (Ops.SHARD,), _shard),
