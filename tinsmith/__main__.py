@@ -104,7 +104,7 @@ def cache_state() -> str:
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return f"{folder}: cannot be written ({error.strerror}); every process compiles anew"
+        return f"{folder}: cannot be written ({error.strerror}); every process recompiles"
     wrong = fault()
     if wrong:
         return f"{folder}: not used, for {wrong}"
@@ -166,9 +166,9 @@ def show_machine(name: str | None, again: bool) -> int:
     sizes = ", ".join(f"{n} {size >> 10:,} KiB" for n, size in (("L1", found.l1), ("L2", found.l2), ("L3", found.l3)))
     at_a_time = ("workers", str(found.workers)) if found.cores == 1 else ("multiprocessors", str(found.cores))
     rows = [at_a_time, ("vectors", f"{found.vector_bytes * 8} bits"), *([("caches", sizes)] if found.l3 else []),
-            ("one kernel of many in a run", f"{found.launch * 1e6:.2f} us"),
-            ("more if it wakes the workers", f"{found.wake * 1e6:.2f} us"),
-            ("a run of one kernel", f"{found.call * 1e6:.2f} us")]
+            ("launch of a kernel within a run", f"{found.launch * 1e6:.2f} us"),
+            ("extra cost of waking the workers", f"{found.wake * 1e6:.2f} us"),
+            ("run of a single kernel", f"{found.call * 1e6:.2f} us")]
     show(f"{found.device} on {found.name}", ("what", "value"), rows)
     tables = (("Copies, bytes read and written", "memory", "B/s", found.memory),
               ("Fused multiply-adds", "dtype", "FLOP/s", found.peaks), ("Matrix units", "unit", "FLOP/s", found.units))
@@ -356,25 +356,25 @@ def main(arguments: list[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"tinsmith {own_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="what runs here, and why not")
-    commands.add_parser("conformance", help="accept a device").add_argument("device")
+    commands.add_parser("doctor", help="list the devices and why some cannot run")
+    commands.add_parser("conformance", help="run the conformance suite on a device").add_argument("device")
     cache = commands.add_parser("cache", help="the disk cache")
     cache.add_argument("action", choices=("ls", "clear", "why"))
     cache.add_argument("key", nargs="?", default="")
-    measured = commands.add_parser("machine", help="what the machine can do")
+    measured = commands.add_parser("machine", help="machine data: bandwidths and peak rates")
     measured.add_argument("device", nargs="?")
     measured.add_argument("--again", action="store_true", help="measure again")
-    search = commands.add_parser("beam", help="what searches found")
+    search = commands.add_parser("beam", help="BEAM search results")
     search.add_argument("action", choices=("ls", "path", "merge"))
     search.add_argument("files", nargs="*")
     viewer = commands.add_parser("viz", help="show a trace in the browser")
     viewer.add_argument("trace")
     viewer.add_argument("--html", metavar="OUT", help="write one page with everything in it instead of serving it")
     viewer.add_argument("--port", type=int, choices=range(1 << 16), metavar="PORT", default=0,
-                        help="of this machine; any free one unless given")
+                        help="local port; a free one unless given")
     sources = commands.add_parser("source", help="print the source of a script's kernels")
     sources.add_argument("script")
-    sources.add_argument("--device", help="whose source; the default device's unless given")
+    sources.add_argument("--device", help="target device; the default device unless given")
     sources.add_argument("--compat", action="store_true", help="the script imports tinygrad")
     commands.add_parser("ir", help="print docs/ir.md")
     commands.add_parser("explain-error", help="explain an error code").add_argument("code")

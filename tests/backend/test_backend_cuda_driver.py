@@ -70,7 +70,7 @@ def test_a_fault_is_not_the_kernels_that_notice_it(fake: FakeDriver, gpu: CudaGP
     fake.answers = {name: deque([FAULT]) for name in ("cuLaunchKernel", "cuGraphLaunch", "cuEventSynchronize")}
     does = {"launch": lambda: next_one.launch([1]), "graph": lambda: replayed(on(1, 2, 3), []),
             "copy": lambda: memory.copyout(memoryview(bytearray(64)), block, 0)}
-    with pytest.raises(KernelError, match=r"ILLEGAL_ADDRESS.*launched since it was last waited for: guilty\. "):
+    with pytest.raises(KernelError, match=r"ILLEGAL_ADDRESS.*launched since the last synchronization: guilty\. "):
         does[later]()
     for call in does.values():
         with pytest.raises(DeviceError, match="the device is lost: CUDA_ERROR_ILLEGAL_ADDRESS"):
@@ -216,5 +216,5 @@ def test_an_old_driver_is_told_its_version(fake: FakeDriver) -> None:
 @pytest.mark.parametrize("arch, remedy", [("sm_70", "DEV=CPU"), ("sm_990", "pip install -U nvidia-cuda-nvrtc")])
 def test_an_architecture_that_nvrtc_does_not_know(arch: str, remedy: str) -> None:
     needs_nvrtc()
-    with pytest.raises(DeviceError, match=rf"makes no code for {arch} \(Some GPU\), only for sm_75.*{remedy}"):
+    with pytest.raises(DeviceError, match=rf"does not support {arch} \(Some GPU\), only sm_75.*{remedy}"):
         NVRTCCompiler(arch, gpu="Some GPU")

@@ -86,7 +86,7 @@ def test_memory_without_programs_is_refused(empty: Path) -> None:
 def test_the_command_prints_a_table_and_a_second_process_knows_it(tmp_path: Path) -> None:
     first = run(["-m", "tinsmith", "machine"], tmp_path)
     assert first.returncode == 0, first.stderr
-    for text in ("Copies, bytes read and written", "Fused multiply-adds", "float32", "wakes the workers", "L2"):
+    for text in ("Copies, bytes read and written", "Fused multiply-adds", "float32", "waking the workers", "L2"):
         assert text in first.stdout
     assert max(map(len, first.stdout.splitlines())) <= 120
     script = "from tinsmith.backend.machine import machine; print(machine().measured)"

@@ -96,5 +96,5 @@ def test_the_gpu_that_is_not_here(tmp_path: Path) -> None:
         pytest.skip("there is a GPU")
     script = "from tinsmith import Tensor; print(Tensor([1, 2]).dot(Tensor([3, 4])).item())"
     shown = run(["-c", script], tmp_path, DEV="CUDA", DEBUG="4").stdout
-    assert "CUDA is not here" in shown and 'extern "C" __global__ void __launch_bounds__' in shown
+    assert "CUDA is not on this machine" in shown and 'extern "C" __global__ void __launch_bounds__' in shown
     assert "\n11\n" in shown

@@ -169,7 +169,7 @@ def test_a_deadlock_of_turns_is_named() -> None:
     turns = {line.op: mutant for line, mutant in without(program, lambda u: u.op in (Ops.RELEASE, Ops.WAIT) and
                                                          u.src[0].arg[0] == "turn")}
     for op, why in ((Ops.RELEASE, "warps 4, 5, 6, 7 wait at WAIT until slot 1 of turn is free: 0 of 4 warps"),
-                    (Ops.WAIT, "of turn was left twice, and nobody waited for the first time")):
+                    (Ops.WAIT, "of turn was released twice without a WAIT")):
         with pytest.raises(KernelError, match=why):
             ran(turns[op], buffers(sink, inputs))
 

@@ -169,11 +169,11 @@ def test_a_deadlock_of_roles_is_named() -> None:
     program = linearize(linearize_on(DEVICE, sink, tiled(sink, slots=2, roles=True)))
     ((_, mutant),) = without(program, lambda u: u.op is Ops.RELEASE)
     with pytest.raises(KernelError, match=r"warps 0, 1, 2, 3 wait at WAIT for the fill.*warp 4 waits at WAIT until "
-                       "slot 0 of free is free: 0 of 4 warps left it"):
+                       "slot 0 of free is free: 0 of 4 warps released it"):
         ran(mutant, buffers(sink, inputs))
     other = [u.replace(arg=(*u.arg[:2], 5)) if u.op is Ops.DEFINE_RING and len(u.arg) > 2 else u for u in program]
     table = {u: new for u, new in zip(program, other) if u is not new}
-    with pytest.raises(KernelError, match="4 of 5 warps left it"):
+    with pytest.raises(KernelError, match="4 of 5 warps released it"):
         ran([u.substitute(table) for u in other], buffers(sink, inputs))
 
 

@@ -141,7 +141,7 @@ def test_users_of_a_shared_folder_run_their_own_code_unless_they_share_the_secre
 
 
 @pytest.mark.parametrize(("content", "bits", "why"), [
-    (b"k" * 32, 0o644, "others can read its key"), (b"k" * 32, 0o660, "others can read its key"),
+    (b"k" * 32, 0o644, "users can read its key"), (b"k" * 32, 0o660, "others can read its key"),
     (b"short", 0o600, "holds 5 bytes of at least 32"), (b"", 0o600, "holds 0 bytes of at least 32")])
 def test_a_key_that_is_no_secret_is_refused(tmp_path: Path, content: bytes, bits: int, why: str,
                                             caplog: pytest.LogCaptureFixture) -> None:
@@ -154,9 +154,9 @@ def test_a_key_that_is_no_secret_is_refused(tmp_path: Path, content: bytes, bits
 
 def test_a_key_inside_of_the_cache_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "cache"
-    assert "lies inside of it" in refused(folder, caplog, CACHE_KEY=str(folder / "below" / "key"))
+    assert "is inside it" in refused(folder, caplog, CACHE_KEY=str(folder / "below" / "key"))
     (tmp_path / "link").symlink_to(folder)
-    assert "lies inside of it" in refused(folder, caplog, CACHE_KEY=str(tmp_path / "link" / "key"))
+    assert "is inside it" in refused(folder, caplog, CACHE_KEY=str(tmp_path / "link" / "key"))
 
 
 def test_a_key_that_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

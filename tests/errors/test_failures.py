@@ -83,7 +83,7 @@ def test_a_failing_assignment_is_not_read_as_if_it_had_happened() -> None:
 
 
 def test_devices_that_are_not_names() -> None:
-    with pytest.raises(ArgumentError, match="no device name"):
+    with pytest.raises(ArgumentError, match="not a device name"):
         Device.register("no name", _fragile)
 
 

@@ -336,7 +336,7 @@ def test_debug_says_why_it_is_captured_again(capsys: pytest.CaptureFixture[str])
     assert "the number or the nesting of its arguments" in said(x, 3)
     assert "its arguments: 3, now 4" in said(x, 4)
     k = 5
-    assert "what has changed is k" in said(x, 4)
+    assert "changed: k" in said(x, 4)
     w.replace(Tensor([[2.0]]).reshape(1).expand(1).contiguous().realize()[::-1])
     assert "a tensor that it reads besides" in said(x, 4)
     with Tensor.train():

@@ -125,7 +125,7 @@ def test_streams(tmp_path: Path) -> None:
     Tensor.manual_seed(1)
     load(tmp_path / "x", rng=Tensor, **fresh)
     assert [Tensor.rand(3).tolist(), *(g.random() for g in fresh.values())] == expected
-    with pytest.raises(ArgumentError, match=r"the file's python is no state of Generator"):
+    with pytest.raises(ArgumentError, match=r"the file's python is not a state of Generator"):
         load(tmp_path / "x", python=np.random.default_rng())
 
 

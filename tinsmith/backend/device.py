@@ -161,7 +161,7 @@ class Compiled:
     def renderer(self) -> Renderer:
         if self._renderer is None:
             raise DeviceError(
-                "Device", f"{self.device} was made without a renderer, so nothing writes source for it",
+                "Device", f"{self.device} has no renderer, so no source can be generated for it",
                 f"{type(self).__name__}'s super().__init__(device, allocator, compiler, runtime, renderer) with a "
                 f"renderer, such as CRenderer(Target({self.device.lower()!r})), and Device.register: "
                 "docs/new_accelerator.md; or copy the tensor with .to('CPU')")
@@ -287,7 +287,7 @@ class _Devices:
         ('CPU', 'CPU:1:C', 'CPU,CPU:1')
 
         Raises:
-            DeviceError: if ``name`` is no device name, or a group names a device twice.
+            DeviceError: if ``name`` is not a device name, or a group names a device twice.
         """
         if name is None:
             return self.DEFAULT
@@ -301,9 +301,9 @@ class _Devices:
     def _group(self, name: object) -> str:
         several = members(name) if isinstance(name, str) else name
         if isinstance(several, (tuple, list)) and not several:
-            raise DeviceError("Device", "a group of no devices", "at least one name")
+            raise DeviceError("Device", "an empty device group", "at least one name")
         if not isinstance(several, (tuple, list)) or not all(isinstance(n, str) for n in several):
-            raise DeviceError("Device", f"a device is named by text, not by {name!r}",
+            raise DeviceError("Device", f"a device name is a string, not {name!r}",
                               f"one of {', '.join(self.known())}")
         group = [self._canonical(n) for n in several]
         if len(set(group)) < len(group):
@@ -331,7 +331,7 @@ class _Devices:
     def register(self, name: str, make: Callable[[str], Compiled]) -> None:
         """Add a device: ``make`` is called with the canonical name and returns the opened device."""
         if not name.isidentifier():
-            raise ArgumentError("Device.register", f"{name!r} is no device name", "letters, digits and underscores")
+            raise ArgumentError("Device.register", f"{name!r} is not a device name", "letters, digits and underscores")
         if not callable(make):
             raise ArgumentError("Device.register", f"{name} needs a class, got {shown(make)}", "a subclass of Compiled")
         self._classes[name.upper()] = make
@@ -374,7 +374,7 @@ class _Devices:
             show(f"opened device {canonical} from pid:{os.getpid()}")
             runner = opened.runs_on
             if runner is not opened:
-                show(f"{canonical} is not here: its source is shown, the values and times are {runner.device}'s")
+                show(f"{canonical} is not on this machine: its source is shown, values and times are {runner.device}'s")
         return opened
 
     def _stand_in(self, canonical: str, error: DeviceError, wanted: bool) -> Compiled:
@@ -415,7 +415,7 @@ class _Devices:
                               f"Device.register({base!r}, its class): docs/new_accelerator.md")
         opened = make(canonical)
         if not isinstance(opened, Compiled):
-            raise DeviceError("Device", f"what is registered as {base} made {opened!r:.60}, no device",
+            raise DeviceError("Device", f"the factory registered as {base} returned {opened!r:.60}, not a device",
                               f"Device.register({base!r}, a subclass of Compiled)")
         return opened
 

@@ -198,7 +198,7 @@ class Buffer:
         """
         if self.failed is not None:
             raise KernelError("read", f"the kernel that computes this value failed: {self.failed}",
-                              "mend that failure and compute the value again") from self.failed
+                              "fix that failure and compute the value again") from self.failed
 
     def as_buffer(self) -> memoryview:
         """Return a copy of the contents as bytes."""

@@ -163,7 +163,7 @@ def _const(b: Any, dtype: Any = None) -> Tensor:
 def _missing(name: str, instead: str) -> Callable[..., Any]:
     """A method that only tinygrad has: its error says what to use instead."""
     def method(*args: Any, **kwargs: Any) -> Any:
-        raise ArgumentError(name, "is tinygrad's alone (docs/api.md lists its names)", instead)
+        raise ArgumentError(name, "exists only in tinygrad (docs/api.md lists its names)", instead)
     return method
 
 

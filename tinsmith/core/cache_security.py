@@ -112,7 +112,7 @@ def _checked(default: bool, shared: bool) -> tuple[bytes | None, str]:
     try:
         key = key_file()
         if key.resolve().is_relative_to(folder.resolve()):
-            return None, f"its key {key} lies inside of it; set CACHE_KEY to a file elsewhere"
+            return None, f"its key {key} is inside it; set CACHE_KEY to a file elsewhere"
         data, wrong = _key_content(key, shared)
     except OSError as error:
         if default and not os.path.lexists(key):
@@ -170,8 +170,8 @@ def _key_content(path: Path, shared: bool) -> tuple[bytes, str]:
     if hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0) and not shared:
         return b"", f"its key {path} belongs to user {found.st_uid}; set CACHE_KEY to a file of your own"
     if os.name != "nt" and mode & forbidden:
-        return b"", f"others can {'write' if shared else 'read'} its key {path} (mode {mode:04o}); delete it, and " \
-                    "another one is made"
+        return b"", f"other users can {'write' if shared else 'read'} its key {path} (mode {mode:04o}); delete it, " \
+                    "and another one is made"
     if len(data) < _LEAST:
         return b"", f"its key {path} holds {len(data)} bytes of at least {_LEAST}; delete it, and another one is made"
     return data, ""

@@ -191,7 +191,7 @@ class OutOfMemoryError(TinsmithError, MemoryError):
 
 
 class CompileError(TinsmithError, RuntimeError):
-    """The device's compiler refused generated code: a bug of ours, or a missing tool."""
+    """The device's compiler rejected the generated code: a bug in Tinsmith, or a missing tool."""
 
     id = "E050"
 
@@ -210,7 +210,7 @@ class CheckError(TinsmithError, RuntimeError):
 
 
 class GradientError(TinsmithError, RuntimeError):
-    """A gradient that does not exist or was asked for of the wrong thing."""
+    """A gradient that does not exist, or a request for the gradient of an unsupported value."""
 
     id = "E060"
 

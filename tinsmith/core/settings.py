@@ -50,7 +50,7 @@ def bytes_of(text: str | float, at: tuple[str, int] | None = None) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text) if isinstance(text, str) else None
     unit = None if found is None else next((n for u, n in _UNITS.items() if u.lower() == found[2].lower()), None)
     if found is None or unit is None:
-        raise ArgumentError("memory_budget", f"{shown(text)} is no amount of memory",
+        raise ArgumentError("memory_budget", f"{shown(text)} is not an amount of memory",
                             'a number of bytes, or a text such as "2GB", "500 MB", "1.5GiB"', at)
     return int(float(found[1]) * unit)
 
@@ -92,8 +92,8 @@ DECLARED: Final = (
     Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
-    Setting("TC", 1, "0 leaves the matrix units of the machine alone", True),
-    Setting("NOLOCALS", 0, "1 gives every thread of a grid a block of its own", True),
+    Setting("TC", 1, "0 disables matrix units", True),
+    Setting("NOLOCALS", 0, "1 uses blocks of one thread", True),
     Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and "
             "names the user's line; 2 also guards the ends of buffers and compares kernels with the interpreter, on a "
             "sample", True),
@@ -101,11 +101,11 @@ DECLARED: Final = (
     Setting("THREADS", 0, "worker threads of the CPU device; 0 = as many as the cores allowed to this process"),
     Setting("CACHELEVEL", 1, "0 switches the disk cache off"),
     Setting("CACHE_DIR", "", "where the disk cache lives; empty = the user's cache directory"),
-    Setting("CACHE_KEY", "", "file of the secret that signs what is cached; empty = cache.key among the user's data"),
-    Setting("CACHE_SHARED", 0, "1 uses a CACHE_DIR that other users can write in, who are trusted"),
-    Setting("CACHE_BYTES", 1 << 30, "size above which the disk cache drops what was used longest ago"),
+    Setting("CACHE_KEY", "", "file of the secret that signs cache entries; empty = cache.key among the user's data"),
+    Setting("CACHE_SHARED", 0, "1 allows a CACHE_DIR that other (trusted) users can write"),
+    Setting("CACHE_BYTES", 1 << 30, "bytes above which the least recently used cache entries are deleted"),
     Setting("PROGRAMS", 1000, "how many compiled programs, and how many kernels, a process keeps in memory"),
-    Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all that the host has", True),
+    Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all features of the host", True),
     Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
     Setting("VERIFY", 0, "every n-th replay of a jitted function is compared with an uncaptured run of it"),
     Setting("CHECK_IR", 0, "1 checks every program against the rules of its dialect between passes"),
@@ -114,17 +114,17 @@ DECLARED: Final = (
     Setting("ALIAS", "", "device names to read as others, e.g. METAL=CPU,GPU=CPU"),
     Setting("JIT", 1, "0 runs jitted functions uncaptured"),
     Setting("PROFILE", 0, "1 times every kernel, prints at the end what took the time, and writes a Perfetto trace"),
-    Setting("VIZ", 0, "1 shows in the browser, at the end, how every program was made and run; 2 writes the trace"),
+    Setting("VIZ", 0, "1 shows in the browser, at the end, how programs were compiled and run; 2 writes the trace"),
     Setting("GRAPH", 0, "1 draws at the end the graphs that were computed, as SVG and DOT"),
     Setting("JITGRAPH", 0, "1 draws the graphs that TinyJit captured, as SVG and DOT"),
     Setting("TRACE_DIR", "", "where VIZ, GRAPH, JITGRAPH and PROFILE write their files; empty = the current folder"),
-    Setting("BEAM", 0, "width of the search for opts by measured time, kernel by kernel; 0 takes the model's", True),
+    Setting("BEAM", 0, "beam width of the search for opts by measured time; 0 uses the cost model's opts", True),
     Setting("BEAM_SECONDS", 10, "how long a candidate of that search may take to compile and run"),
-    Setting("BEAM_FILE", "", "the text file with what searches found; empty = beam.txt among the user's data"),
+    Setting("BEAM_FILE", "", "the text file of BEAM search results; empty = beam.txt among the user's data"),
     Setting("HISTORY_BYTES", 1 << 30, "memory that is kept for gradients through realized values; beyond it the oldest "
-            "are let go, and who asks for their gradient gets an error"),
-    Setting("MEMORY_BUDGET", "", "memory that a program may take on each device, e.g. 2GB: what does not fit is "
-            "computed again instead of stored; empty = no limit"),
+            "are dropped, and their gradients raise an error"),
+    Setting("MEMORY_BUDGET", "", "memory that a program may take on each device, e.g. 2GB: values that do not fit are "
+            "rematerialized instead of stored; empty = no limit"),
     Setting("ALLOW_TF32", 0, "1 lets matrix units multiply float32 rounded to 10 bits of significand (TF32)", True),
     Setting("CUDA_SYNC", 0, "1 waits for every kernel on a GPU, so that an error names it and the user's line"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
@@ -353,7 +353,7 @@ _OF_BEAM: Final = {
 # Variables that tinygrad reads and Tinsmith does not: name → (tinygrad's default, the equivalent here).
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "AMX": ("0", "matrix units are used where the machine has them; TC=0 leaves them alone"),
-    "USE_TC": ("1", "TC=0 leaves the matrix units of the machine alone"),
+    "USE_TC": ("1", "TC=0 disables matrix units"),
     "TC_OPT": ("0", "sums of products are padded where it pays; with_opts(tensor, [Opt(OptOps.TC, ...)]) by hand"),
     "TC_SELECT": ("-1", "with_opts(tensor, [Opt(OptOps.TC, axis, (m, n), unit=name)]) names a matrix unit"),
     "IMAGE": ("0", "there are no image dtypes, and nothing takes their place"),

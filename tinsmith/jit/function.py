@@ -248,7 +248,7 @@ class TinyJit(Generic[R]):
     def _capture(self, key: Any, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Run the function and record the programs that it runs."""
         if self.captures and settings.DEBUG >= 1:
-            show(f"jit {self.__name__}: captured again; what has changed is {self._change(key, args, kwargs)}")
+            show(f"jit {self.__name__}: captured again; changed: {self._change(key, args, kwargs)}")
         held: list[Any] = []
         bound = self._key(args, kwargs, held)[1]
         reason, disturbed = "", False

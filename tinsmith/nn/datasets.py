@@ -79,7 +79,7 @@ def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None
     """
     folder = _downloaded("fashion_mnist") if data is None else Path(data)
     if folder is None:
-        raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, nor on the network here",
+        raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, and the download failed",
                             f"put {', '.join(_NAMES)} there, or name their folder with data=")
     return _tensors(_from_folder(folder, holdout), device)
 
@@ -280,7 +280,7 @@ def _archive(data: str | os.PathLike[str] | None) -> Path:
     try:
         return download(URL, HASH, NAME, "cifar")
     except OSError as error:
-        raise ArgumentError("cifar", f"{URL} cannot be had: {error}",
+        raise ArgumentError("cifar", f"{URL} could not be downloaded: {error}",
                             f"put the file into {place('cifar')}, or data= with its path") from None
 
 

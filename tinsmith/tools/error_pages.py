@@ -62,7 +62,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "values again instead of keeping "
         "them: docs/plan.md. Smaller batches, 16-bit floats and `no_grad` for inference take less."),
     "E050": ErrorExplanation(
-        "The device's compiler refused generated code. This is a bug of Tinsmith's, or a tool is missing.",
+        "The device's compiler rejected the generated code. This is a bug in Tinsmith, or a tool is missing.",
         "",
         "`python -m tinsmith doctor` says whether a tool is missing. Otherwise please report it with the output of "
         "`DEBUG=4`; `NOOPT=1` often "

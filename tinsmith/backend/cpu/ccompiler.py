@@ -83,7 +83,7 @@ class CCompiler(Compiler):
             done = subprocess.run([self.path, *_FLAGS, "-o", str(out)], input=source.encode(), capture_output=True,
                                   check=False)
             if done.returncode:
-                raise CompileError("compile", f"{self.path} refused generated code:\n{done.stderr.decode()}",
+                raise CompileError("compile", f"{self.path} rejected the generated code:\n{done.stderr.decode()}",
                                    "report it: this is a bug of tinsmith")
             binary = out.read_bytes()
         cache_put("c", key, binary)

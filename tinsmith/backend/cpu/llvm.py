@@ -311,7 +311,7 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
         family, name = found[1], f"{found[1]}.{found[2]}"
         needs = next((need for prefix, need in _NEEDS if name.startswith(prefix)), None)
         if needs is None or _OWN_INTRINSICS.get(family) != os_calls.architecture():
-            reason = "is not known to run on this processor"
+            reason = "is not in the table of supported intrinsics"
         else:
             wanted = set(needs.split())
             if name.startswith("x86.avx512") and name.endswith((".128", ".256")):
@@ -444,7 +444,7 @@ def _object_file(machine: Any, module: Any) -> bytes:
     with ffi.OutputString() as error:
         buffer = _emit()(machine, module, 1, error)
         if not buffer:
-            raise CompileError("llvm", f"no machine code: {error}")
+            raise CompileError("llvm", f"LLVM generated no machine code: {error}")
     try:
         return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:

@@ -65,10 +65,10 @@ def gpu_count() -> int:
     version, count = int(driver.cuDriverGetVersion()[1]), 0 if none else int(driver.cuDeviceGetCount()[1])
     if version < 13000:
         raise DeviceError("CUDA", f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}, "
-                          "cubins here are made for 13.0", "driver 580 or later")
+                          "cubins are compiled for CUDA 13.0", "driver 580 or later")
     if not count:
         raise DeviceError("CUDA", "the NVIDIA driver finds no GPU",
-                          "nvidia-smi, which lists those there are; CUDA_VISIBLE_DEVICES hides others; or DEV=CPU")
+                          "nvidia-smi, which lists the GPUs; CUDA_VISIBLE_DEVICES hides others; or DEV=CPU")
     return count
 
 
@@ -135,7 +135,7 @@ class CudaGPU:
                               "CUDA_SYNC=1 names the kernel and the line; start a new process") from None
         if error.name == _NO_MEMORY:
             free, total = self.memory()
-            raise OutOfMemoryError(self.name, f"the driver found no memory for a call, {free} of {total} bytes of the "
+            raise OutOfMemoryError(self.name, f"the driver is out of memory, {free} of {total} bytes of the "
                                    "GPU free", LESS) from None
         raise error
 
@@ -151,7 +151,7 @@ class CudaGPU:
         """Return a text that lists the kernels that may have failed."""
         names = list(dict.fromkeys(name for run in reversed(self.launched) for name in run))
         some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return f"launched since it was last waited for: {some}" if names else "no kernel was launched"
+        return f"launched since the last synchronization: {some}" if names else "no kernel was launched"
 
     def check(self) -> None:
         """Raise if the GPU is lost.
@@ -252,9 +252,9 @@ def _forked() -> None:
     _current.gpu = None
     for gpu in _all:
         if not gpu.lost:
-            gpu.remedy = 'multiprocessing.get_context("spawn"), whose processes begin anew'
+            gpu.remedy = 'multiprocessing.get_context("spawn"), which starts fresh processes'
             gpu.lost = (f"process {os.getpid()} was forked from one that had opened it, and a GPU's memory and streams "
-                        "do not come along")
+                        "are not inherited")
 
 
 if hasattr(os, "register_at_fork"):

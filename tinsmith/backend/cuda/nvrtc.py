@@ -56,7 +56,7 @@ class NVRTCCompiler(Compiler):
         known = self._check(self.nvrtc.nvrtcGetSupportedArchs(), "")
         if generation(arch) not in known:
             newer = generation(arch) > max(known)
-            raise DeviceError("CUDA", f"{self.version} makes no code for {whose}, only for "
+            raise DeviceError("CUDA", f"{self.version} does not support {whose}, only "
                               f"{', '.join(f'sm_{n}' for n in known)}",
                               "pip install -U nvidia-cuda-nvrtc" if newer else "DEV=CPU, or DEV=WEBGPU on such a GPU")
         target = arch if binary else arch.replace("sm_", "compute_")
@@ -103,7 +103,7 @@ class NVRTCCompiler(Compiler):
 
     def _check(self, found: tuple[Any, ...], log: str) -> Any:
         if found[0]:
-            raise CompileError("CUDA", f"{self.version} refused generated code: {found[0].name}\n{log}",
+            raise CompileError("CUDA", f"{self.version} rejected the generated code: {found[0].name}\n{log}",
                                "report it: this is a bug of tinsmith")
         return found[1] if len(found) > 1 else None
 

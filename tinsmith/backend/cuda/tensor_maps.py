@@ -51,7 +51,7 @@ class TensorMap:
     def encode(self, address: int) -> bytes:
         if address % ALIGN:
             raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, lent by another library: "
-                              f"its copies begin at multiples of {ALIGN} bytes", "tensor.clone() before the product")
+                              f"TMA needs addresses aligned to {ALIGN} bytes", "tensor.clone() before the product")
         driver, rank = self.gpu.driver, len(self.sizes)
         made = self.gpu.call(
             driver.cuTensorMapEncodeTiled,

@@ -119,7 +119,7 @@ class MetalProgram(Program):
         function = library.newFunctionWithName_(kernel.symbol)
         self.pipeline, error = gpu.newComputePipelineStateWithFunction_error_(function, None)
         if self.pipeline is None:
-            raise CompileError("METAL", f"no pipeline of {kernel.name}: {error.localizedDescription()}",
+            raise CompileError("METAL", f"cannot create the pipeline of {kernel.name}: {error.localizedDescription()}",
                                "report it: this is a bug of tinsmith")
         self.blocks, self.threads = (metal.MTLSizeMake(*(*of, 1, 1, 1)[:3]) for of in (kernel.grid, kernel.block))
 

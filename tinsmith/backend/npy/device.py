@@ -53,7 +53,7 @@ def check_file(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         owner = owner.base
     if file is not None and isinstance(owner, mmap.mmap) and owner.size() < len(owner):
         raise FileFormatError("read", f"{str(file.filename)!r} has {owner.size()} bytes, and had {len(owner)} "
-                              "when it was opened", "the file again, left as it is until its tensors are computed")
+                              "when it was opened", "the original file, unmodified until its tensors are computed")
     return block
 
 

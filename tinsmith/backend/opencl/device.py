@@ -134,7 +134,7 @@ class OpenCLCompiler(Compiler):
         try:
             program = cl.Program(self.queue.context, source).build(_OPTIONS, cache_dir=False)
         except cl.Error as error:
-            raise CompileError("OPENCL", f"{self.path} refused generated code:\n{error}\n{source}",
+            raise CompileError("OPENCL", f"{self.path} rejected the generated code:\n{error}\n{source}",
                                "report it: this is a bug of tinsmith") from None
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
         cache_put("opencl", key, binary)

@@ -88,7 +88,7 @@ class RaceDetector:
         wrote = self.wrote[at]
         if self.near and not wrote.all():
             first, place = stamps[wrote == 0][0], at[wrote == 0][0]
-            told = f"{self._thread(first)} reads {self.name}[{place}] ({self._said(first)}), where nothing was written"
+            told = f"{self._thread(first)} reads {self.name}[{place}] ({self._said(first)}), which is uninitialized"
             self.unwritten = self.unwritten or KernelError(self.kernel, told, REPORT, NOWHERE)
         self._compare(clock, at, stamps, wrote, "reads")
         row = self.reads[clock.number]
@@ -135,8 +135,8 @@ class RaceDetector:
 
     def _race(self, at: int, stamp: int, before: int, verb: str, did: str) -> None:
         raise KernelError(self.kernel, f"race: {self._thread(stamp)} {verb} {self.name}[{at}] ({self._said(stamp)}), "
-                          f"{did} by {self._thread(before)} ({self._said(before)}): nothing orders the two",
-                          f"{REPORT}; by hand, a BARRIER between them", NOWHERE)
+                          f"{did} by {self._thread(before)} ({self._said(before)}): the two accesses are unordered",
+                          f"{REPORT}; in hand-written code, a BARRIER between them", NOWHERE)
 
     def _thread(self, stamp: int) -> str:
         number = int(stamp) >> _THREAD & _SEVERAL
@@ -144,7 +144,7 @@ class RaceDetector:
 
     def _said(self, stamp: int) -> str:
         number = int(stamp) & UNNUMBERED
-        text = self.statements[number] if number < len(self.statements) else "by another name"
+        text = self.statements[number] if number < len(self.statements) else "through an alias"
         return text + user_line(self.kernel, number)
 
 

@@ -101,7 +101,8 @@ class _Writer:
         if u.op is Ops.CONST:
             return str(u.arg)
         if u in self.varying:
-            raise CompileError("PYTHON", f"{u!r} differs between threads where it must not", "a bound of all threads")
+            raise CompileError("PYTHON", f"{u!r} must be uniform across threads",
+                               "a loop bound that is equal in all threads")
         return self.names[u] if u in self.integers else f"{self.names[u]}.item()"
 
     def of_warp(self, u: UOp) -> str:
@@ -127,7 +128,7 @@ class _Writer:
         elif u.op.elementwise:
             self.elementwise(u)
         else:
-            raise CompileError("PYTHON", f"{u.op.name} has no place in a linear program", "report it")
+            raise CompileError("PYTHON", f"{u.op.name} is not allowed in a linear program", "report it")
 
     def outside(self, u: UOp) -> None:
         """Name an argument, local memory, or an index supplied by the device."""

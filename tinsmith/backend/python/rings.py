@@ -57,9 +57,9 @@ class InterpretedRing:
         """Begin a fill of a slot that expects ``count`` bytes; exactly one thread may do so."""
         threads = 1 if mask is None else int(mask.sum())
         if threads != 1 or self.slots[slot].wanted:
-            filling = ", which is being filled" * bool(self.slots[slot].wanted)
-            raise KernelError(self.kernel, f"{threads} threads fill slot {slot} of {self.name}{filling}",
-                              "one thread, after the fill before", NOWHERE)
+            filling = ", whose previous fill is pending" * bool(self.slots[slot].wanted)
+            raise KernelError(self.kernel, f"{threads} threads start a fill of slot {slot} of {self.name}{filling}",
+                              "one thread, after the previous fill has completed", NOWHERE)
         self.slots[slot].wanted = count
 
     def release(self, slot: int) -> None:
@@ -69,8 +69,8 @@ class InterpretedRing:
         self.warp.near.advance(self.warp.near.known)
         if len(here.left) == here.readers:
             if here.fills > here.seen:
-                raise KernelError(self.kernel, f"slot {slot} of {self.name} was left twice, and nobody waited for the "
-                                  "first time", "a WAIT for each", NOWHERE)
+                raise KernelError(self.kernel, f"slot {slot} of {self.name} was released twice without a WAIT for the "
+                                  "first release", "a WAIT per release", NOWHERE)
             here.fills, here.told, here.left = here.fills + 1, np.max(here.left, 0), []
 
     def copy(self, near: CheckedMemory, far: CheckedMemory, view: BulkView, slot: int, place: int, *start: int,
@@ -100,9 +100,9 @@ class Filled(Order):
     def text(self) -> str:  # type: ignore[override]
         if self.slot.readers:
             return (f"WAIT until slot {self.number} of {self.ring.name} is free: {len(self.slot.left)} of "
-                    f"{self.slot.readers} warps left it")
+                    f"{self.slot.readers} warps released it")
         return (f"WAIT for the fill of parity {self.parity} of slot {self.number} of {self.ring.name}, of which "
-                f"{self.slot.come} of {self.slot.wanted} bytes have come")
+                f"{self.slot.come} of {self.slot.wanted} bytes issued")
 
     def ready(self, block: ThreadBlock, warp: Warp) -> bool:
         here = self.slot
@@ -137,8 +137,8 @@ def _box(far: CheckedMemory, view: BulkView, start: tuple[int, ...]) -> Array:
 def alike(x: Array) -> int:
     """Return an index, slot or bound that is the same for all threads of a warp."""
     if (x != x.flat[0]).any():
-        raise KernelError("PYTHON", "the threads of a warp name different numbers where they must not",
-                          "one for all of them")
+        raise KernelError("PYTHON", "an index, slot or bound must be uniform across a warp",
+                          "one value for all threads")
     return int(x.flat[0])
 
 

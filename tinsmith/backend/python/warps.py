@@ -41,7 +41,7 @@ class Barrier(Order):
     def arrive(self, block: ThreadBlock, warp: Warp) -> None:
         meeting = block.meetings.setdefault(warp.met, Meeting(self.text, warp.near.told()))
         if meeting.text != self.text:
-            raise KernelError(block.kernel, f"deadlock: warp {warp.number} comes to {self.text} while others wait at "
+            raise KernelError(block.kernel, f"deadlock: warp {warp.number} reaches {self.text} while others wait at "
                               f"{meeting.text}", REPORT, NOWHERE)
         meeting.came += 1
         meeting.told = np.maximum(meeting.told, warp.near.told())
@@ -141,13 +141,13 @@ class ThreadBlock:
     def deadlock(self) -> KernelError:
         places: dict[str, list[int]] = {}
         for w in self.warps:
-            places.setdefault("have come to the end" if w.waits is None else f"wait at {w.waits.text}",
+            places.setdefault("have finished" if w.waits is None else f"wait at {w.waits.text}",
                               []).append(w.number)
         told = "; ".join(f"warps {', '.join(map(str, w))} {text}" if len(w) > 1 else
                          f"warp {w[0]} {text.replace('have', 'has').replace('wait ', 'waits ')}"
                          for text, w in places.items())
-        return KernelError(self.kernel, f"deadlock: {told}", f"{REPORT}; by hand, place barriers where all warps of a "
-                           "block come", NOWHERE)
+        return KernelError(self.kernel, f"deadlock: {told}", f"{REPORT}; in hand-written code, place "
+                           "barriers where all warps of a block arrive", NOWHERE)
 
 
 def whole_warp(mask: Array, kernel: str, text: str) -> None:
@@ -158,5 +158,5 @@ def whole_warp(mask: Array, kernel: str, text: str) -> None:
     """
     if not mask.all():
         come = np.flatnonzero(mask)
-        raise KernelError(kernel, f"deadlock: {text} stands where only some threads of a warp come: {len(come)} of "
-                          f"{mask.size}, the first is {come[0]}", "move it out of the condition", NOWHERE)
+        raise KernelError(kernel, f"deadlock: {text} is executed by only some threads of a warp: {len(come)} of "
+                          f"{mask.size}, the first is {come[0]}", "move it out of the divergent branch", NOWHERE)

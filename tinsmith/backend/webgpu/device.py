@@ -51,7 +51,7 @@ def all_adapters() -> list[Any]:
     """
     found = [a for a in load_wgpu().gpu.enumerate_adapters_sync() if a.info["adapter_type"] in _ORDER]
     if not found:
-        raise DeviceError("WEBGPU", "wgpu finds no adapter", "a driver of Vulkan, such as Mesa's, which needs no GPU")
+        raise DeviceError("WEBGPU", "wgpu finds no adapter", "a Vulkan driver, such as Mesa's, which needs no GPU")
     return sorted(found, key=lambda a: _ORDER.index(a.info["adapter_type"]))
 
 
@@ -155,7 +155,7 @@ class WebGPUProgram(Program):
                 layout=gpu.device.create_pipeline_layout(bind_group_layouts=[self.layout]),
                 compute={"module": module, "entry_point": kernel.symbol})
         except gpu.wgpu.GPUError as error:
-            raise CompileError("WEBGPU", f"{gpu.name} refused generated code:\n{error}\n{binary.decode()}",
+            raise CompileError("WEBGPU", f"{gpu.name} rejected the generated code:\n{error}\n{binary.decode()}",
                                "report it: this is a bug of tinsmith") from None
         self.blocks = folded_grid(kernel.grid)
         self.ready: dict[tuple[int, ...], Any] = {}

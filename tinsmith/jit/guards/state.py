@@ -276,7 +276,7 @@ class State:
         """Add a guard that fails if ``condition`` is true."""
         self.lines.append((f"if {condition}: return {len(self.lines)}", path))
         if len(self.lines) > MOST_GUARDS:
-            raise Unguardable(f"can read more Python state than is watched (such as {path})")
+            raise Unguardable(f"reads more Python state than guards support (such as {path})")
 
     def argument(self, value: Any, at: str, path: str) -> None:
         """Guard objects among the arguments; the signature compares other values."""

@@ -112,7 +112,7 @@ class _Transfer:
             except requests.RequestException as error:
                 if not left or not self.answered.is_set() or self.stopped.is_set():
                     raise
-                log().info("%s broke off: %s; going on", url, error)
+                log().info("%s interrupted: %s; resuming", url, error)
         os.replace(self.part, output_file)
 
     def _go_on(self, requests: Any, url: str) -> None:
@@ -124,7 +124,7 @@ class _Transfer:
                 if reply.headers.get("content-range", "").endswith(f"/{have}"):
                     return
                 self.part.unlink()
-                raise requests.ConnectionError("what came so far is of another file")
+                raise requests.ConnectionError("the partial download belongs to a different file")
             reply.raise_for_status()
             have = have if reply.status_code == 206 else 0
             length = reply.headers.get("content-length")
@@ -134,7 +134,7 @@ class _Transfer:
                     file.write(chunk)
                     bar(len(chunk))
                     if self.stopped.is_set():
-                        raise requests.ConnectionError("nobody waits for it")
+                        raise requests.ConnectionError("the download was cancelled")
                 if total is not None and file.tell() < total:
                     raise requests.ConnectionError(f"{file.tell()} of {total} bytes came")
 

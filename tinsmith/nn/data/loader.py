@@ -90,7 +90,7 @@ class Windows(Sequence[Any]):
         self.length = integer("Windows", "length", length, least=1)
         self.stride = integer("Windows", "stride", stride, least=1)
         if self.data.ndim != 1 or len(self.data) <= length:
-            raise ShapeError("Windows", f"windows of {length} and one more in shape {self.data.shape}", "a longer line")
+            raise ShapeError("Windows", f"windows of {length} and one more in shape {self.data.shape}", "a longer one")
 
     def __len__(self) -> int:
         return (len(self.data) - self.length - 1) // self.stride + 1
@@ -115,7 +115,8 @@ class _Columns:
         self.tree = rebuilt(tree, self._column)
         lengths = {len(c) for c in self.leaves}
         if len(lengths) != 1:
-            raise ShapeError("DataLoader", f"columns of {min(lengths)} to {max(lengths)} rows", "as many rows in each")
+            raise ShapeError("DataLoader", f"columns of {min(lengths)} to {max(lengths)} rows",
+                             "the same number of rows in each array")
 
     def _column(self, data: Any) -> Any:
         found = data

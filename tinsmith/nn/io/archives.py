@@ -114,5 +114,5 @@ def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tenso
     name, extra = (int(n) for n in np.frombuffer(header, "<u2", 2, 26))
     start = info.header_offset + 30 + name + extra
     if info.header_offset < 0 or start + info.file_size > len(t):
-        raise zipfile.BadZipFile(f"{info.filename!r} leaves the file")
+        raise zipfile.BadZipFile(f"{info.filename!r} exceeds the file")
     return t[start : start + info.file_size]

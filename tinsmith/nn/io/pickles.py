@@ -86,10 +86,10 @@ class _Machine:
         """Return ``value`` as data for containers and results; reject marks and functions."""
         if isinstance(value, KnownName):
             if callable(value.value):
-                raise TypeError("a name stands where a value belongs")
+                raise TypeError("a function name is used as a value")
             return value.value
         if isinstance(value, Mark):
-            raise TypeError("a mark stands where a value belongs")
+            raise TypeError("a mark is used as a value")
         return value
 
     def pop(self) -> Any:

@@ -53,7 +53,7 @@ def torch_load(fn: Source) -> Any:
         except Exception as error:  # damaged sizes and names raise many exception types
             raise FileFormatError("torch_load", f"a damaged file: {error!r:.200}", "a complete file") from None
     if start != b"PK":
-        raise FileFormatError("torch_load", "the file begins as none of torch.save does",
+        raise FileFormatError("torch_load", "the file was not written by torch.save",
                               "torch.save(model.state_dict(), ...)")
     files = zip_extract(file)
     found = next((name for name in files if name.endswith("/data.pkl") or name == "data.pkl"), None)
@@ -89,7 +89,8 @@ def _legacy(file: Tensor) -> Any:
     reader = cast(IO[bytes], TensorIO(file))
     read = functools.partial(unpickle, "torch_load", reader, {})
     if read() != 0x1950A86A20F9469CFC6C or read() != 1001:
-        raise FileFormatError("torch_load", "the pickle is none of torch.save", "torch.save(model.state_dict(), ...)")
+        raise FileFormatError("torch_load", "the pickle was not written by torch.save",
+                              "torch.save(model.state_dict(), ...)")
     if read().get("little_endian") is not True:
         raise _big_endian()
     begin, sizes = reader.tell(), dict[str, int]()
@@ -107,7 +108,7 @@ def _legacy(file: Tensor) -> Any:
     for name in names:
         count = int.from_bytes(file[at : at + 8].numpy().tobytes(), "little")
         if name not in sizes or at + 8 + sizes[name] > len(file):
-            raise FileFormatError("torch_load", f"the storage {name!r:.40} of {count} elements leaves the file",
+            raise FileFormatError("torch_load", f"the storage {name!r:.40} of {count} elements exceeds the file",
                                   "a complete file")
         found[name] = file[at + 8 : at + 8 + sizes[name]]
         at += 8 + sizes[name]
@@ -144,7 +145,7 @@ def _strided(data: Tensor, dtype: DType, offset: int, size: tuple[int, ...], str
     count = math.prod(once)
     reach = offset + sum((n - 1) * s for n, s in zip(once, stride)) + 1
     if reach * dtype.itemsize > len(data):
-        raise FileFormatError("torch_load", f"a tensor of shape {size} and strides {stride} leaves its storage",
+        raise FileFormatError("torch_load", f"a tensor of shape {size} and strides {stride} exceeds its storage",
                               "a complete file")
     if count > reach - offset:
         raise FileFormatError("torch_load", f"the elements of a tensor of shape {size} and strides {stride} overlap",

@@ -65,7 +65,7 @@ def restored(name: str, part: Any, value: Any) -> Any:
         else:
             return value
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise ArgumentError("load", f"the file's {name} is no state of {shown(part)}: {error}",
+        raise ArgumentError("load", f"the file's {name} is not a state of {shown(part)}: {error}",
                             "the stream that was saved") from None
     return part
 
