@@ -141,7 +141,7 @@ def test_users_of_a_shared_folder_run_their_own_code_unless_they_share_the_secre
 
 
 @pytest.mark.parametrize(("content", "bits", "why"), [
-    (b"k" * 32, 0o644, "users can read its key"), (b"k" * 32, 0o660, "others can read its key"),
+    (b"k" * 32, 0o644, "users can read its key"), (b"k" * 32, 0o660, "users can read its key"),
     (b"short", 0o600, "holds 5 bytes of at least 32"), (b"", 0o600, "holds 0 bytes of at least 32")])
 def test_a_key_that_is_no_secret_is_refused(tmp_path: Path, content: bytes, bits: int, why: str,
                                             caplog: pytest.LogCaptureFixture) -> None:
