@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import threading
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.schedule.helpers import given
 from tinsmith import Context, GlobalCounters, Tensor, TinyJit
 from tinsmith.backend.cpu.pool import Commands, get_pool
 from tinsmith.backend.device import Device
+from tinsmith.backend.memory import Buffer
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit import replay
@@ -174,6 +176,40 @@ def test_state_that_stays_where_it_is_makes_nothing(monkeypatch: pytest.MonkeyPa
     step(x)
     assert [s.numpy()[7, 9] for s in state] == [9, 10, 1, 12] and step.cnt == 9
     assert view.numpy()[0] == 10, "a view of the memory sees what is written"
+
+
+@pytest.mark.parametrize("view", [lambda t: t.T, lambda t: t[:, 1:], lambda t: t[::-1, ::2], lambda t: t[1:, None].T])
+def test_state_that_is_a_view_of_a_dead_base_stays_where_it_is(
+        view: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    allocated: list[int] = []
+    allocate = Buffer.allocate
+    monkeypatch.setattr(Buffer, "allocate", lambda self: (allocated.append(self.nbytes), allocate(self))[1])
+    start = np.arange(256 * 256, dtype=np.float32).reshape(256, 256) / 256
+    w = view(Tensor(start).realize())
+
+    @TinyJit
+    def f(x: Tensor) -> None:
+        w.assign(w * 0.5 + x)
+
+    x = Tensor([1.0]).realize()
+    for _ in range(3):
+        f(x)
+    memory, allocated[:] = buffer_of(w).opaque.address, []
+    kernels = GlobalCounters.kernel_count
+    for _ in range(3):
+        f(x)
+    assert buffer_of(w).opaque.address == memory and not allocated and GlobalCounters.kernel_count == kernels + 3
+    want = view(start)
+    for _ in range(6):
+        want = want * np.float32(0.5) + np.float32(1)
+    np.testing.assert_array_equal(w.numpy(), want)
+    other = w[1:]
+    f(x)
+    np.testing.assert_array_equal(other.numpy(), (want * 0.5 + 1)[1:])
+    assert buffer_of(w).opaque.address != memory, "a tensor that shares the memory is not looked for by the replay"
+    old = Tensor(w)
+    f(x)
+    np.testing.assert_array_equal(old.numpy(), want * 0.5 + 1)
 
 
 def test_two_tensors_of_one_buffer_are_not_written_in_place() -> None:

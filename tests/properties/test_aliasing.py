@@ -16,10 +16,12 @@ import pytest
 
 from tests.properties.runner import FEW
 from tinsmith import Tensor, TinyJit
+from tinsmith.jit import replay
 
 SIZE = 4
 CALLS = 7
 NEW = 100_000  # seeds from here on have replacements in the function, too
+GONE = 3_000_000  # seeds from here on have state that is a strided view, whose base is gone, too
 
 
 class Array:
@@ -132,6 +134,7 @@ class Box:
 
 A, X, Y = fresh(2), fresh(6), fresh(7)
 B = A[:, 1:]
+V, W = fresh(8)[:, 1:], fresh(0).T
 box, lst, dct = Box(), [fresh(3), None], {"k": fresh(4)}
 lst[1] = lst[0].T[1:]
 
@@ -165,6 +168,8 @@ MUTATIONS = [
     "X = OUT[{i}]", "OUT = None", "closed, inner = outer()", "{n} = {n}.clone()", "KEPT[0] += {v}",
     "{n}.assign({n} + 1)", "pass", "pass", "pass", "{n}.detach().realize()",
 ]
+VIEWS_ALONE = ["V", "W"]
+PARTING = ["{n} = fresh({k}).T", "{n} = fresh({k})[:, 1:]", "{n} = fresh({k})[::2].T", "{n} = {n}.T"]
 
 
 class Program(NamedTuple):
@@ -189,7 +194,8 @@ def program(seed: int) -> Program:
         return text.format(t=t, e=e, v=v, s=rng.choice(names), w=view(), n=rng.choice(outside), o=rng.choice(outside),
                            k=rng.randrange(9), i=rng.randrange(3))
 
-    outside = rng.sample(NAMES[:8], 3)
+    outside = rng.sample([*NAMES[:8], *VIEWS_ALONE], 3) if seed >= GONE else rng.sample(NAMES[:8], 3)
+    mutations = [*MUTATIONS, *PARTING] if seed >= GONE else MUTATIONS
     names = [*rng.sample(outside, rng.randint(1, 3)), *rng.sample(["x", "y"], rng.randint(0, 2))]
     lines = [f"p = {filled('{w}', names)}", f"r = {filled('{w}', [*names, 'p'])}"]
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
@@ -202,7 +208,7 @@ def program(seed: int) -> Program:
             lines.append(filled(rng.choice(WRITES), ["p", "r"]))
     results = [filled(rng.choice(RESULTS), [*names, "p"]) for _ in range(3)]
     text = "\n    ".join(["def f(x, y):", *lines, f"return {', '.join(results)}"]) + "\n"
-    steps = [[filled(rng.choice(MUTATIONS), outside) for _ in range(0 if n < 1 else rng.choice((0, 0, 1, 1, 2)))]
+    steps = [[filled(rng.choice(mutations), outside) for _ in range(0 if n < 1 else rng.choice((0, 0, 1, 1, 2)))]
              for n in range(CALLS)]
     rarely = rng.random() < 0.5
     return Program(text, steps, [n == CALLS - 1 or not rarely or rng.random() < 0.3 for n in range(CALLS)])
@@ -240,7 +246,7 @@ class World:
         s = self.space
         every = [("A", s["A"]), ("B", s["B"]), ("box.t", s["box"].t), ("box.view", s["box"].view), ("X", s["X"]),
                  ("lst[0]", s["lst"][0]), ("lst[1]", s["lst"][1]), ("dct", s["dct"]["k"]), ("inner", s["inner"]),
-                 ("Y", s["Y"]), *((f"OUT[{n}]", t) for n, t in enumerate(s["OUT"] or ()))]
+                 ("Y", s["Y"]), ("V", s["V"]), ("W", s["W"]), *((f"OUT[{n}]", t) for n, t in enumerate(s["OUT"] or ()))]
         kept = [(f"KEPT[{n}]", t) for n, t in enumerate(s["KEPT"])]
         every += [(f"{name}[{m}]", u) for name, t in kept for m, u in enumerate(t if isinstance(t, tuple) else (t,))]
         return [(name, None if t is None else np.array(t.numpy())) for name, t in every]
@@ -256,7 +262,7 @@ def tensor(a: Any) -> Tensor:
 
 
 def check(seed: int) -> None:
-    """Compare a random program in NumPy, uncaptured, and captured.
+    """Compare a random program in NumPy, uncaptured, captured, and captured with small state written in place, too.
 
     Raises:
         AssertionError: with the program, the call and the tensor that differs.
@@ -265,8 +271,11 @@ def check(seed: int) -> None:
     want = history(p, Array, lambda f: f)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for how, wrap in (("eager", lambda f: f), ("captured", TinyJit)):
-            _compare(seed, how, p, history(p, tensor, wrap), want)
+        _compare(seed, "eager", p, history(p, tensor, lambda f: f), want)
+        _compare(seed, "captured", p, history(p, tensor, TinyJit), want)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(replay, "SMALL", -1)  # bytes of an output that a replay always puts elsewhere
+            _compare(seed, "captured, in place", p, history(p, tensor, TinyJit), want)
 
 
 def _compare(seed: int, how: str, p: Program, got: list[list[Any]], want: list[list[Any]]) -> None:
@@ -288,6 +297,6 @@ FAILED_ONCE = [46, 1241, 1576, 6564, 7780, 8615, 10320, 300_011, 500_742, 2_010_
                2_100_403]
 
 
-@pytest.mark.parametrize("seed", [*range(FEW), *range(NEW, NEW + FEW), *FAILED_ONCE])
+@pytest.mark.parametrize("seed", [*range(FEW), *range(NEW, NEW + FEW), *range(GONE, GONE + FEW), *FAILED_ONCE])
 def test_programs_that_share_memory(seed: int) -> None:
     check(seed)

@@ -20,7 +20,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.bytecode_names import all_names, ours
 from tinsmith.jit.guards.state import State
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.storage import alone
+from tinsmith.tensor.storage import Share, Storage, alone, unseen
 from tinsmith.tensor.tensor import Tensor
 
 COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
@@ -28,14 +28,15 @@ _new: Final = object.__new__
 
 
 def _sole(t: Tensor) -> list[int]:
-    """Reference counts of a tensor's buffer, of its parts, and of the nodes through which it sees it."""
+    """Reference counts of a tensor's buffer, of its parts, of its nodes, and of its storage."""
     counts = []
     node = t.uop
     while node.op is not Ops.BUFFER:
         counts.append(references(node))
         node = node.src[0]
     parts = [references(p) for p in node.arg.parts] if isinstance(node.arg, Shards) else []
-    return [references(node.arg), references(node), *reversed(counts), *parts]
+    kept = [] if t._shared is None else [references(t._shared), references(t._shared.storage)]
+    return [references(node.arg), references(node), *reversed(counts), *parts, *kept]
 
 
 def _direct(t: Tensor) -> tuple[int, int, int]:
@@ -54,34 +55,54 @@ def _direct_counts() -> tuple[int, int, int]:
 
 
 @functools.cache
-def _sole_counts(views: int, layout: ShardLayout | None) -> list[int]:
-    """Return the result of ``_sole`` for a sole owner whose buffer is also in one list of the caller."""
+def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> list[int]:
+    """Return the result of ``_sole`` for a sole owner whose buffer is also in one list of the caller.
+
+    Args:
+        views: number of views between the owner and the buffer.
+        above: number of those below the value of the storage that the owner keeps; None: it keeps none.
+    """
     parts = () if layout is None else layout.devices
     held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
             Buffer("NPY", 1, dtypes.float32)]
     node = UOp(Ops.BUFFER, dtypes.float32, (), held[0])
-    for n in range(views):
-        node = node.reshape((1,) * (n + 2))
     t: Tensor = _new(Tensor)
-    t.uop, t._shared = node, None
+    t._shared = None
+    for n in range(views + 1):
+        if n == above:
+            t._shared = Share(Storage(node), ())
+        if n < views:
+            node = node.reshape((1,) * (n + 2))
+    t.uop = node
     del node
     return _sole(t)
 
 
 def is_sole(t: Tensor) -> bool:
-    """Return True if only ``t`` (through full views) and one list refer to its buffer."""
-    if not alone(t):
+    """Return True if only ``t`` and one list refer to its buffer.
+
+    It sees the buffer through full views, or through any views of a storage that no other tensor shares, which sees the
+    buffer through full views.
+    """
+    kept = not alone(t)
+    if kept and not unseen(t):
         return False
-    if t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:  # as most are
+    if not kept and t.uop.op is Ops.RESHAPE and t.uop.src[0].op is Ops.BUFFER and t.uop.src[0].arg.layout is None:
         return COUNTED and _direct(t) == _direct_counts() and t.uop.base.arg.base is None and not t.uop.base.arg.lent
     node, views = t.uop, 0
+    whole = t._shared.storage.value if t._shared is not None else node
+    while node is not whole and node.op.kind == "movement":
+        node, views = node.src[0], views + 1
+    if node is not whole:  # seen through more than views, or computed separately
+        return False
+    seen = views
     while node.op in (Ops.RESHAPE, Ops.PERMUTE):
         node, views = node.src[0], views + 1
     if not COUNTED or node.op is not Ops.BUFFER or node.arg.base is not None or node.arg.lent:
         return False
-    layout = node.arg.layout
-    del node
-    return _sole(t) == _sole_counts(views, layout)
+    above, layout = views - seen if kept else None, node.arg.layout
+    del node, whole
+    return _sole(t) == _sole_counts(views, layout, above)
 
 
 _LEAVES = (int, float, str, bytes, type(None), complex, UOp, Buffer, types.CodeType, types.FrameType,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -128,14 +129,21 @@ class Output:
     def over(self, buffer: Buffer) -> OutputMemory:
         return OutputMemory(buffer, self.templates)
 
-    def taken_over(self, seen: UOp, whole: Buffer, part: int) -> OutputMemory | Same:
+    def taken_over(self, seen: list[UOp], whole: Buffer, part: int) -> OutputMemory | Same:
         """A part of memory that a value is seen in, for the value's new version: it is seen through the same nodes, for
-        equal nodes are one, where it was when they were made anew."""
+        equal nodes are one, where it was when they were made anew.
+
+        Args:
+            seen: the value's node, and that of the storage that it is a view of, if it keeps one.
+            whole: the memory.
+            part: number of the part, of memory on several devices.
+        """
         if self.same:
-            return Same(whole, [seen])
+            return Same(whole, seen)
         entry = self.over(_part(whole, part))
         entry.whole = whole
-        self.same = entry.buffer is whole and len(entry.nodes) == 1 and entry.nodes[0] is seen
+        same = entry.buffer is whole and len(entry.nodes) == len(seen)
+        self.same = same and all(map(operator.is_, entry.nodes, seen))
         return entry
 
 
@@ -152,8 +160,8 @@ class _Making:
     template: Template | None = None
 
 
-# tensor, its entry of the guards, (output, part of the tensor)
-_InPlace = tuple[TensorPath, int, list[tuple[int, int]]]
+# new version of a tensor, the tensor's entry of the guards, (output, part of the tensor)
+_InPlace = tuple[Written, int, list[tuple[int, int]]]
 
 
 class Replay:
@@ -233,7 +241,7 @@ class Replay:
                 small = self.outputs[number].small and not settings.memory_limit
                 if number in numbers and not small and source.group >= 0:
                     over.setdefault(source.group, []).append((number, part))
-            found += [(w.place, group, parts) for group, parts in over.items() if group not in read]
+            found += [(w, group, parts) for group, parts in over.items() if group not in read]
         return found
 
     def _keep_larger(self) -> None:
@@ -269,11 +277,12 @@ class Replay:
     def _run(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
         entries: list[Any] = [None] * len(self.outputs)
         overwrites = False
-        for place, group, parts in self.in_place:
-            t = place.find(arguments)
-            if t is not None and t.uop.base.arg is found[group] and is_sole(t):
+        for w, group, parts in self.in_place:
+            t = w.place.find(arguments)
+            if t is not None and t.uop.base.arg is found[group] and is_sole(t) and w.fits(t):
+                seen = [t.uop] if t._shared is None else [t.uop, t._shared.storage.value]
                 for number, part in parts:
-                    entries[number] = self.outputs[number].taken_over(t.uop, found[group], part)
+                    entries[number] = self.outputs[number].taken_over(seen, found[group], part)
                 overwrites = True
         given = flattened(found) if self.layouts else found
         for n, output in enumerate(self.outputs):

@@ -81,6 +81,11 @@ class Written:
     whole: tuple[Template, Looks] | None = None
     replaces: bool = False
 
+    def fits(self, t: Tensor) -> bool:
+        """Return True if ``t`` sees its memory as at the capture: all of it, or the same views of a storage."""
+        shared = t._shared
+        return self.whole is None if shared is None else self.whole is not None and self.whole[1] == shared.looks
+
 
 class _LateTensor(Tensor):
     """A gradient that nobody has asked for yet: its graph is made when its node is first looked at."""
