@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinsmith import Tensor
-from tinsmith.viz.drawing import Box, Drawing
+from tinsmith import Tensor, viz
+from tinsmith.viz.drawing import Box, Drawing, draw
 from tinsmith.viz.fold import Folding, functions
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -71,6 +71,30 @@ def test_a_run_draws_its_graphs_and_those_that_were_captured(four: Path) -> None
         assert dot.startswith("digraph {") and dot.endswith("}") and " -> " in dot
 
 
+def test_a_picture_has_a_title_a_legend_and_headings(four: Path) -> None:
+    found = texts((four.parent / "program.graph.svg").read_text())
+    assert any(t.startswith("program.py: ") and " programs, " in t and " kernels, " in t for t in found)
+    assert {"in memory", "written by a kernel or copy", "computed inside a kernel", "view, costs nothing"} <= set(found)
+    assert any(t.startswith("program 0, program.py:4, 1 kernel") for t in found)
+    assert any(", captured by TinyJit from step" in t for t in found)
+    parts = viz.page.read_trace(four)
+    picture = draw(parts, parts["programs"][:2], "two")
+    own = texts(picture.own_svg())
+    assert picture.title in own and picture.title.startswith("two: 2 programs, 2 kernels, ") and "in memory" in own
+    assert all(heading in own for heading, *_ in picture.parts)
+    tops = [min(b.y for b in picture.boxes[first:last]) for _, first, last in picture.parts]
+    assert tops[1] > max(b.y for b in picture.boxes[: picture.parts[0][2]])  # the programs stand below each other
+
+
+def test_constants_stand_in_the_box_that_reads_them() -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    lines = [box.lines[0] for box in ((x * 0.25 + 3).exp() - 1).graph().boxes]
+    assert {"MUL(·, 0.25)", "ADD(·, 3)"} <= set(lines) or "MULADD(·, 0.25, 3)" in lines
+    assert not any(line.startswith("CONST") or line == "RESHAPE" for line in lines)
+    alone = Tensor.full((2, 3), 5.0).contiguous().graph()  # a constant that nothing else reads is drawn
+    assert alone.boxes and alone.title
+
+
 def test_functions_of_a_file() -> None:
     text = "def f():\n  def g():\n    pass\n  return g\nclass A:\n  def __call__(self): pass\n"
     assert functions(text) == [(1, 4, "f"), (2, 3, "f.g"), (6, 6, "A.__call__")]
@@ -128,6 +152,9 @@ def test_folding_goes_by_layers_first() -> None:
         return [folding.groups[-1 - k]["label"] for k in folding.groups[group]["kids"] if k < 0]
 
     assert labels(-1) == ["encoder.0", "encoder.1", "f.py"]
+    named = [f"{'grad of ' * (n % 2)}{path} Linear" if path.count(".") == 2 else path for n, path in enumerate(layers)]
+    folding_named = Folding(nodes, origins, {"f.py": text}, named)
+    assert {"encoder.0.q Linear", "grad of encoder.0.out Linear"} <= {g["label"] for g in folding_named.groups}
     block = next(n for n, g in enumerate(folding.groups) if g["label"] == "encoder.1")
     assert labels(block) == ["encoder.1.q", "encoder.1.out", "Block.__call__"]
     assert all(label.startswith("Block") or label == "f.py" for label in (

@@ -16,6 +16,10 @@ from tinsmith.core.terminal import plural
 from tinsmith.viz.fold import folding
 
 MOST: Final = 150  # largest graph drawn node by node; a larger graph is drawn by its groups
+# state → meaning, as the legend says it
+MEANINGS: Final = {"realized": "in memory", "stored": "written by a kernel or copy",
+                   "fused": "computed inside a kernel", "view": "view, costs nothing", "constant": "constant",
+                   "group": "group of nodes"}
 # State → (fill color, line color), readable in the light and the dark theme of a page.
 COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56a00"), "fused": ("#e4f3dc", "#4f8a36"),
                  "view": ("#ffffff", "#8a8a8a"), "constant": ("#eeeeee", "#8a8a8a"), "group": ("#ece4fb", "#6c48b0")}
@@ -46,6 +50,10 @@ class Box:
 class Drawing:
     """Boxes, and arrows between their numbers. A notebook shows it as a picture.
 
+    Attributes:
+        title: a line above the picture; with it comes a legend of the states.
+        parts: (heading, number of the first box, number after the last box) of each program, if there are several.
+
     >>> d = Drawing([Box(["a"], "realized"), Box(["NEG"], "fused")], [(0, 1)])
     >>> print(d.dot())
     digraph {
@@ -60,6 +68,8 @@ class Drawing:
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[tuple[int, int]] = field(default_factory=list)
+    title: str = ""
+    parts: list[tuple[str, int, int]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Drawing of {plural(len(self.boxes), 'node')}; svg() and dot() return its text>"
@@ -67,13 +77,30 @@ class Drawing:
     def dot(self) -> str:
         """Return the drawing in the DOT language."""
         rows = ['digraph {', '  node [shape=box style="filled,rounded" fontname="monospace" fontsize=11]']
-        for n, b in enumerate(self.boxes):
-            fill, line = COLORS[b.state]
-            label = "\\n".join(_quoted(t) for t in b.lines)
-            title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
-            dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
-            rows.append(f'  n{n} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]')
+        if self.title:
+            rows.append(f'  graph [labelloc=t fontname="sans-serif" fontsize=12 label=<{self._dot_legend()}>]')
+        boxes = [_dot_box(n, b) for n, b in enumerate(self.boxes)]
+        if len(self.parts) > 1:
+            for number, (heading, first, last) in enumerate(self.parts):
+                rows += [f"  subgraph cluster_{number} {{", f'    label="{_quoted(heading)}" color="#bbbbbb"',
+                         *(f"  {row}" for row in boxes[first:last]), "  }"]
+        else:
+            rows += boxes
         return "\n".join([*rows, *(f"  n{a} -> n{b}" for a, b in self.arrows), "}"])
+
+    def _dot_legend(self) -> str:
+        """Return the title and the legend as a label of the DOT language, an HTML table."""
+        states = self._states()
+        cells = "".join(f'<td bgcolor="{COLORS[s][0]}" color="{COLORS[s][1]}" border="1">{MEANINGS[s]}</td>'
+                        for s in states)
+        title = f'<td colspan="{max(1, len(states))}"><b>{escape(self.title)}</b></td>'
+        legend = f"<tr>{cells}</tr>" if cells else ""
+        return f'<table border="0" cellspacing="6"><tr>{title}</tr>{legend}</table>'
+
+    def _states(self) -> list[str]:
+        """Return the states of the boxes, in the order of the legend."""
+        present = {b.state for b in self.boxes}
+        return [s for s in MEANINGS if s in present]
 
     def svg(self) -> str:
         """Return the drawing as SVG, laid out by Graphviz if it is installed."""
@@ -86,14 +113,28 @@ class Drawing:
 
     def own_svg(self) -> str:
         """Return the drawing as SVG with our own layout."""
-        ways = _placed(self.boxes, self.arrows)
-        wide = max((b.x + b.width / 2 for b in self.boxes), default=0) + 10
-        high = max((b.y + b.height / 2 for b in self.boxes), default=0) + 10
+        top, head, wide = 0.0, list[str](), 0.0
+        if self.title:
+            head, wide = _svg_legend(self.title, self._states())
+            top = 2 * _LINE + 18
+        ways = list[list[Box]]()
+        for heading, first, last in self.parts or [("", 0, len(self.boxes))]:
+            if len(self.parts) > 1:
+                head.append(f'<text x="10" y="{top + 16:.1f}" fill="#555">{escape(heading)}</text>')
+                wide = max(wide, len(heading) * _WIDE + 10)
+                top += _LINE + 6
+            boxes = self.boxes[first:last]
+            inside = [(a - first, b - first) for a, b in self.arrows if first <= a < last]
+            ways += _placed(boxes, inside, top)
+            top = max((b.y + b.height / 2 for b in boxes), default=top) + 10
+        wide = max((wide, *(b.x + b.width / 2 for b in self.boxes))) + 10
+        high = max(top, 10.0)
         rows = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
                 f'viewBox="0 0 {wide:.0f} {high:.0f}" font-family="monospace" font-size="11.5">',
                 '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
                 'orient="auto"><path d="M0 0 8 4 0 8z" fill="#888"/></marker></defs>',
                 '<rect width="100%" height="100%" fill="#fff"/>']
+        rows += head
         rows += [_arrow(way) for way in ways]
         rows += [_box(b) for b in self.boxes]
         return "\n".join([*rows, "</svg>"])
@@ -104,6 +145,26 @@ class Drawing:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _dot_box(number: int, b: Box) -> str:
+    fill, line = COLORS[b.state]
+    label = "\\n".join(_quoted(t) for t in b.lines)
+    title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
+    dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
+    return f'  n{number} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]'
+
+
+def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
+    """Return the elements of the title and the legend in SVG, and their width."""
+    rows, x = [f'<text x="10" y="20" font-weight="bold" fill="#111">{escape(title)}</text>'], 10.0
+    for state in states:
+        fill, line = COLORS[state]
+        width = len(MEANINGS[state]) * _WIDE + 12
+        rows.append(f'<rect x="{x:.1f}" y="28" rx="3" width="{width:.1f}" height="18" fill="{fill}" stroke="{line}"/>'
+                    f'<text x="{x + width / 2:.1f}" y="41" text-anchor="middle" fill="#111">{MEANINGS[state]}</text>')
+        x += width + 6
+    return rows, max(x, len(title) * 1.1 * _WIDE + 10)
 
 
 def _arrow(way: Sequence[Box]) -> str:
@@ -129,8 +190,9 @@ def _box(b: Box) -> str:
 # *** layout ***
 
 
-def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[list[Box]]:
-    """Set the position of every box; return the path of each arrow, with an empty box in each layer that it crosses."""
+def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], top: float) -> list[list[Box]]:
+    """Set the position of every box, below ``top``; return the path of each arrow, with an empty box in each layer that
+    it crosses."""
     depth = _depths(len(boxes), arrows)
     every, short, ways = list(boxes), list[tuple[int, int]](), list[list[int]]()
     for a, b in arrows:
@@ -144,7 +206,7 @@ def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> list[lis
     layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
     for n, d in enumerate(depth):
         layers[d].append(n)
-    _place(every, short, [layer for layer in layers if layer])
+    _place(every, short, [layer for layer in layers if layer], top)
     return [[every[n] for n in way] for way in ways]
 
 
@@ -166,14 +228,15 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     return depth
 
 
-def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]]) -> None:
+def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]],
+           top: float) -> None:
     """Order each layer by the mean of its neighbours, in eight alternating sweeps, and set
     positions (barycenter method)."""
     near: dict[int, list[int]] = {n: [] for n in range(len(boxes))}
     for a, b in arrows:
         near[a].append(b)
         near[b].append(a)
-    y = 10.0
+    y = top + 10.0
     for layer in layers:
         high = max(boxes[n].height for n in layer)
         for n in layer:
@@ -211,26 +274,76 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
 # *** from a trace ***
 
 
-def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Return a drawing of the graphs of some programs of a trace: each node by node, or by
-    its groups if it is too large."""
+def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], name: str = "") -> Drawing:
+    """Return a drawing of the graphs of some programs of a trace: each node by node, or by its groups if it is too
+    large. A constant and its views are no boxes: they stand in the box that reads them. The title begins with
+    ``name``."""
     drawing = Drawing()
     for program in programs:
-        nodes = program["nodes"]
         first = len(drawing.boxes)
-        if len(nodes) <= MOST:
-            drawing.boxes += [_node(document, program, n) for n in nodes]
-            drawing.arrows += [(first + s, first + n) for n, row in enumerate(nodes) for s in dict.fromkeys(row[4])]
+        if len(program["nodes"]) <= MOST:
+            _nodes(drawing, document, program)
         else:
             _groups(drawing, document, program)
+        drawing.parts.append((_heading(document, program), first, len(drawing.boxes)))
+    kernels = sum(item["kernel"] is not None for p in programs for item in p["items"])
+    counts = [plural(len(programs), "program")] * (len(programs) > 1) + [
+        plural(kernels, "kernel"), plural(sum(len(p["nodes"]) for p in programs), "node")]
+    drawing.title = ": ".join(filter(None, (name, ", ".join(counts))))
     return drawing
 
 
-def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any]) -> Box:
-    op, dtype, shape, arg, _, origin, state, items = node
+def _heading(document: Mapping[str, Any], program: Mapping[str, Any]) -> str:
+    _, file, line = document["origins"][program["line"]] if program["line"] >= 0 else ("", "", 0)
+    place = f"{file.rsplit('/', 1)[-1]}:{line}" if line else ""
+    captured = f"captured by TinyJit from {program['captured']}" if program["captured"] else ""
+    return ", ".join(filter(None, (f"program {program['number']}", captured, place,
+                                   plural(sum(i["kernel"] is not None for i in program["items"]), "kernel"))))
+
+
+def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
+    """Add the nodes of a program's graph without its constants, and the arrows between them, to a drawing."""
+    nodes = program["nodes"]
+    constants = _constants(nodes)
+    place: dict[int, int] = {}
+    for n, row in enumerate(nodes):
+        if n not in constants:
+            place[n] = len(drawing.boxes)
+            drawing.boxes.append(_node(document, program, row, constants))
+            drawing.arrows += [(place[s], place[n]) for s in dict.fromkeys(row[4]) if s in place]
+
+
+def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
+    """Return the text of each constant, and of each view and cast of one, that other nodes read."""
+    found: dict[int, str] = {}
+    for n, (op, _, _, arg, sources, _, state, _) in enumerate(nodes):
+        if op == "CONST":
+            found[n] = _number(arg)
+        elif len(sources) == 1 and sources[0] in found and (state == "view" or (state == "fused" and op == "CAST")):
+            found[n] = found[sources[0]]
+    read = {s for row in nodes for s in row[4]}
+    return {n: text for n, text in found.items() if n in read}
+
+
+def _number(text: str) -> str:
+    """Return a constant with at most six digits, as a label has space for.
+
+    >>> _number("0.3333333432674408"), _number("7"), _number("True")
+    ('0.333333', '7', 'True')
+    """
+    with contextlib.suppress(ValueError):
+        return f"{float(text):.6g}" if "." in text else text
+    return text
+
+
+def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any],
+          constants: Mapping[int, str]) -> Box:
+    op, dtype, shape, arg, sources, origin, state, items = node
     size = ", ".join(map(str, shape))
-    lines = [f"{op} {arg}".strip()[:44] if state in ("constant", "realized") or op in ("REDUCE", "COPY") else op,
-             f"{dtype} ({size})"[:44]]
+    name = f"{op} {arg}".strip() if state in ("constant", "realized") or op in ("REDUCE", "COPY") else op
+    if any(s in constants for s in sources):
+        name = f"{name}({', '.join(constants.get(s, '·') for s in sources)})"
+    lines = [name[:44], f"{dtype} ({size})"[:44]]
     if state == "stored" and items:
         lines.append(program["items"][items[0]]["name"][:44])
     method, file, line = document["origins"][origin] if origin >= 0 else ("", "", 0)
@@ -238,20 +351,24 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
 
 
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
-    """Add the topmost groups of a program's graph, and the arrows between them, to a drawing."""
+    """Add the topmost groups of a program's graph, and the arrows between them, to a drawing, without constants."""
     nodes = program["nodes"]
+    constants = _constants(nodes)
     groups = folding(document, program).groups
     place: dict[int, int] = {}
     for kid in groups[-1]["kids"]:
-        inside = _members(groups, kid)
+        inside = [n for n in _members(groups, kid) if n not in constants]
+        if not inside:
+            continue
         place |= dict.fromkeys(inside, len(drawing.boxes))
         if kid >= 0:
-            drawing.boxes.append(_node(document, program, nodes[kid]))
+            drawing.boxes.append(_node(document, program, nodes[kid], constants))
         else:
             last = nodes[inside[-1]]
-            drawing.boxes.append(Box([groups[-1 - kid]["label"][:44], f"{len(inside)} nodes",
+            drawing.boxes.append(Box([groups[-1 - kid]["label"][:44], plural(len(inside), "node"),
                                       f"{last[1]} ({', '.join(map(str, last[2]))})"[:44]], "group"))
-    arrows = dict.fromkeys((place[s], place[n]) for n, row in enumerate(nodes) for s in row[4])
+    arrows = dict.fromkeys((place[s], place[n]) for n, row in enumerate(nodes) for s in row[4]
+                           if n not in constants and s not in constants)
     drawing.arrows += [(a, b) for a, b in arrows if a != b]
 
 

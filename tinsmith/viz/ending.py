@@ -21,7 +21,7 @@ def finish(trace: Trace) -> None:
     for name in ("graph", "jitgraph"):
         programs = [p for p in document["programs"] if name == "graph" or p["captured"]]
         if trace.wanted.get(name.upper()) and programs:
-            drawing = draw(document, programs)
+            drawing = draw(document, programs, document["program"])
             paths = [output_path(f".{name}.{kind}") for kind in ("svg", "dot")]
             paths[0].write_text(drawing.svg(), "utf-8")
             paths[1].write_text(drawing.dot(), "utf-8")

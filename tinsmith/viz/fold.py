@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
@@ -49,7 +50,7 @@ class Folding:
         nodes: as in a trace: op at 0, sources at 4, the origin's number at 5, state at 6.
         origins: (method, file, line).
         files: file → text of the user's file.
-        layers: for each origin, the path of its layer, or ``""``.
+        layers: for each origin, the path of its layer, which may be followed by its class, or ``""``.
     """
 
     def __init__(self, nodes: Sequence[Sequence[Any]], origins: Sequence[Sequence[Any]],
@@ -59,7 +60,9 @@ class Folding:
         self.of_line = _functions_of_lines(origins, files)
         self.origin = _with_readers(nodes)
         # the last one is for nodes without origin (index -1)
-        self.layers = [*layers, *[""] * (len(origins) + 1 - len(layers))]
+        named = [layer_path(text) for text in [*layers, *[""] * (len(origins) + 1 - len(layers))]]
+        self.layers = [path for path, _ in named]
+        self.kinds = dict(named)  # path of a layer → its class
         self.lines = [line for _, _, line in origins] + [0]  # the last one is for nodes without origin (index -1)
         everything = list(range(len(nodes)))
         kids = everything if len(nodes) <= FLAT else self._by_place(everything, "")
@@ -92,9 +95,17 @@ class Folding:
                  for (layer, _), _ in runs}
         if len(runs) == 1:
             return next(iter(inner.values()))(nodes)
-        return [self._one_or_group(f"{name or (layer if layer != inside else '') or 'values'}{_turn(turn)}", part,
+        return [self._one_or_group(f"{name or self._layer(layer, inside, part) or 'values'}{_turn(turn)}", part,
                                    inner[layer])
                 for ((layer, name), turn), part in runs.items()]
+
+    def _layer(self, path: str, inside: str, nodes: Sequence[int]) -> str:
+        """Return the name of the layer that a group shows; that of a sublayer if the group holds nothing else."""
+        if path == inside:
+            return ""
+        exact = {self.layers[self.origin[n]] for n in nodes}
+        path = next(iter(exact)) if len(exact) == 1 else path
+        return f"{path} {self.kinds.get(path, '')}".rstrip()
 
     def _place(self, node: int, inside: str) -> tuple[str, str]:
         """Return the sublayer of ``inside`` that holds a node, or ``inside`` and the user's function if it is in none.
@@ -172,6 +183,16 @@ class Folding:
 def folding(document: Mapping[str, Any], program: Mapping[str, Any]) -> Folding:
     """Return the groups of one program of a trace; a trace without recorded layers has no layer groups."""
     return Folding(program["nodes"], document["origins"], document["files"], document.get("layers", ()))
+
+
+def layer_path(text: str) -> tuple[str, str]:
+    """Return the path in a layer's name, with the prefix of gradients, and the class after it.
+
+    >>> layer_path("blocks.0.attn"), layer_path("grad of layers.0 Conv2d")
+    (('blocks.0.attn', ''), ('grad of layers.0', 'Conv2d'))
+    """
+    found = re.fullmatch(r"((?:grad of )?\S*)(?: (.*))?", text)
+    return (found[1], found[2] or "") if found else (text, "")
 
 
 def _turn(turn: int) -> str:

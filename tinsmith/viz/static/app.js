@@ -6,10 +6,19 @@ const $ = (id) => document.getElementById(id);
 const TABS = [["graph", "Graph"], ["passes", "Passes"], ["schedule", "Schedule"], ["tree", "Kernel tree"], ["kernel", "Structure"],
   ["opts", "Opts"], ["uops", "UOps"], ["source", "Source"], ["assembly", "Assembly"], ["timeline", "Timeline"]];
 const OF_KERNEL = new Set(["tree", "kernel", "opts", "uops", "source", "assembly"]);
+const HINTS = {
+  graph: "click selects · double click opens a group or a kernel · wheel zooms · drag moves · f fits · Backspace leaves a group",
+  passes: "click a pass to see what it changed · click a row to mark its line · [ and ] go through the steps · drag the separators to resize",
+  schedule: "click selects a step · double click opens its kernel · j and k select the next and the previous one",
+  kernel: "click a pass or an opt to see what it changed · ← and → go through them · drag the separators to resize",
+  opts: "click an opt to see what it does to the kernel",
+  timeline: "wheel zooms · drag moves · click selects · double click zooms to a bar, or to everything · Shift and wheel scrolls · ← → pan",
+  text: "click a row to mark its UOp, its line, and its rows in the other steps · / searches · j and k go to the next and the previous kernel",
+};
 // origin: the line that is marked everywhere; uop: the marked row of a kernel's UOps, as "kernel row"; node: the selected box of the graph; pass, kpass: the shown passes
 const state = { program: 0, item: 0, tab: "graph", group: null, node: null, origin: -1, pass: 0, kpass: 0, search: "", uop: null };
 const LISTED = 60; // steps of a program that are listed on the left at a time
-let picture = null, shown = [];
+let picture = null, chart = null, shown = [];
 
 const program = () => trace.programs[state.program];
 const item = () => program().items[state.item];
@@ -21,7 +30,8 @@ const lineText = (origin) => {
 };
 const layerOf = (origin) => (origin >= 0 && trace.layers ? trace.layers[origin] : "");
 const sameLine = (a, b) => a >= 0 && b >= 0 && trace.origins[a][1] === trace.origins[b][1] && trace.origins[a][2] === trace.origins[b][2];
-const found = (text) => state.search !== "" && text.toLowerCase().includes(state.search);
+// The layer that a step belongs to: the trace's own entry, or the layer of the last of its lines that has one.
+const itemLayer = (i) => i.layer || i.origins.map(layerOf).filter((l) => l).pop() || "";
 
 function go(changes) {
   Object.assign(state, changes);
@@ -45,26 +55,53 @@ function drawTabs() {
     title: `key ${(n + 1) % 10}`, "data-tab": name, onclick: () => go({ tab: name }) }, text)));
 }
 
+// Programs with their time, and the steps of the shown one under the names of their layers.
 function drawPrograms() {
-  const list = [];
+  const list = [], longest = Math.max(1e-12, ...trace.programs.map((p) => p.times.measured ?? 0)) || 1;
   trace.programs.forEach((p, n) => {
-    const kernels = p.items.filter((i) => i.kernel).length, first = p.items.length ? p.items[p.items.length - 1].origins : [];
-    const line = p.line >= 0 && trace.origins[p.line][2] ? p.line : first[first.length - 1] ?? -1;
-    list.push(element("button", { class: `program ${n === state.program ? "on" : ""}`, "data-program": n,
-      onclick: () => go({ program: n, item: Math.max(0, p.items.findIndex((i) => i.kernel)), group: null, node: null, pass: 0, kpass: 0 }) },
-    p.captured ? `⟳ ${p.captured} ` : "", `program ${n}: ${lineText(line) || "values"}`, element("br"),
-    element("small", {}, `${kernels} kernel${kernels === 1 ? "" : "s"}, ${p.nodes.length} nodes, made in ${timeText(p.seconds)}`)));
-    if (n !== state.program) return;
-    const from = Math.max(0, Math.min(state.item - LISTED / 2, p.items.length - LISTED)), to = Math.min(p.items.length, from + LISTED);
-    const more = (k, text) => element("button", { class: "item", onclick: () => go({ item: k, kpass: 0 }) }, text);
-    if (from > 0) list.push(more(Math.max(0, from - LISTED / 2), `… ${from} before`));
-    p.items.slice(from, to).forEach((i, place) => { const k = from + place; list.push(element("button", { class: `item ${k === state.item ? "on" : ""}`, "data-item": k, title: i.reason,
-      onclick: () => go({ item: k, kpass: 0, tab: OF_KERNEL.has(state.tab) || !i.kernel ? state.tab : "tree" }) }, `${k} ${i.name}`)); });
-    if (to < p.items.length) list.push(more(Math.min(p.items.length - 1, to + LISTED / 2), `… ${p.items.length - to} more`));
+    const kernels = p.items.filter((i) => i.kernel).length, last = p.items.length ? p.items[p.items.length - 1].origins : [];
+    const line = p.line >= 0 && trace.origins[p.line][2] ? p.line : last[last.length - 1] ?? -1, { measured, runs, predicted } = p.times;
+    list.push(element("button", { class: `program ${n === state.program ? "on" : ""}`, "data-program": n, title: `compiled in ${timeText(p.seconds)}${p.captured ? `, captured by TinyJit from ${p.captured}` : ""}`,
+      onclick: () => go({ program: n, item: slowest(n), group: null, node: null, pass: 0, kpass: 0 }) },
+    element("span", { class: "line" }, element("span", { class: "name" }, `${n} ${p.captured || lineText(line) || "values"}`), p.captured ? element("span", { class: "chip" }, "TinyJit") : null,
+      element("span", { class: "amount" }, measured === null ? `~ ${timeText(predicted)}` : timeText(measured))),
+    measured === null ? null : element("span", { class: "track" }, meter("measured", measured, longest)),
+    element("small", {}, `${plural(kernels, "kernel")}, ${plural(p.nodes.length, "node")}${runs > 1 ? `, ${runs} runs` : ""}${p.captured ? `, ${lineText(line)}` : ""}`)));
+    if (n === state.program) list.push(...listedItems(p));
   });
-  $("programs").replaceChildren(...(list.length ? list : [element("p", {}, "no program was made")]));
-  const on = $("programs").querySelector(".item.on, .program.on");
+  $("programs").replaceChildren(...(list.length ? list : [element("p", { class: "none" }, "no program")]));
+  const on = $("programs").querySelector(".item.on") || $("programs").querySelector(".program.on");
   if (on) on.scrollIntoView({ block: "nearest" });
+}
+
+// A view is drawn for the first time with the selected step in its middle.
+function centerSelected() {
+  const on = $("programs").querySelector(".item.on");
+  if (on) on.scrollIntoView({ block: "center" });
+}
+
+function listedItems(p) {
+  const from = Math.max(0, Math.min(state.item - LISTED / 2, p.items.length - LISTED)), to = Math.min(p.items.length, from + LISTED);
+  const more = (k, text) => element("button", { class: "item", onclick: () => go({ item: k, kpass: 0 }) }, text);
+  const timeOf = (k) => p.times.items[k][0] ?? p.times.items[k][2], longest = Math.max(1e-12, ...p.items.map((_, k) => timeOf(k) || 0));
+  const list = from > 0 ? [more(Math.max(0, from - LISTED / 2), `… ${from} before`)] : [];
+  let layer = "";
+  p.items.slice(from, to).forEach((i, place) => {
+    const k = from + place, kind = p.times.items[k][0] === null ? "predicted" : "measured";
+    const own = itemLayer(i), name = own || lineText(i.origins[i.origins.length - 1] ?? -1) || "no line";
+    if (name !== layer) { layer = name; list.push(element("div", { class: `layer ${own ? "" : "line"}`, title: own ? "the layer that the steps below compute" : "the line that the steps below compute" }, name)); }
+    list.push(element("button", { class: `item ${k === state.item ? "on" : ""}`, "data-item": k, title: [i.name, layer, i.reason && `stored because: ${i.reason}`, `${kind}: ${timeText(timeOf(k))}`].filter((t) => t).join("\n"),
+      onclick: () => go({ item: k, kpass: 0, tab: OF_KERNEL.has(state.tab) || !i.kernel ? state.tab : "tree" }) },
+    element("span", { class: "number" }, String(k)), element("span", { class: "name" }, i.name), element("span", { class: "track" }, meter(kind, timeOf(k), longest))));
+  });
+  if (to < p.items.length) list.push(more(Math.min(p.items.length - 1, to + LISTED / 2), `… ${p.items.length - to} more`));
+  return list;
+}
+
+// The step of program n that takes longest; a kernel if it has one.
+function slowest(n) {
+  const { items } = trace.programs[n], times = trace.programs[n].times.items, cost = (k) => (items[k].kernel ? 1e6 : 0) + (times[k][0] ?? times[k][2] ?? 0);
+  return items.reduce((best, _, k) => (cost(k) > cost(best) ? k : best), 0);
 }
 
 // The row of the UOps that is marked, -1 if it is of another kernel, or none.
@@ -123,12 +160,14 @@ function drawDetails() {
     const i = item();
     parts.push(element("b", {}, i.name), definition([["device", i.device], ["stored because", i.reason], ["writes", i.writes.map(slotText).join(", ")], ["reads", i.reads.map(slotText).join(", ")],
       ["lines", i.origins.length ? element("span", {}, ...i.origins.slice(0, 12).map((o) => element("button", { onclick: () => mark(o) }, lineText(o) || "?"))) : ""],
-      ["measured", i.seconds === null ? "" : timeText(i.seconds)],
+      ["layer", itemLayer(i)], ["measured", timeIn(program().times.items[state.item])], ["predicted", program().times.items[state.item][2] === null ? "" : timeText(program().times.items[state.item][2])],
       ["graph", element("button", { onclick: () => { const n = program().nodes.findIndex((x) => x[6] === "stored" && x[7].includes(state.item)); if (n >= 0) reveal(n); } }, "its node")]]));
   }
   if (OF_KERNEL.has(state.tab)) parts.unshift(...uopLinks());
   $("details").replaceChildren(...parts);
 }
+
+function timeIn([seconds, runs]) { return seconds === null ? "" : `${timeText(seconds)}${runs > 1 ? `, mean of ${runs} runs` : ""}`; }
 
 // From a node to the first UOp that its line became in the kernel that computes it.
 function uopButton(n, origin) {
@@ -149,12 +188,12 @@ function drawSide() {
   const origin = state.origin >= 0 ? state.origin : lines.length ? lines[lines.length - 1] : program() && program().line;
   const [, file, line] = origin >= 0 && origin !== undefined ? trace.origins[origin] : ["", "", 0];
   const text = trace.files[file];
-  if (text === undefined) { $("file").textContent = file ? `${file}:${line} (its text is not in the trace)` : ""; $("code").replaceChildren(); codeFile = null; return; }
+  if (text === undefined) { $("file").textContent = file ? `${file}:${line} (its text is not in the trace)` : "Select a node, step or event: its line of your program is shown here."; $("code").replaceChildren(); codeFile = null; return; }
   $("file").textContent = `${file}:${line}`;
   const own = new Set(lines.filter((o) => trace.origins[o][1] === file).map((o) => trace.origins[o][2]));
   const rows = text.split("\n").map((t) => [t, 0]);
   if (codeFile !== file) {
-    codeRows = showRows(rows, { numbered: true, name: "the user's file", classes: (n) => codeRows && codeRows.classOf(n), click: (n) => byLine(file, n + 1) });
+    codeRows = showRows(rows, { numbered: true, name: "the user's file", html: coloredLines(text, "python"), classes: (n) => codeRows && codeRows.classOf(n), click: (n) => byLine(file, n + 1) });
     codeRows.classOf = () => "";
     $("code").replaceChildren(codeRows);
     codeFile = file;
@@ -178,140 +217,6 @@ function byLine(file, line) {
   else mark(origin);
 }
 
-// *** steps ***
-
-function linked(rows, options = {}) {
-  const made = showRows(rows, { ...options,
-    classes: (n) => `${options.classes ? options.classes(n) : ""} ${sameLine(rows[n][1], state.origin) ? "same" : ""} ${found(rows[n][0]) ? "found" : ""}`,
-    click: options.click || ((n) => { if (rows[n][1] >= 0) mark(rows[n][1]); }) });
-  made.rows = rows;
-  shown.push(made);
-  return made;
-}
-
-// Lines of a text, each with the origin of the UOp that it is written for.
-function textRows(text, lines) {
-  return text.split("\n").map((t, n) => [t, lines && lines[n] >= 0 ? kernel().uops[lines[n]][1] : -1]);
-}
-
-// Rows that are linked to the UOps of the kernel: row n is UOp `uops(n)`.
-function linkedToUops(rows, uops, options) {
-  const made = linked(rows, { ...options, classes: (n) => (uops(n) >= 0 && uops(n) === markedUop() ? "on" : ""), click: (n) => uops(n) >= 0 && markUop(uops(n)), has: (n) => uops(n) >= 0 });
-  const at = rows.findIndex((_, n) => uops(n) >= 0 && uops(n) === markedUop());
-  if (at >= 0) requestAnimationFrame(() => made.show(at));
-  return made;
-}
-
-const linesOf = (name) => { const lines = kernel().lines && kernel().lines[name]; return (n) => (lines && lines[n] !== undefined ? lines[n] : -1); };
-
-function step(title, note) { return element("div", { class: "bar" }, element("b", {}, title), note || ""); }
-
-function drawGraph(view) {
-  const p = program(), folding = foldingOf(p), group = state.group ?? folding.root, path = [];
-  for (let g = group; g !== undefined; g = folding.parents.get(g)) path.unshift(g);
-  const bar = element("div", { class: "bar", id: "path" }, ...path.flatMap((g, n) => [n ? "›" : "", element("button", { onclick: () => go({ group: g, node: null }) }, g === folding.root ? "all" : p.groups[-1 - g].label)]),
-    element("span", { class: "legend" }, ...Object.entries(STATES).map(([name, css]) => element("span", { style: `background:var(--${css});border-color:var(--${css === "constant" ? "seen" : css}-line)` }, name))));
-  view.append(bar);
-  if (!p.nodes.length) { view.append(step("nothing is computed", "the values were there")); return; }
-  picture = showGraph(trace, p, group, { selected: () => state.node, same: (origin, at) => sameLine(origin, state.origin) || (state.search !== "" && found(textsOf(trace, p, at).lines.join(" "))),
-    pick: (at) => { state.node = at; const o = textsOf(trace, p, at).origin; if (at >= 0 && p.nodes[at][7].length) state.item = p.nodes[at][7][0]; mark(o); drawPrograms(); }, open });
-  view.append(picture);
-  picture.fit();
-  if (state.node !== null) picture.center(state.node);
-}
-
-function open(at) {
-  if (at < 0) go({ group: at, node: null });
-  else if (program().nodes[at][7].length) go({ item: program().nodes[at][7][0], tab: "tree", kpass: 0 });
-}
-
-// Shows node n in the graph, at the level where it is a box of its own.
-function reveal(n) {
-  state.origin = program().nodes[n][5];
-  go({ tab: "graph", group: foldingOf(program()).parents.get(n), node: n });
-}
-
-// rows of pass n: those of the last pass before it that changed something
-function rowsOf(passes, n) {
-  for (let k = n; k >= 0; k--) if (passes[k].rows) return passes[k].rows;
-  return [];
-}
-
-function withoutNumber(text) { return text.replace(/^\s*\d+ /, "").trim(); }
-
-function drawPasses(view, passes, at, choose) {
-  if (!passes.length) { view.append(step("no pass was recorded", "this kernel was made before the trace began")); return; }
-  const pass = passes[Math.min(at, passes.length - 1)], number = passes.indexOf(pass);
-  view.append(element("div", { class: "bar", id: "passes" }, ...passes.map((p, n) => element("button", { class: n === number ? "on" : "", "data-pass": n, onclick: () => choose(n),
-    title: p.rewrites.length ? `${p.rewrites.length} rewrites` : "" }, p.rows || n === 0 ? p.name : element("span", { style: "opacity:.55" }, p.name), p.rewrites.length ? ` ·${p.rewrites.length}` : ""))));
-  const before = number ? rowsOf(passes, number - 1) : [], after = rowsOf(passes, number), same = !pass.rows && number > 0;
-  const texts = (rows) => new Set(rows.map((r) => withoutNumber(r[0]))), [old, made] = [texts(before), texts(after)];
-  if (same) view.append(step("nothing changes here", pass.rewrites.length ? "; what was rewritten belongs to parts that are printed alike" : ""));
-  view.append(element("div", { class: "pair" },
-    number && !same ? element("div", {}, element("h3", {}, `before: ${passes[number - 1].name}`), linked(before, { name: "before", classes: (n) => (made.has(withoutNumber(before[n][0])) ? "" : "removed") })) : null,
-    element("div", {}, element("h3", {}, `after: ${pass.name}`), linked(after, { name: "after", classes: (n) => (number && !same && !old.has(withoutNumber(after[n][0])) ? "added" : "") }))));
-  if (pass.rewrites.length) view.append(element("div", { class: "rewrites" }, element("table", {}, element("tr", {}, ...["rule", "before", "after", "times"].map((t) => element("th", {}, t))),
-    ...pass.rewrites.slice(0, 400).map(([rule, law, from, to, count]) => element("tr", {}, element("td", { title: law }, rule, element("br"), element("small", { style: "color:var(--dim)" }, law)), element("td", { class: "mono" }, from), element("td", { class: "mono" }, to), element("td", { class: "number" }, String(count))))),
-  pass.left_out ? element("p", { class: "bar" }, `${pass.left_out} more rewrites are counted only`) : null));
-}
-
-function drawSchedule(view) {
-  const p = program(), longest = Math.max(1e-12, ...p.items.map((i) => i.seconds || expected(i)));
-  view.append(step(`${p.items.length} steps`, "what gets memory of its own, and why; the bar is the expected or measured time"));
-  const from = Math.max(0, Math.min(state.item - 20, p.items.length - 40)), to = Math.min(p.items.length, from + 40);
-  const rows = p.items.slice(from, to).map((i, place) => [i, from + place]).map(([i, n]) => element("tr", { class: `linked ${n === state.item ? "on" : ""}`, "data-item": n, onclick: () => { state.origin = i.origins[i.origins.length - 1] ?? -1; go({ item: n, kpass: 0 }); }, ondblclick: () => i.kernel && go({ item: n, tab: "tree" }) },
-    element("td", { class: "number" }, String(n)), element("td", {}, i.device), element("td", { class: "mono", style: "white-space:nowrap" }, i.name), element("td", { style: "min-width:14em" }, i.reason),
-    element("td", { class: "mono" }, i.writes.join(", ")), element("td", { class: "mono" }, i.reads.join(", ")), element("td", {}, [...new Set(i.origins.map(lineText))].join(", ").slice(0, 160)),
-    element("td", { class: "number" }, timeText(i.seconds || expected(i) || null), element("br"), element("i", { class: "meter", style: `width:${(80 * (i.seconds || expected(i))) / longest}px` }))));
-  const body = element("div", { style: "overflow:auto;flex:1" }, element("table", {}, element("tr", {}, ...["#", "device", "step", "stored because", "writes", "reads", "computes", "time"].map((t) => element("th", {}, t))), ...rows),
-    element("h3", {}, `buffers${p.slots.length > 40 ? `, the first 40 of ${p.slots.length}` : ""}`), element("table", {}, element("tr", {}, ...["#", "elements", "dtype", "device", "what"].map((t) => element("th", {}, t))),
-      ...p.slots.slice(0, 40).map(([size, dtype, device, kind], n) => element("tr", {}, ...[n, size.toLocaleString(), dtype, device, kind].map((t) => element("td", { class: "mono" }, String(t)))))));
-  if (to - from < p.items.length) body.prepend(step(`steps ${from} to ${to - 1}`, "j and k, or the list on the left, lead to the others"));
-  view.append(body);
-  const on = body.querySelector("tr.on");
-  if (on) on.scrollIntoView({ block: "nearest" });
-}
-
-function expected(i) { return i.kernel && trace.kernels[i.kernel] ? trace.kernels[i.kernel].estimate.seconds : 0; }
-
-function drawOpts(view, k) {
-  const e = k.estimate, machine = trace.machines[k.device] || { peaks: [], memory: [] }, ran = trace.events.filter((event) => event[9] === item().kernel && event[0] === "kernel").map((event) => event[4]);
-  const best = ran.length ? Math.min(...ran) : item().seconds, most = Math.max(e.memory, e.arithmetic, e.launch, e.seconds, best || 0, 1e-12);
-  const meter = (name, seconds) => element("tr", {}, element("th", {}, name), element("td", { class: "number" }, timeText(seconds)), element("td", {}, element("i", { class: "meter", style: `width:${(220 * seconds) / most}px` })));
-  view.append(element("div", { style: "overflow:auto;flex:1" }, step("structure", "ranges by size and role, before and after the opts"),
-    element("table", {}, element("tr", {}, element("th", {}, "before"), element("td", { class: "mono" }, k.before.join(", ") || "none")), element("tr", {}, element("th", {}, "after"), element("td", { class: "mono" }, k.after.join(", ") || "none"))),
-    step("opts", "in order; the Structure step shows what each one does"),
-    element("table", {}, element("tr", {}, element("th", {}, "opt"), element("th", {}, "expected then"), element("th", {})),
-      ...["none", ...k.passes.filter((p) => p.name.startsWith("opt ")).map((p) => p.name)].map((name, n) => element("tr", n ? { class: "linked", onclick: () => go({ tab: "kernel", kpass: k.passes.findIndex((p) => p.name === name) }) } : {},
-        element("td", { class: "mono" }, name.replace(/^opt /, "")), element("td", { class: "number" }, timeText(k.expected[n])), element("td", {}, element("i", { class: "meter", style: `width:${(220 * k.expected[n]) / Math.max(...k.expected)}px` }))))),
-    step("estimate", `of ${machine.name || k.device}${machine.measured ? "" : ", with the numbers of a modest machine (python -m tinsmith machine measures this one)"}`),
-    element("table", {}, meter(`memory (${e.level})`, e.memory), meter("arithmetic", e.arithmetic), meter("launch", e.launch), meter("expected", e.seconds), meter("roofline", e.roofline), best ? meter(ran.length ? `best of ${ran.length} runs` : "measured", best) : null),
-    element("table", {}, ...[["operations", e.operations.toLocaleString()], ["reads", bytesText(e.read)], ["writes", bytesText(e.written)],
-      ["operations per byte", (e.operations / Math.max(1, e.read + e.written)).toPrecision(3)],
-      ...(best ? [["reached", `${(e.operations / best / 1e9).toPrecision(3)} GFLOPS, ${((e.read + e.written) / best / 1e9).toPrecision(3)} GB/s, ${((100 * e.roofline) / best).toFixed(0)} % of the roofline`]] : [])].map(([a, b]) => element("tr", {}, element("th", {}, a), element("td", { class: "mono" }, b))))));
-}
-
-function drawView() {
-  const view = $("view");
-  picture = null;
-  shown = [];
-  view.replaceChildren();
-  if (!trace.programs.length) { view.append(step("the trace holds no program", "nothing was computed while it was recorded")); return; }
-  const k = kernel();
-  if (state.tab === "graph") drawGraph(view);
-  else if (state.tab === "passes") drawPasses(view, program().passes, state.pass, (n) => go({ pass: n }));
-  else if (state.tab === "schedule") drawSchedule(view);
-  else if (state.tab === "timeline") showTimeline(trace, view, { pick: pickEvent });
-  else if (!k) view.append(step(item() ? item().name : "no step", "is a copy, or was made before the trace began: it has no source. Choose a kernel on the left."));
-  else if (state.tab === "tree") view.append(step(k.name, "what it computes: movement ops are in the ShapeTrackers of the leaves"), linked(k.tree, { name: "kernel tree" }));
-  else if (state.tab === "kernel") drawPasses(view, k.passes, state.kpass, (n) => go({ kpass: n }));
-  else if (state.tab === "opts") drawOpts(view, k);
-  else if (state.tab === "uops") view.append(step(k.name, `${k.uops.length} lines of the linear program, in the order in which they happen`), linkedToUops(k.uops, (n) => n, { name: "UOps" }));
-  else if (state.tab === "source") view.append(element("div", { class: "pair", style: "border:0" }, element("div", {}, element("h3", {}, "as people read it"), linkedToUops(textRows(k.source, k.lines && k.lines.source), linesOf("source"), { name: "source", numbered: true })),
-    element("div", {}, element("h3", {}, `as ${k.device} gets it`), linkedToUops(textRows(k.native, k.lines && k.lines.native), linesOf("native"), { name: "native source", numbered: true }))));
-  else if (state.tab === "assembly") view.append(k.assembly ? linkedToUops(textRows(k.assembly, k.lines && k.lines.assembly), linesOf("assembly"), { name: "assembly", numbered: true }) : step("no assembly", `the compiler of ${k.device} does not show any`));
-}
-
 function pickEvent(event) {
   const [kind, row, name, start, seconds, memory, ops, bytes, origins, key] = event;
   const at = key ? trace.programs.findIndex((p) => p.items.some((i) => i.kernel === key)) : -1;
@@ -328,7 +233,12 @@ function draw() {
   drawTabs();
   drawPrograms();
   drawView();
+  findHits();
+  if (state.search) { for (const rows of shown) rows.redraw(); if (picture) picture.mark(); if (chart) chart.mark(); if (state.tab === "schedule") for (const row of document.querySelectorAll("#view tr[data-item]")) row.classList.toggle("found", hitSet.has(Number(row.dataset.item))); }
+  countHits();
+  if (picture && state.node !== null) picture.center(state.node);
   if (trace.programs.length) drawSide();
+  $("hint").textContent = trace.programs.length ? HINTS[state.tab] || HINTS.text : "? lists the keys";
   document.body.dataset.tab = state.tab;
   document.body.dataset.took = (performance.now() - start).toFixed(1);
 }
@@ -336,38 +246,15 @@ function draw() {
 // *** keys, search, theme ***
 
 const KEYS = [["1 … 9, 0", "the steps in order"], ["[ ]", "step before, step after"], ["j k", "next, previous step of the schedule"], ["n p", "next, previous program"], ["← → ↑ ↓", "select in the graph; before and after of passes"],
-  ["Enter", "open the selected group, or the node's kernel"], ["Backspace", "up one level"], ["+ − f", "zoom, fit"], ["/", "search; Enter goes to the next hit"], ["t", "light or dark"], ["?", "these keys"]];
+  ["Enter", "open the selected group, or the node's kernel"], ["Backspace", "up one level"], ["+ − f", "zoom, fit"],
+  ["/", "search the shown step; Enter and Shift+Enter go through the hits, Escape ends"], ["t", "light or dark"], ["?", "this help"]];
+const MOUSE = [["click", "select; a row or node marks its line, a line what computes it"], ["double click", "open a group or a kernel; zoom to a bar of the timeline"], ["wheel", "zoom in the graph and the timeline, scroll elsewhere"],
+  ["drag", "move the graph and the timeline; a separator sizes the panes beside it"], ["double click a separator", "its first size again"]];
 
 function turnTheme() {
   const now = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = now;
   draw();
-}
-
-function nextHit() {
-  if (!state.search) return;
-  if (state.tab === "graph") {
-    const p = program(), n = p.nodes.length, start = state.node !== null && state.node >= 0 ? state.node + 1 : 0;
-    for (let k = 0; k < n; k++) {
-      const at = (start + k) % n, [op, dtype, , arg, , origin] = p.nodes[at];
-      if (found(`${op} ${dtype} ${arg} ${lineText(origin)} ${layerOf(origin)} ${textsOf(trace, p, at).lines.join(" ")}`)) return reveal(at);
-    }
-    return;
-  }
-  for (const rows of shown) {
-    const start = (rows.hit ?? -1) + 1, n = rows.rows.length;
-    for (let k = 0; k < n; k++) {
-      const at = (start + k) % n;
-      if (found(rows.rows[at][0])) { rows.hit = at; rows.show(at); break; }
-    }
-  }
-  if (state.tab === "schedule") {
-    const start = state.item + 1, n = program().items.length;
-    for (let k = 0; k < n; k++) {
-      const at = (start + k) % n, i = program().items[at];
-      if (found(`${i.name} ${i.reason} ${i.origins.map(lineText).join(" ")}`)) return go({ item: at });
-    }
-  }
 }
 
 function move(by) {
@@ -384,42 +271,42 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target === $("search")) {
     if (event.key === "Escape") $("search").blur();
-    if (event.key === "Enter") nextHit();
+    if (event.key === "Enter") nextHit(event.shiftKey ? -1 : 1);
     return;
   }
   const at = TABS.findIndex(([name]) => name === state.tab), key = event.key, p = program();
-  if (!p) return;
-  if (/^[0-9]$/.test(key)) go({ tab: TABS[(Number(key) + 9) % 10][0] });
+  if (key === "t") turnTheme();
+  else if (key === "?") $("keys").showModal();
+  else if (!p) return;
+  else if (/^[0-9]$/.test(key)) go({ tab: TABS[(Number(key) + 9) % 10][0] });
   else if (key === "[" || key === "]") go({ tab: TABS[Math.max(0, Math.min(TABS.length - 1, at + (key === "]" ? 1 : -1)))][0] });
   else if (key === "j" || key === "k") go({ item: Math.max(0, Math.min(p.items.length - 1, state.item + (key === "j" ? 1 : -1))), kpass: 0, origin: -1 });
-  else if (key === "n" || key === "p") go({ program: Math.max(0, Math.min(trace.programs.length - 1, state.program + (key === "n" ? 1 : -1))), item: 0, group: null, node: null, pass: 0, kpass: 0, origin: -1 });
+  else if (key === "n" || key === "p") { const to = Math.max(0, Math.min(trace.programs.length - 1, state.program + (key === "n" ? 1 : -1))); go({ program: to, item: slowest(to), group: null, node: null, pass: 0, kpass: 0, origin: -1 }); }
   else if (key === "Enter" && state.tab === "graph" && state.node !== null) open(state.node);
   else if (key === "Backspace" && state.tab === "graph") { const up = foldingOf(p).parents.get(state.group ?? foldingOf(p).root); if (up !== undefined) go({ group: up, node: state.group }); }
-  else if (key === "ArrowLeft" || key === "ArrowUp") { if (state.tab === "timeline") return; move(-1); }
-  else if (key === "ArrowRight" || key === "ArrowDown") { if (state.tab === "timeline") return; move(1); }
-  else if ((key === "+" || key === "-") && picture) picture.zoom(key === "+" ? 1.25 : 0.8);
-  else if (key === "f" && picture) picture.fit();
+  else if (key === "ArrowLeft" || key === "ArrowUp") { if (chart) chart.pan(-0.2); else move(-1); }
+  else if (key === "ArrowRight" || key === "ArrowDown") { if (chart) chart.pan(0.2); else move(1); }
+  else if ((key === "+" || key === "-") && (picture || chart)) (picture || chart).zoom(key === "+" ? 1.25 : 0.8);
+  else if (key === "f" && (picture || chart)) (picture || chart).fit();
   else if (key === "/") $("search").focus();
-  else if (key === "t") turnTheme();
-  else if (key === "?") $("keys").showModal();
   else return;
   event.preventDefault();
 });
-$("search").addEventListener("input", () => {
-  state.search = $("search").value.trim().toLowerCase();
-  for (const rows of shown) { rows.hit = -1; rows.redraw(); }
-  if (picture) picture.mark();
-  if (state.tab !== "graph") nextHit();
-});
+$("search").addEventListener("input", () => searchFor($("search").value));
 $("theme").addEventListener("click", turnTheme);
 $("help").addEventListener("click", () => $("keys").showModal());
-$("keys").append(element("h3", {}, "keys"), element("table", {}, ...KEYS.map(([key, what]) => element("tr", {}, element("td", {}, element("kbd", {}, key)), element("td", {}, what)))), element("form", { method: "dialog" }, element("button", {}, "close")));
+const helpTable = (rows, tag) => element("table", {}, ...rows.map(([key, text]) => element("tr", {}, element("td", {}, element(tag, {}, key)), element("td", {}, text))));
+$("keys").append(element("h3", {}, "keys"), helpTable(KEYS, "kbd"), element("h3", {}, "mouse"), helpTable(MOUSE, "b"), element("form", { method: "dialog" }, element("button", { class: "act" }, "close")));
+$("programs").after(splitter($("programs"), "width", 1, "programs"));
+$("side").before(splitter($("side"), "width", -1, "side"));
+$("details").after(splitter($("details"), "height", 1, "details"));
 if (window.matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
 
 const [from, step0, tab0] = location.hash.slice(1).split(".");
 if (trace.programs[Number(from)] && TABS.some(([name]) => name === tab0)) Object.assign(state, { program: Number(from), item: Math.min(Number(step0) || 0, Math.max(0, trace.programs[Number(from)].items.length - 1)), tab: tab0 });
-else if (trace.programs.length) state.item = Math.max(0, program().items.findIndex((i) => i.kernel));
+else if (trace.programs.length) Object.assign(state, { program: trace.costliest, item: slowest(trace.costliest) });
 draw();
+centerSelected();
 document.body.dataset.opened = performance.now().toFixed(0);
 // The first look at a large program is prepared while nobody waits.
 trace.programs.forEach((p) => requestIdleCallback(() => { if (p.nodes.length) levelOf(p, foldingOf(p).root); }));
