@@ -77,16 +77,17 @@ class Drawing:
     def dot(self) -> str:
         """Return the drawing in the DOT language."""
         rows = ['digraph {', '  node [shape=box style="filled,rounded" fontname="monospace" fontsize=11]']
-        if self.title:
-            rows.append(f'  graph [labelloc=t fontname="sans-serif" fontsize=12 label=<{self._dot_legend()}>]')
+        # after the clusters, which would take the attributes over
+        end = [f'  labelloc=t fontname="sans-serif" label=<{self._dot_legend()}>'] if self.title else []
         boxes = [_dot_box(n, b) for n, b in enumerate(self.boxes)]
         if len(self.parts) > 1:
             for number, (heading, first, last) in enumerate(self.parts):
-                rows += [f"  subgraph cluster_{number} {{", f'    label="{_quoted(heading)}" color="#bbbbbb"',
+                rows += [f"  subgraph cluster_{number} {{",
+                         f'    label="{_quoted(heading)}" fontname="sans-serif" color="#bbbbbb"',
                          *(f"  {row}" for row in boxes[first:last]), "  }"]
         else:
             rows += boxes
-        return "\n".join([*rows, *(f"  n{a} -> n{b}" for a, b in self.arrows), "}"])
+        return "\n".join([*rows, *(f"  n{a} -> n{b}" for a, b in self.arrows), *end, "}"])
 
     def _dot_legend(self) -> str:
         """Return the title and the legend as a label of the DOT language, an HTML table."""
