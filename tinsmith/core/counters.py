@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tinsmith.core.origin import layers_text
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, show, visible_length, width
 
@@ -70,7 +71,7 @@ class Ran(NamedTuple):
 
     ``lines``: the user's lines that it computes, as (method, file, line). ``start``: on the clock of
     ``time.perf_counter``. ``key`` distinguishes kernels of the same name. ``occupancy``: as of ``Program``. ``unit``:
-    as of ``Launch``.
+    as of ``Launch``. ``layers``: labels of the model layers that it computes.
     """
 
     device: str
@@ -86,6 +87,7 @@ class Ran(NamedTuple):
     key: str = ""
     occupancy: float | None = None
     unit: str = ""
+    layers: tuple[str, ...] = ()
 
 
 def report(ran: Ran) -> None:
@@ -101,10 +103,11 @@ def report(ran: Ran) -> None:
 
 
 def timed_line(ran: Ran) -> str:
-    """Return the ``DEBUG=2`` line: device, number, name, arguments, memory, time/total, throughput, methods it
-    computes.
+    """Return the ``DEBUG=2`` line: device, number, name, arguments, memory, time/total, throughput, the layers and
+    methods that it computes.
 
-    If the line is wider than the terminal, the first methods are omitted; ``DEBUG=3`` shows all of them.
+    If the line is wider than the terminal, the first methods, or all methods, are omitted, or the layers get a line of
+    their own; ``DEBUG=3`` shows everything.
     """
     color = {"kernel": "green", "copy": "yellow"}.get(ran.kind, "gray")
     rate = max(ran.seconds, 1e-9) * 1e9
@@ -119,7 +122,11 @@ def timed_line(ran: Ran) -> str:
     room = width() - used if used < width() else 2 * width() - used - 8  # narrow terminal: the line is folded
     forms = [str(methods), *(f"[…, {str(methods[i:])[1:]}" for i in range(1, len(methods))), str(methods[-1:]), ""]
     text = next(form for form in forms if len(form) <= room or not form) if methods else ""
-    return f"{line} {text}".rstrip()
+    layers = layers_text(ran.layers)
+    if layers and len(layers) <= room:
+        both = f"{layers}: {methods}"
+        return f"{line} {both if len(both) <= room else layers}"
+    return f"{line} {text}".rstrip() + f"\n    {layers}" * bool(layers)
 
 
 def _number(value: float, width: int) -> str:

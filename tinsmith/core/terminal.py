@@ -197,6 +197,16 @@ def plural(n: int, word: str) -> str:
     return f"{n} {word if n == 1 else many}"
 
 
+def name_column(name: str, width: int, indent: int) -> str:
+    """Return a name as a column of a table that begins at column ``indent``. A name is never cut, so that it can be
+    searched for: after a longer one, the row goes on in the next line.
+
+    >>> name_column("r_4", 6, 2), name_column("r_4_16_8", 6, 2)
+    ('r_4   ', 'r_4_16_8\\n        ')
+    """
+    return name.ljust(width) if len(name) <= width else f"{name}\n{' ' * (indent + width)}"
+
+
 def cut(text: str, width: int) -> str:
     """Truncate to ``width`` characters, with an ellipsis.
 

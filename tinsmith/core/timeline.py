@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.counters import GlobalCounters, Ran
+from tinsmith.core.origin import layers_of
 from tinsmith.core.settings import settings
 
 MOST: Final = 200_000  # events kept; later ones are only counted
@@ -126,7 +127,7 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
     for e in events:
         at = round((e.start - start) * 1e6, 3)
         lines = [f"{method} ({file}:{line})" for method, file, line in e.lines]
-        details = {"operations": e.ops, "bytes": e.bytes, "lines": lines}
+        details = {"operations": e.ops, "bytes": e.bytes, "lines": lines, "layers": layers_of(e.lines)}
         if e.kind != "memory":
             found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
                           "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})

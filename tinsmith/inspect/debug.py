@@ -14,6 +14,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.render.cstyle import ReadableRenderer
 from tinsmith.codegen.render.gpu import GPURenderer
 from tinsmith.core.errors import place
+from tinsmith.core.origin import layers_of, layers_text
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored, cut, show, show_whole, width
 from tinsmith.ir import Ops, UOp
@@ -52,9 +53,11 @@ def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, dev
 
 
 def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
-    """Return the reason for this kernel, its buffers, the user's methods that it computes, and its opts."""
+    """Return the reason for this kernel, its buffers, the model layers and the user's methods that it computes, and its
+    opts."""
+    layers = layers_text(layers_of(item.origin), len(item.origin))
     parts = [("", f"{colored(name, 'green')}: {_slots(item)}; stored because: {item.reason}"),
-             ("computes ", ", ".join(lines_of(item))), ("opts ", opts_text(kernel.opts))]
+             ("layers ", layers), ("computes ", ", ".join(lines_of(item))), ("opts ", opts_text(kernel.opts))]
     return "\n".join(textwrap.fill(f"{'  ' if label else 'kernel '}{label}{text}", width(), subsequent_indent="    ",
                                    break_long_words=False, break_on_hyphens=False) for label, text in parts if text)
 

@@ -22,7 +22,8 @@ from tinsmith.codegen.planner.roofline import Estimate, Machine, estimate
 from tinsmith.codegen.planner.work import Work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
-from tinsmith.core.terminal import WIDTH, bytes_text, cut, percent, plural, time_text
+from tinsmith.core.origin import layers_of, layers_text
+from tinsmith.core.terminal import WIDTH, bytes_text, name_column, percent, plural, time_text
 from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
@@ -64,6 +65,11 @@ class KernelReport:
     transcendentals: int = 0
     occupancy: float | None = None
     plan: KernelPlan | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The labels of the model layers that it computes: ``layers.0 Conv2d``."""
+        return layers_of(self.origin)
 
     @property
     def share(self) -> float | None:
@@ -229,13 +235,14 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
     work, rate = k.estimate.work, (k.seconds or k.estimate.seconds) * 1e9
     measured = "-" if k.seconds is None else time_text(k.seconds)
     share = "-" if k.share is None else percent(k.share)
-    row = (f"{number:3d} {k.device:8} {cut(k.name, 28):28} "
+    row = (f"{number:3d} {k.device:8} {name_column(k.name, 28, 13)} "
            f"{time_text(k.estimate.seconds):>10} {measured:>10} {share:>9} "
            f"{work.operations / rate:9.1f} {work.bytes / rate:7.1f}  {k.estimate.bound}")
     buffers = f"buffer{'s' * (len(k.writes) > 1)} {_list(k.writes)}{' from ' * bool(k.reads)}{_list(k.reads)}"
     special = f", {k.transcendentals:,} transcendentals" if k.transcendentals else ""
     parts = [
         f"stored because: {k.reason}",
+        f"layers {layers_text(k.layers, len(k.layers))}" if k.layers else "",
         f"computes {', '.join(dict.fromkeys(_place(o) for o in k.origin if o[0]))}" if any(k.origin) else "",
         f"{buffers}: {work.operations:,} operations{special}, reads {bytes_text(work.bytes_read)}, "
         f"writes {bytes_text(work.bytes_written)}",
@@ -245,7 +252,7 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
         "" if k.occupancy is None else f"occupancy {percent(k.occupancy)} of a multiprocessor's threads",
         "" if k.plan is None else f"planned as {k.plan}",
         f"opts {opts_text(list(k.opts))}"]
-    return [row, *(line for part in parts if part for line in _indented(part))]
+    return [*row.split("\n"), *(line for part in parts if part for line in _indented(part))]
 
 
 def _copy(number: int, c: CopyReport) -> list[str]:

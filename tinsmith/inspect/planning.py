@@ -6,6 +6,7 @@ inputs exist already; results and the blocks of temporaries are allocated when t
 """
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,10 +20,11 @@ from tinsmith.codegen.launch import KernelProgram, Launch, lines_of
 from tinsmith.codegen.planner.roofline import Machine, estimate
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import place
+from tinsmith.core.origin import Origin, layer_of
 from tinsmith.core.settings import settings
-from tinsmith.core.terminal import bytes_text, cut, percent, plural, time_text
+from tinsmith.core.terminal import WIDTH, bytes_text, cut, percent, plural, time_text
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.uop import Origin, toposort
+from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import sources
 from tinsmith.schedule.canonical import canonical, part_names
@@ -333,8 +335,10 @@ def _table(p: Plan) -> list[str]:
         name = f"{len(same)} of {name}" if len(same) > 1 else name
         steps = f", steps {v.first} to {v.last}" if len(same) == 1 and v.first is not None else ""
         on = f"{v.device:6}  " if several else ""
-        lines.append(f"{bytes_text(sum(x.nbytes for x in same)):>10}  {v.kind:9}  {on}{cut(name, 34):34}  "
-                     f"{_line(v.origin)}{steps}"[:120].rstrip())
+        row = f"{bytes_text(sum(x.nbytes for x in same)):>10}  {v.kind:9}  {on}{cut(name, 34):34}  "
+        made = textwrap.wrap(f"{_line(v.origin)}{steps}", WIDTH - len(row), break_long_words=False,
+                             break_on_hyphens=False)
+        lines += [f"{row if n == 0 else ' ' * len(row)}{part}" for n, part in enumerate(made)]
     rest = largest[SHOWN:]
     if rest:
         total = sum(v.nbytes for same in rest for v in same)
@@ -346,4 +350,5 @@ def _line(origin: Origin | None) -> str:
     if origin is None:
         return "-"
     method, file, line = origin
-    return f"{method} ({place(file, line)})" if method else place(file, line)
+    layer = f"{layer_of(origin)}: " if layer_of(origin) else ""
+    return f"{layer}{method} ({place(file, line)})" if method else f"{layer}{place(file, line)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import textwrap
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from tinsmith.backend.machine import machine, roofline
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.errors import place
-from tinsmith.core.terminal import WIDTH, cut, percent, plural, show, time_text
+from tinsmith.core.origin import layers_text
+from tinsmith.core.terminal import WIDTH, cut, name_column, percent, plural, show, time_text
 from tinsmith.core.timeline import output_path, timeline, write_perfetto
 
 ROWS = 30  # rows of the table, to fit a screen; the remaining kernels share one row
+_LAYERS_AT = 60  # column of labels of layers that do not fit into the row of their kernel
 _HEAD = " share    total   runs     mean roofline   GFLOPS   GB/s  device  kernel                computes"
 
 
@@ -99,9 +102,20 @@ def _line(row: Row, whole: float) -> str:
     times = f"{time_text(row.total):>8} {row.runs:6d} {time_text(row.mean):>8}"
     lines = dict.fromkeys(f"{m} {place(file, line)}".strip() for m, file, line in ran.lines)
     occupied = "" if ran.occupancy is None else f"occupancy {percent(ran.occupancy)}: "
-    text = (f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
-            f"{cut(ran.name, 21):21} {occupied}{', '.join(lines or ran.origin)}")
-    return cut(text.rstrip(), WIDTH)
+    numbers = f"{share:>6} {times} {reached:>8} {ran.ops / rate:8.1f} {ran.bytes / rate:6.1f}  {cut(ran.device, 6):6}  "
+    name = name_column(ran.name, 21, len(numbers))
+    return _fitted(f"{numbers}{name} {occupied}", layers_text(ran.layers), ", ".join(lines or ran.origin))
+
+
+def _fitted(row: str, layers: str, lines: str) -> str:
+    """Return a row of the table with what it computes. Lines of the program are cut at the edge; labels of layers are
+    not, and go on in further lines."""
+    *before, last = row.split("\n")
+    if not layers or len(last) + len(layers) < WIDTH:
+        return "\n".join([*before, cut(f"{last}{layers}{': ' * bool(layers)}{lines}".rstrip(), WIDTH)])
+    indent = min(_LAYERS_AT, max(WIDTH - max(map(len, layers.split(", "))) - 1, 8))
+    more = textwrap.wrap(layers, WIDTH - indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*before, cut(f"{last}{lines}".rstrip(), WIDTH), *(" " * indent + text for text in more)])
 
 
 def _at_exit(pid: int) -> None:

@@ -29,6 +29,7 @@ from tinsmith.codegen.render.base import Renderer
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
 from tinsmith.core.observer import observed
+from tinsmith.core.origin import InLayer, Origin, layer_of, layers_of
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
@@ -37,7 +38,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ranges import Axis, range_size
 from tinsmith.ir.text.node import argument_text, expression, is_integer, short
 from tinsmith.ir.text.printer import graph_rows, table_rows, tree_rows
-from tinsmith.ir.uop import Origin, toposort
+from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.recorder import endings
 from tinsmith.schedule.canonical import BufferName
@@ -189,7 +190,8 @@ class Trace:
         step, item = compiled.steps[number], compiled.schedule.items[number]
         kernel = step.shown if isinstance(step.shown, KernelProgram) else None
         return {"name": step.name, "device": step.device, "kernel": kernel and kernel.symbol, "reason": item.reason,
-                "origins": self._origins(item.origin), "writes": item.written, "reads": item.read, "seconds": None}
+                "origins": self._origins(item.origin), "layers": list(layers_of(item.origin)),
+                "writes": item.written, "reads": item.read, "seconds": None}
 
     def _nodes(self, schedule: Schedule) -> list[list[Any]]:
         """Return [op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
@@ -276,7 +278,8 @@ class Trace:
         return {"format": FORMAT, "version": VERSION, "program": " ".join(sys.argv) or "python",
                 "python": platform.python_version(), "machines": self.machines,
                 "origins": [list(o) for o in self.origins],
-                "layers": [getattr(o, "layer", "") for o in self.origins],
+                "layers": [o.path if isinstance(o, InLayer) else "" for o in self.origins],
+                "labels": [layer_of(o) for o in self.origins],
                 "files": {f: t for f in files if (t := _source(f))},
                 "programs": self.programs, "kernels": self.kernels, "events": events,
                 "events_left_out": timeline.left_out}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
+from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
 from tinsmith.ir.movement import tracker_of
@@ -98,7 +99,6 @@ class Operators:
     def minimum(self, o: Any) -> Self: return self._binary(Ops.MIN, o)
 
 
-Origin = tuple[str, str, int]  # method, file, line
 Found = TypeVar("Found")
 
 

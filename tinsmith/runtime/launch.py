@@ -208,7 +208,8 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
                 lines=tuple(step.origin), start=start, key=(step.shown or kernel).symbol,
-                occupancy=step.program.occupancy if settings.PROFILE else None, unit=kernel.unit))
+                occupancy=step.program.occupancy if settings.PROFILE else None, unit=kernel.unit,
+                layers=step.layers))
 
 
 def copy(target: Buffer, source: Buffer) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.ir.uop import Origin
+from tinsmith.core.origin import Origin, layers_of
 from tinsmith.schedule.schedule_item import ScheduleItem
 
 
@@ -65,3 +65,8 @@ class Step:
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(method for method, _, _ in self.origin))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The labels of the model layers that it computes: ``layers.0 Conv2d``."""
+        return layers_of(self.origin)

@@ -1,7 +1,6 @@
 """The base class of Tensor: its graph node, shared memory, assignment, and conversion to Python and NumPy values."""
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import weakref
@@ -13,19 +12,19 @@ import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
-from tinsmith.core.errors import _PACKAGE, ArgumentError, DeviceError, DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.core.object_lifetime import LiveSet, WeakTable
-from tinsmith.core.settings import current, settings
+from tinsmith.core.origin import Origin
+from tinsmith.core.settings import current
 from tinsmith.core.thread_local import OfThread
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import value_of_size
-from tinsmith.ir.uop import Origin
 from tinsmith.runtime.host_copies import copy_to_host
 from tinsmith.runtime.thread_turns import state, writing
 from tinsmith.tensor import display, storage
 from tinsmith.tensor.autograd.history import forget_origins, has_origins, is_computed, note_earlier
 from tinsmith.tensor.interop import files
-from tinsmith.tensor.layer_names import InLayer, layer_path
+from tinsmith.tensor.layer_names import origin_of
 from tinsmith.tensor.modes import ModeAttribute, WithModes
 from tinsmith.tensor.python_data import from_data, from_size
 from tinsmith.tensor.realize import is_leaf, kept_version, numbers, unseen_version, value_of, version
@@ -489,17 +488,13 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     Args:
         called: the frame of a function of this package that the user's program called, directly or not.
     """
-    inner, frame = called, called.f_back
-    while frame is not None and _is_ours(frame.f_code.co_filename):
-        called, frame = frame, frame.f_back
-    if frame is None:
-        return
-    method = called.f_code.co_name
-    if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
-        owner = called.f_locals.get("self")
-        method = "" if isinstance(owner, TensorBase) else type(owner).__name__
-    line: Origin = method.strip("_"), frame.f_code.co_filename, frame.f_lineno
-    origin = (_in_layer(line, inner) if settings.recorded else line,)
+    origin = origin_of(called, TensorBase)
+    if origin is not None:
+        mark(uop, (origin,))
+
+
+def mark(uop: UOp, origin: tuple[Origin, ...]) -> None:
+    """Record origins on a node and on its sources that have none, up to the first nodes that have some."""
     stack = [uop]
     while stack:  # the nodes that this call made: the sources without an origin
         n = stack.pop()
@@ -507,17 +502,6 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
         if not n.origin and not kept and n.op not in (Ops.CONST, Ops.BUFFER):
             n.origin = origin
             stack.extend(n.src)
-
-
-@functools.cache
-def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
-
-
-def _in_layer(origin: Origin, frame: FrameType) -> Origin:
-    """Return the origin with the path of the running model layer, by which a trace groups kernels."""
-    layer = layer_path(frame, TensorBase)
-    return InLayer(*origin, layer) if layer else origin
 
 
 def check_tensors(op: str, values: Sequence[Any]) -> None:

@@ -1,55 +1,111 @@
-"""Path of the model layer that is running, named as in its state dict: ``encoder.0.attn.q``. Used only by traces.
+"""Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
 
 Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
-whose method is running is searched in the attributes, lists and dicts of the object whose method called it.
+whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
+is kept per layer and verified at each use, so that recording an operation seldom walks the whole stack.
 """
 from __future__ import annotations
 
 import functools
 import itertools
 import os
+import sys
 import sysconfig
+import weakref
 from collections import deque
-from collections.abc import Mapping
-from types import FrameType, ModuleType
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from types import FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import _PACKAGE
-from tinsmith.ir.uop import Origin
+from tinsmith.core.origin import GRADIENT, InLayer, Origin, layer_of
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
+_FUNCTIONAL: Final = os.path.join(_PACKAGE, "tensor", "nnops", "functional.py")  # the file of ``Tensor.sequential``
+_USER, _OURS, _NN, _SEQUENTIAL = range(4)  # kinds of source files
 _MOST: Final = 100_000  # largest number of objects visited in the search for one layer
+_KEPT: Final = 10_000  # labels kept
+_CO_OPTIMIZED: Final = 1  # flag of the code of functions: the frame's ``f_locals`` is a copy of its variables
 
 Step = tuple[str, Any]  # (".", attribute name), or ("", key of a list or dict)
 
 
-class InLayer(Origin):
-    """An origin (method, file, line) with a layer path; equal lines of different layers are different origins.
+class _Position(NamedTuple):
+    """A callable that ``x.sequential(layers)`` is calling."""
 
-    >>> a, b = InLayer("relu", "model.py", 3, "blocks.0"), InLayer("relu", "model.py", 3, "blocks.1")
-    >>> method, file, line = a
-    >>> method, line, a.layer, a == b, len({a, b})
-    ('relu', 3, 'blocks.0', False, 2)
+    layers: Any
+    number: int
+
+
+class _Kept(NamedTuple):
+    """The label of a layer, valid while ``steps`` lead from the outermost object to it."""
+
+    root: weakref.ref[Any]
+    steps: tuple[Step, ...]
+    label: str
+
+
+_kept: dict[tuple[int, int, str, int], _Kept] = {}
+
+
+def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
+    """Return the origin of the node that the function of ``frame`` makes; None if the user's program is not running.
+
+    Data has a line and no method. Instances of ``tensor`` are not layers.
     """
+    found = _users(frame)
+    if found is None:
+        return None
+    called, user, innermost, layer = found
+    method = called.f_code.co_name
+    if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
+        owner = _owner(called)
+        method = "" if isinstance(owner, tensor) else type(owner).__name__
+    label = "" if called.f_code.co_name == "__init__" else _label(layer, innermost, user, tensor)
+    file, line, method = user.f_code.co_filename, user.f_lineno, method.strip("_")
+    return InLayer(method, file, line, label) if label else (method, file, line)
 
-    layer: str
 
-    def __new__(cls, method: str, file: str, line: int, layer: str) -> InLayer:
-        self = super().__new__(cls, (method, file, line))
-        self.layer = layer
-        return self
+def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
+    """Return a function from the origins of a node to those of the nodes of its gradient, for the user's call of
+    ``backward`` in which ``frame`` runs.
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InLayer) and self.layer == other.layer and tuple(self) == tuple(other)
+    They have the method and the line of that call, and the label ``grad of`` the node's layer.
+    """
+    plain = origin_of(frame, tensor) or ("", "", 0)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    @functools.cache
+    def of(label: str) -> tuple[Origin, ...]:
+        return (InLayer(*plain, f"{GRADIENT}{label}") if label else plain,) if plain[1] else ()
 
-    def __hash__(self) -> int:
-        return hash((tuple(self), self.layer))
+    return lambda origins: of(layer_of(origins[-1]) if origins else "")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InLayer, (*self, self.layer)
+
+def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, Any] | None:
+    """Return the function of this package that the user's program called, the user's frame, the innermost frame of a
+    layer of this package or else the user's, and the layer or position in a list; None without a user's frame."""
+    called, innermost, layer = None, None, None
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind == _USER:
+            if innermost is None:
+                innermost, layer = frame, _layer(frame, _USER)
+            return None if called is None else (called, frame, innermost, layer)
+        if innermost is None and kind != _OURS:
+            layer = _layer(frame, kind)
+            innermost = None if layer is None else frame
+        if called is None or frame.f_code.co_name != "sequential":  # the layer that it calls tells more
+            called = frame
+        frame = frame.f_back
+    return None
+
+
+@functools.cache
+def _kind(file: str) -> int:
+    """Return the kind of a source file."""
+    if not file.startswith(_PACKAGE):
+        return _USER
+    return _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
 
 
 @functools.cache
@@ -59,58 +115,169 @@ def _installed() -> tuple[str, ...]:
             "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
-def layer_path(frame: FrameType | None, tensor: type) -> str:
-    """Return the path of the innermost running layer from the outermost model; empty outside of any layer. Instances
-    of ``tensor`` are not layers.
+def _variables(frame: FrameType) -> Mapping[str, Any]:
+    """Return the variables of a frame, without keeping their values alive or changing what ``locals()`` returned.
+
+    Up to Python 3.12 a frame keeps the dictionary that ``f_locals`` made, and with it each value, until it ends.
+    """
+    found = frame.f_locals
+    if frame.f_code.co_flags & _CO_OPTIMIZED and type(found) is dict and sys.getrefcount(found) <= 3:
+        copy = dict(found)
+        found.clear()
+        return copy
+    return found
+
+
+def _owner(frame: FrameType) -> Any:
+    """Return the value of the variable ``self`` of a frame; None without one."""
+    found = frame.f_locals
+    owner = found.get("self")
+    if frame.f_code.co_flags & _CO_OPTIMIZED and type(found) is dict and sys.getrefcount(found) <= 3:
+        found.clear()  # nobody else has this copy: see _variables
+    return owner
+
+
+def _layer(frame: FrameType, kind: int) -> Any:
+    """Return the object or the position in a list that a frame runs; None if it runs no layer."""
+    if kind == _NN:
+        return _owner(frame)
+    code = frame.f_code
+    if kind == _USER:
+        return _owner(frame) if code.co_argcount and code.co_varnames[0] == "self" else None
+    if code.co_name != "sequential":
+        return None
+    found = frame.f_locals
+    layers, number = found["layers"], found.get("position")
+    if type(found) is dict:
+        found.clear()  # see _variables
+    return None if number is None else _Position(layers, number)
+
+
+def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> str:
+    """Return the label of the innermost running layer, ``layer``, which runs in the frame ``innermost``."""
+    if layer is None:  # a function, which a layer may have called
+        return _walked(innermost, tensor)[0]
+    if hasattr(type(layer), "kernel_label"):  # an optimizer
+        named: str = layer.kernel_label
+        return named
+    target, number = (layer.layers, layer.number) if type(layer) is _Position else (layer, -1)
+    key = id(target), number, user.f_code.co_filename, user.f_code.co_firstlineno
+    kept = _kept.get(key)
+    if kept is not None:
+        root = kept.root()
+        if root is not None and _followed(root, kept.steps) is target:
+            return kept.label
+    label, chain = _walked(innermost, tensor)
+    if len(_kept) >= _KEPT:
+        _kept.clear()
+    steps = _steps_to(chain[:-1] if number >= 0 else chain, target)
+    if steps is not None:
+        _kept[key] = _Kept(weakref.ref(chain[0][0]), steps, label)
+    return label
+
+
+def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[Step, ...] | None:
+    """Return the steps from the first object of ``chain`` to ``target``, if they exist and that object can be
+    referred to weakly."""
+    if not chain or not type(chain[0][0]).__weakrefoffset__:
+        return None
+    steps = tuple(itertools.chain.from_iterable(steps for _, steps in chain[1:]))
+    return steps if _followed(chain[0][0], steps) is target else None
+
+
+def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[Step, ...]]]]:
+    """Return the label of the innermost running layer, and the objects that its path leads through, from the outermost
+    one on, each with the steps from the one before.
 
     An object that no enclosing object holds starts the path if the path is still empty: the object of a training loop
     may not hold the model. A layer that another layer creates temporarily counts as part of that layer.
     """
-    path, owner = "", None
-    for layer in _running(frame, tensor):
-        if owner is None:
-            owner = layer
-        elif layer is not owner:
-            found = _name_in(owner, layer, tensor)
-            if found:
-                path = f"{path}.{found}" if path else found
-            if found or not path:
-                owner = layer
-    return path
+    names: list[str] = []
+    chain: list[tuple[Any, tuple[Step, ...]]] = []
+    for layer, caller in _running(frame, tensor):
+        if hasattr(type(layer), "kernel_label"):
+            return layer.kernel_label, []
+        position = type(layer) is _Position
+        target = layer.layers if position else layer
+        if not chain:
+            names, chain = _name_in_variables(caller, target, tensor), [(target, ())]
+        elif target is not chain[-1][0]:
+            steps = _steps_in(chain[-1][0], target, tensor)
+            if steps:
+                names += [str(name) for _, name in steps]
+                chain.append((target, steps))
+            elif not names:
+                names, chain = _name_in_variables(caller, target, tensor), [(target, ())]
+            else:
+                continue
+        if position:
+            names.append(str(layer.number))
+            chain.append((target[layer.number], (("", layer.number),)))
+    if not chain:
+        return "", []
+    innermost = chain[-1][0]
+    if not names:
+        return (type(innermost).__name__ if callable(innermost) or hasattr(type(innermost), "forward") else ""), chain
+    return f"{'.'.join(names)} {_class(innermost)}", chain
 
 
-def _running(frame: FrameType | None, tensor: type) -> list[Any]:
-    """Return the objects whose methods are running, outermost first: the user's objects and layers of this package.
-    Frames that run the user's program (pytest, a notebook) are skipped."""
+def _class(layer: Any) -> str:
+    """Return the name of a layer's class, or of a function."""
+    function = getattr(layer, "func", layer)  # of functools.partial
+    return function.__name__ if isinstance(function, (FunctionType, MethodType)) else type(layer).__name__
+
+
+def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, FrameType | None]]:
+    """Yield the layers that are running, outermost first, each with the frame that called it: the user's objects,
+    layers of this package, and positions in lists. Frames that run the user's program (pytest, a notebook) are
+    skipped."""
     frames = []
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
-    found = []
+    before = None
     for f in itertools.dropwhile(lambda f: f.f_code.co_filename.startswith(_installed()), reversed(frames)):
-        file = f.f_code.co_filename
-        if file.startswith(_LAYERS) or not file.startswith(_PACKAGE):
-            owner = f.f_locals.get("self")
-            if hasattr(owner, "__dict__") and not isinstance(owner, (tensor, type, ModuleType)):
-                found.append(owner)
-    return found
+        kind = _kind(f.f_code.co_filename)
+        if kind != _OURS:
+            owner = _layer(f, kind)
+            if type(owner) is _Position or (hasattr(owner, "__dict__")
+                                            and not isinstance(owner, (tensor, type, ModuleType))):
+                yield owner, before
+            before = f
 
 
-# Cache by (id of owner, id of layer) → (path, steps, number of attributes of the owner). Ids may be reused, so a hit is
+def _name_in_variables(frame: FrameType | None, layer: Any, tensor: type) -> list[str]:
+    """Return the name by which the caller of an outermost layer knows it, if it is no model of the user's but a layer
+    of this package or a list; empty for models."""
+    if frame is None or not (type(layer) in (list, tuple) or type(layer).__module__.startswith("tinsmith.nn.layers.")):
+        return []
+    if isinstance(layer, list) and type(layer) is not list:  # nn.Sequential: a model
+        return []
+    for variables in (_variables(frame), frame.f_globals):
+        for name, value in variables.items():
+            if value is layer:
+                return [name]
+            if type(value) in (list, tuple, dict):
+                step = next((k for (_, k), v in _children(value) if v is layer), None)
+                if step is not None:
+                    return [name, str(step)]
+    return []
+
+
+# Cache by (id of owner, id of layer) → (steps, number of attributes of the owner). Ids may be reused, so a hit is
 # verified; a miss is searched again when the owner's number of attributes changes.
-_paths: dict[tuple[int, int], tuple[str, tuple[Step, ...], int]] = {}
+_paths: dict[tuple[int, int], tuple[tuple[Step, ...], int]] = {}
 
 
-def _name_in(owner: Any, layer: Any, tensor: type) -> str:
-    """Return the shortest attribute path from ``owner`` to ``layer``; empty if ``owner`` does not hold it."""
+def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
+    """Return the shortest way from ``owner`` to ``layer``; empty if ``owner`` does not hold it."""
     key = id(owner), id(layer)
-    size = len(vars(owner))
-    name, steps, size_then = _paths.get(key, ("", (), -1))
+    size = len(getattr(owner, "__dict__", ()))
+    steps, size_then = _paths.get(key, ((), -1))
     if _followed(owner, steps) is not layer if steps else size != size_then:
         steps = _search(owner, layer, tensor)
-        name = ".".join(str(name) for _, name in steps)
-        _paths[key] = name, steps, size
-    return name
+        _paths[key] = steps, size
+    return steps
 
 
 def _followed(value: Any, steps: tuple[Step, ...]) -> Any:

@@ -13,6 +13,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError
+from tinsmith.core.origin import OPTIMIZER
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.nn.state import called, note_name
@@ -103,6 +104,16 @@ class Optimizer:
         for optimizer in self.parts():
             value = rate.detach().reshape(1) if isinstance(rate, TensorBase) else [self._rate(rate)]
             optimizer.lr.assign(Tensor(value, device=optimizer.device, dtype=dtypes.float32, requires_grad=False))
+
+    @property
+    def kernel_label(self) -> str:
+        """The label of the kernels of a step, in place of the path of a layer.
+
+        >>> from tinsmith.nn.optim import SGD
+        >>> SGD([Tensor([1.])]).kernel_label
+        'optimizer step SGD'
+        """
+        return f"{OPTIMIZER}{type(self.parts()[0]).__name__}"
 
     def parts(self) -> list[Optimizer]:
         """Return the optimizers with a learning rate each: itself, or those of its groups."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from tinsmith.schedule.multi.sharding import is_group, places_of
 from tinsmith.tensor import storage
 from tinsmith.tensor.autograd.custom_gradient import with_slopes
 from tinsmith.tensor.autograd.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
-from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.base import TensorBase, check_tensors, mark
 from tinsmith.tensor.interop import files
+from tinsmith.tensor.layer_names import gradient_origins
 from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.placement import parts
 from tinsmith.tensor.python_data import TinygradRules
@@ -59,16 +61,20 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
             leads.add(node)
     found: dict[UOp, UOp] = {output: seed}
     wanted = set(targets)
+    origins = gradient_origins(sys._getframe(1), TensorBase)
     for node in reversed(order):
         if node not in leads or node not in found:
             continue
         rule = node.op.gradient
         if rule is None:
             continue
+        origin = origins(node.origin)
         for source, g in zip(node.src, rule(node, found[node])):
             if g is None or source not in leads or not source.dtype.is_float:
                 continue
             found[source] = g if source not in found else found[source] + g
+            if origin:
+                mark(found[source], origin)
         if node not in wanted:
             del found[node]
     out = []

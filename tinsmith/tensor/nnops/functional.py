@@ -72,7 +72,7 @@ class NNOps(Activations, WindowMethods, Losses):
             raise DTypeError("sequential", f"takes a list of layers, got {shown(wrong[0])}",
                              "a list of functions of a tensor")
         x = self
-        for layer in layers:
+        for position, layer in enumerate(layers):  # noqa: B007  layer_names reads both variables
             x = layer(x)
         return x
 

@@ -1,0 +1,95 @@
+"""Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
+
+An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from tinsmith.core.terminal import plural
+
+Origin: TypeAlias = tuple[str, str, int]  # method, file, line
+GRADIENT: Final = "grad of "
+OPTIMIZER: Final = "optimizer step "
+_interned: Final[dict[tuple[str, str, int, str], InLayer]] = {}
+
+
+class InLayer(tuple[str, str, int]):
+    """An origin (method, file, line) with the label of a layer. Equal lines of different layers are different origins.
+
+    Origins of equal contents are one object.
+
+    Attributes:
+        layer: the path of the layer in the model and its class, ``layers.0 Conv2d``; ``grad of …`` for its gradient;
+            ``optimizer step Adam`` for an optimizer.
+
+    >>> a, b = InLayer("relu", "model.py", 3, "blocks.0 Block"), InLayer("relu", "model.py", 3, "blocks.1 Block")
+    >>> method, file, line = a
+    >>> method, line, a.layer, a == b, a is InLayer(*a, a.layer), len({a, b})
+    ('relu', 3, 'blocks.0 Block', False, True, 2)
+    """
+
+    layer: str
+
+    def __new__(cls, method: str, file: str, line: int, layer: str) -> InLayer:
+        key = method, file, line, layer
+        self = _interned.get(key)
+        if self is None:
+            self = super().__new__(cls, key[:3])
+            self.layer = layer
+            self = _interned.setdefault(key, self)
+        return self
+
+    __hash__ = object.__hash__  # by identity, as equality is
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __reduce__(self) -> tuple[type[InLayer], tuple[str, str, int, str]]:
+        return InLayer, (*self, self.layer)
+
+    @property
+    def path(self) -> str:
+        """The layer's path in the model, as in its state dict; empty for gradients, optimizers and the model itself.
+
+        >>> InLayer("relu", "model.py", 3, "blocks.0 Block").path, InLayer("relu", "model.py", 3, "Model").path
+        ('blocks.0', '')
+        """
+        path, _, _ = self.layer.rpartition(" ")
+        return "" if self.layer.startswith((GRADIENT, OPTIMIZER)) else path
+
+
+def layer_of(origin: Origin) -> str:
+    """Return the label of an origin's layer; empty if it has none.
+
+    >>> layer_of(("relu", "model.py", 3)), layer_of(InLayer("relu", "model.py", 3, "act ReLU"))
+    ('', 'act ReLU')
+    """
+    return origin.layer if isinstance(origin, InLayer) else ""
+
+
+def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
+    """Return the labels of the layers of some origins, each once, in order.
+
+    >>> layers_of([("add", "m.py", 1), InLayer("relu", "m.py", 3, "act ReLU"), InLayer("exp", "m.py", 3, "act ReLU")])
+    ('act ReLU',)
+    """
+    return tuple(dict.fromkeys(label for o in origins if (label := layer_of(o))))
+
+
+def layers_text(labels: Iterable[str], most: int = 4) -> str:
+    """Return labels of layers as one text; of more than ``most``, the first ones and the number of the others. No
+    label is cut, so that it can be searched for.
+
+    >>> layers_text(["0 Linear", "1 relu"]), layers_text([f"{n} Linear" for n in range(9)], 2)
+    ('0 Linear, 1 relu', '0 Linear, 1 Linear and 7 other layers')
+    """
+    found = list(labels)
+    rest = len(found) - most
+    if rest <= 1:
+        return ", ".join(found)
+    return f"{', '.join(found[:most])} and {plural(rest, 'other layer')}"
