@@ -17,7 +17,7 @@ from typing import Any
 from tinsmith import viz
 from tinsmith.backend.device import Device
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.counters import GlobalCounters, note_import
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.lazy_import import Late
@@ -62,3 +62,4 @@ def _public(name: str) -> Any:
 
 
 guide(sys.modules[__name__])
+note_import()

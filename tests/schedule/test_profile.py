@@ -11,7 +11,9 @@ import pytest
 
 from tests.golden.running import run
 from tinsmith import Context, Tensor, TinyJit
+from tinsmith.backend.machine import machine, roofline, why_above
 from tinsmith.core.counters import Ran
+from tinsmith.core.timeline import COMPILING, GENERATING, GUARDS, LAUNCHING, PHASES, RECORDING, SCHEDULING, timeline
 from tinsmith.inspect import profile
 
 
@@ -65,3 +67,41 @@ def test_the_table_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:
     if hasattr(os, "fork"):
         found = run(["-c", script + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n"], tmp_path, PROFILE="1").stdout
         assert found.count("profile:") == 1
+
+
+def test_time_without_kernels_is_listed_by_phase() -> None:
+    @TinyJit
+    def step(t: Tensor) -> Tensor:
+        return (t * 3 + 1).sum().realize()
+
+    x = Tensor(np.ones((3, 5), np.float32)).realize()
+    with Context(PROFILE=1, CACHELEVEL=0):
+        for _ in range(4):
+            step(x)
+        rows = profile.table().splitlines()
+    assert all(timeline.phases[name] > 0 for name in (SCHEDULING, GENERATING, COMPILING, GUARDS, LAUNCHING, RECORDING))
+    assert set(timeline.phases) <= set(PHASES)
+    assert all(len([row for row in rows if row.endswith(name)]) == 1 for name in PHASES), rows
+
+
+def test_phases_exclude_what_is_inside_of_them() -> None:
+    with timeline.phase(SCHEDULING), timeline.phase(COMPILING):
+        timeline.ran(Ran("CPU", "E_4", 2, 5.0))
+    assert timeline.phases[COMPILING] < -4 and 0 <= timeline.phases[SCHEDULING] < 4, "5 s belong to the kernel alone"
+
+
+def test_kernels_above_their_roofline_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = machine("CPU")
+    monkeypatch.setattr("tinsmith.backend.machine.machine", lambda device: known._replace(measured=True))
+    monkeypatch.setattr(profile, "machine", lambda device: known._replace(measured=True))
+    small, large = 1 << 10, 64 << 20
+    assert "L1" in why_above("CPU", 1, small, roofline("CPU", 1, small) / 1.5)
+    if len(known.memory) > 1:
+        assert "still lies in" in why_above("CPU", 1, large, roofline("CPU", 1, large) / 1.01)
+    assert "measured" in why_above("CPU", 1 << 40, small, roofline("CPU", 1 << 40, small) / 2)
+    assert why_above("CPU", 1 << 40, small, roofline("CPU", 1 << 40, small) * 2) == ""
+    profile.note(Ran("CPU", "E_256", 2, roofline("CPU", 1, small) / 2, 1, small, ("add",)))
+    assert "above 100 % of the roofline: its data lie in L1 caches, and the bound is that of L2: E_256" in (
+        profile.table())
+    monkeypatch.setattr("tinsmith.backend.machine.machine", lambda device: known._replace(measured=False))
+    assert "not measured" in why_above("CPU", 1, small, roofline("CPU", 1, small) / 2)

@@ -92,6 +92,30 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     return max(nbytes / max(level.all, level.one), ops / max([found.peak(dtypes.float32).all, *peaks]))
 
 
+def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = "") -> str:
+    """Return the reason why a kernel took less time than its ``roofline``; empty if it did not.
+
+    >>> why_above("CPU", 1 << 10, 64, 10.0)
+    ''
+    """
+    if not 0 < seconds < roofline(device, ops, nbytes, unit):
+        return ""
+    found = machine(device)
+    if not found.measured:
+        return "the bound is that of a modest machine, since this one is not measured (python -m tinsmith machine)"
+    if roofline(device, ops, 0, unit) <= seconds:  # the bound of memory is the one that does not hold
+        used, level = nbytes / seconds, found.level(nbytes)
+        if nbytes <= found.l1 * max(found.workers, found.cores):
+            return f"its data lie in L1 caches, and the bound is that of {level.name}"
+        nearer = found.memory[: found.memory.index(level)]
+        faster = next((r.name for r in reversed(nearer) if max(r.all, r.one) >= used), None)
+        if faster is not None:
+            return f"part of its data still lies in {faster}, and the bound is that of {level.name}"
+        return "it touches fewer bytes than its buffers hold, or this machine was busy when it was measured"
+    return ("the machine was slower when it was measured (busy, or at a lower clock): python -m tinsmith machine "
+            "--again")
+
+
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""

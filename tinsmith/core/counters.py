@@ -15,6 +15,24 @@ from tinsmith.core.terminal import colored, show, visible_length, width
 BEGIN: Final = time.perf_counter()  # seconds; approximately the time of the package's import
 
 
+_imported = 0.0
+
+
+def note_import() -> None:
+    """Record that the package is imported."""
+    global _imported
+    _imported = time.perf_counter()
+
+
+def import_seconds() -> float:
+    """Return the seconds that the import of the package took; 0 while it is being imported.
+
+    >>> 0 < import_seconds() < 600
+    True
+    """
+    return max(_imported - BEGIN, 0.0)
+
+
 class _Counters:
     """Totals since the start of the process (or the last ``reset``); ``mem_used`` is the bytes in live buffers.
 

@@ -8,7 +8,9 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +21,15 @@ from tinsmith.core.settings import settings
 
 MOST: Final = 200_000  # events kept; later ones are only counted
 PYTHON: Final = "Python"  # the row of the user's thread
+# phases: see ``Timeline.phases``
+IMPORTING: Final = "importing Tinsmith"
+RECORDING: Final = "recording: Tensor methods and your own Python"
+SCHEDULING: Final = "scheduling"
+GENERATING: Final = "generating code"
+COMPILING: Final = "compiling and loading"
+GUARDS: Final = "guards and arguments of TinyJit"
+LAUNCHING: Final = "launching"
+PHASES: Final = (IMPORTING, RECORDING, SCHEDULING, GENERATING, COMPILING, GUARDS, LAUNCHING)
 
 
 class Event(NamedTuple):
@@ -37,9 +48,20 @@ class Event(NamedTuple):
     key: str = ""
 
 
+class _Open(threading.local):
+    """The phases of a thread that are under way: for each, the seconds that do not count for it."""
+
+    def __init__(self) -> None:
+        self.others: list[float] = []
+
+
 class Timeline:
-    """Recorded events, in the order in which they ended. ``compiling``: seconds that the user's threads spent on making
-    programs."""
+    """Recorded events, in the order in which they ended.
+
+    Attributes:
+        programs: the number of programs that were made.
+        phases: seconds that the user's threads spent in each phase, without the phases and kernels inside of it.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -48,7 +70,8 @@ class Timeline:
         """Delete all recorded events."""
         self.events: list[Event] = []
         self.left_out = self.programs = 0
-        self.compiling = 0.0
+        self.phases: defaultdict[str, float] = defaultdict(float)
+        self._open = _Open()
 
     def note(self, event: Event) -> None:
         if len(self.events) < MOST:
@@ -56,8 +79,24 @@ class Timeline:
         else:
             self.left_out += 1
 
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase. Phases and kernels inside of it count for themselves only."""
+        others = self._open.others
+        others.append(0.0)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.phases[name] += seconds - others.pop()
+            if others:
+                others[-1] += seconds
+
     def ran(self, ran: Ran) -> None:
         """Record a kernel, a copy or a synchronization."""
+        if self._open.others:
+            self._open.others[-1] += ran.seconds
         self.note(Event(ran.kind, ran.device, ran.name, ran.start, ran.seconds, GlobalCounters.memory_on[ran.device],
                         ran.ops, ran.bytes, ran.lines, ran.key))
 
@@ -67,7 +106,7 @@ class Timeline:
 
     @contextlib.contextmanager
     def span(self, kind: str, row: str, name: str, key: str = "") -> Iterator[None]:
-        """Record the block as an event of ``kind``; kind ``program`` counts as compile time."""
+        """Record the block as an event of ``kind``; kind ``program`` counts programs."""
         start = time.perf_counter()
         try:
             yield
@@ -75,11 +114,22 @@ class Timeline:
             seconds = time.perf_counter() - start
             self.note(Event(kind, row, name, start, seconds, GlobalCounters.memory_on[row], key=key))
             if kind == "program":
-                self.compiling += seconds
                 self.programs += 1
 
 
 timeline: Final = Timeline()
+
+
+def phase(name: str) -> contextlib.AbstractContextManager[None]:
+    """Return ``timeline.phase`` if events are recorded, else a context that does nothing.
+
+    >>> before = timeline.phases.copy()
+    >>> with phase(SCHEDULING):
+    ...     pass
+    >>> timeline.phases == before
+    True
+    """
+    return timeline.phase(name) if settings.timed else contextlib.nullcontext()
 
 
 def span(kind: str, row: str, name: str, key: str = "") -> contextlib.AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinsmith.backend.device import Device
-from tinsmith.backend.machine import machine, roofline
+from tinsmith.backend.machine import machine, roofline, why_above
 from tinsmith.backend.memory import copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.backend.timing import seconds_of
@@ -235,6 +235,7 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
     work, rate = k.estimate.work, (k.seconds or k.estimate.seconds) * 1e9
     measured = "-" if k.seconds is None else time_text(k.seconds)
     share = "-" if k.share is None else percent(k.share)
+    above = _why_above(k)
     row = (f"{number:3d} {k.device:8} {name_column(k.name, 28, 13)} "
            f"{time_text(k.estimate.seconds):>10} {measured:>10} {share:>9} "
            f"{work.operations / rate:9.1f} {work.bytes / rate:7.1f}  {k.estimate.bound}")
@@ -249,10 +250,20 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
         f"model: memory {time_text(k.estimate.memory)} ({k.estimate.level}), "
         f"arithmetic {time_text(k.estimate.arithmetic)}, "
         f"launch {time_text(k.estimate.launch)}; roofline {time_text(k.estimate.roofline)}",
+        f"above its roofline: {above}" if above else "",
         "" if k.occupancy is None else f"occupancy {percent(k.occupancy)} of a multiprocessor's threads",
         "" if k.plan is None else f"planned as {k.plan}",
         f"opts {opts_text(list(k.opts))}"]
     return [*row.split("\n"), *(line for part in parts if part for line in _indented(part))]
+
+
+def _why_above(k: KernelReport) -> str:
+    """Return the reason why a kernel was faster than its roofline; empty if it was not."""
+    if k.share is None or k.seconds is None or k.share <= 1:
+        return ""
+    work = k.estimate.work
+    return (why_above(k.device, work.operations, work.bytes, k.seconds)
+            or "its matrix unit or its caches are faster than when the machine was measured")
 
 
 def _copy(number: int, c: CopyReport) -> list[str]:

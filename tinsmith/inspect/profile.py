@@ -1,7 +1,8 @@
 """``PROFILE=1``: a table of run times at the end of the program, and a trace for Perfetto.
 
 Kernels run one at a time so that each can be timed; the total is larger than without profiling. The time since the
-first import that is not spent in kernels, copies or compilation is Python's.
+first import that is not spent in kernels and copies is listed by phase: importing, recording, scheduling, generating
+and compiling code, guards of captured functions, launching.
 """
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tinsmith.backend.machine import machine, roofline
+from tinsmith.backend.machine import machine, roofline, why_above
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.errors import place
 from tinsmith.core.origin import layers_text
 from tinsmith.core.terminal import WIDTH, cut, name_column, percent, plural, show, time_text
-from tinsmith.core.timeline import output_path, timeline, write_perfetto
+from tinsmith.core.timeline import GENERATING, IMPORTING, PHASES, RECORDING, output_path, timeline, write_perfetto
 
 ROWS = 30  # rows of the table, to fit a screen; the remaining kernels share one row
 _LAYERS_AT = 60  # column of labels of layers that do not fit into the row of their kernel
@@ -64,13 +65,13 @@ def table() -> str:
         return ""
     rows = list(_rows.values())
     ran = sum(r.total for r in rows)
-    whole = max(time.perf_counter() - counters.BEGIN, ran + timeline.compiling)
+    phases = _phases(ran)
+    whole = ran + sum(phases.values())
     kernels, copies = (_kind(rows, kind) for kind in ("kernel", "copy"))
     lines = [f"profile: {plural(sum(r.runs for r in kernels), 'launch')} of {plural(len(kernels), 'kernel')} and "
              f"{plural(sum(r.runs for r in copies), 'copy')} in {time_text(ran)}, "
              f"of {time_text(whole)} since the first import", _HEAD]
-    others = [(timeline.compiling, timeline.programs, "making programs: scheduling, code generation, compiler"),
-              (whole - ran - timeline.compiling, 0, "Python and other host work")]
+    others = [(seconds, timeline.programs if name == GENERATING else 0, name) for name, seconds in phases.items()]
     listed = sorted(((r.total, _line(r, whole), r.runs) for r in rows), key=lambda row: -row[0])
     rest = listed[ROWS:]
     if rest:
@@ -81,7 +82,30 @@ def table() -> str:
     lines += [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if any(not machine(d).measured for d in {r.ran.device for r in kernels}):
         lines.append("roofline: of a default machine model; python -m tinsmith machine measures this one")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_above(kernels)])
+
+
+def _above(kernels: Iterable[Row]) -> list[str]:
+    """Return the lines that explain shares of the roofline above 100 %, one per reason."""
+    found: dict[str, list[str]] = {}
+    for row in kernels:
+        reason = why_above(row.ran.device, row.ran.ops, row.ran.bytes, row.best, row.ran.unit)
+        if reason:
+            found.setdefault(reason, []).append(row.ran.name)
+    names = {reason: (", ".join(some[:3]) + f" and {len(some) - 3} more" * (len(some) > 3))
+             for reason, some in found.items()}
+    return [line for reason, some in names.items() for line in textwrap.wrap(
+        f"above 100 % of the roofline: {reason}: {some}", WIDTH, subsequent_indent="  ", break_long_words=False,
+        break_on_hyphens=False)]
+
+
+def _phases(ran: float) -> dict[str, float]:
+    """Return the seconds since the first import that no kernel or copy took, by phase; what nobody measured is Python
+    that records operations, or the user's own."""
+    found = {name: timeline.phases[name] for name in PHASES} | {IMPORTING: counters.import_seconds()}
+    rest = time.perf_counter() - counters.BEGIN - ran - sum(found.values())
+    found[RECORDING] += max(rest, 0.0)
+    return found
 
 
 def _kind(rows: Iterable[Row], kind: str) -> list[Row]:

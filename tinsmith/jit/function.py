@@ -16,6 +16,7 @@ from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import LiveSet, WhileAlive
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
+from tinsmith.core.timeline import GUARDS, RECORDING, phase
 from tinsmith.ir.algebra.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.guards.signature import Bound, difference, leaves, placed, signature, surroundings
@@ -154,7 +155,8 @@ class TinyJit(Generic[R]):
                     return replay(found, tensors, ())  # type: ignore[no-any-return]
             self._quick = None
             if settings.JIT and settings.DEBUG < 3 and not settings.CHECKED:
-                return self._call(args, kwargs)
+                with phase(GUARDS):
+                    return self._call(args, kwargs)
         return self._run(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -229,7 +231,7 @@ class TinyJit(Generic[R]):
         saved: list[Any] = []
         try:
             let_go(saved)
-            with watch or contextlib.nullcontext():
+            with watch or contextlib.nullcontext(), phase(RECORDING):
                 result = self.fxn(*args, **kwargs)
         finally:
             if saved:

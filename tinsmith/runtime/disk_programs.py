@@ -27,6 +27,7 @@ from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import settings
+from tinsmith.core.timeline import COMPILING, phase
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.uop import Origin, Window, toposort
@@ -205,7 +206,8 @@ def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
         return None
     header = json.loads(data[8:end])
     try:
-        kernels = _loaded(header["kernels"], data[end + 32 :])
+        with phase(COMPILING):
+            kernels = _loaded(header["kernels"], data[end + 32 :])
     except TinsmithError:
         return None
     slots = [Slot(n, size, getattr(dtypes, dtype), *rest) for n, (size, dtype, *rest) in enumerate(header["slots"])]

@@ -16,7 +16,7 @@ from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, V
 from tinsmith.core.settings import current, settings
 from tinsmith.core.signal_errors import is_from_handler
 from tinsmith.core.terminal import bytes_text
-from tinsmith.core.timeline import timeline
+from tinsmith.core.timeline import LAUNCHING, phase, timeline
 from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
@@ -79,7 +79,8 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
     try:
         now = current()
         if now.one_by_one:
-            _one_by_one(bound, bases, values, launched)
+            with phase(LAUNCHING):
+                _one_by_one(bound, bases, values, launched)
         else:
             under_way[id(bases)] = bases
             _unlocked(bound, bases, values, launched)

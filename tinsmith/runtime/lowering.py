@@ -15,6 +15,7 @@ from tinsmith.core.lazy_import import Late
 from tinsmith.core.observer import passed
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import counted
+from tinsmith.core.timeline import COMPILING, GENERATING, phase
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime import inspectors
@@ -83,7 +84,8 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
            free: Collection[int] | None) -> CompiledSchedule:
     with Compilation() as compilation:
         schedule, layouts, kernels, missing = sources(graph, device, opts or {}, free, compilation)
-        compilation.load()
+        with phase(COMPILING):
+            compilation.load()
     compiled = CompiledSchedule(schedule, plan_memory(schedule), layouts=layouts, missing=missing)
     names: dict[str, list[str]] = {}
     for item, (kernel, written) in zip(schedule.items, kernels):
@@ -115,8 +117,9 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     GlobalCounters.schedule_count += 1
     schedule, layouts = planned(graph, device)
     kernels: Kernels = []
-    for n, item in enumerate(counted(schedule.items, "compiling", "kernels")):
-        kernels.append(_kernel(item, opts.get(n), compilation))
+    with phase(GENERATING):
+        for n, item in enumerate(counted(schedule.items, "compiling", "kernels")):
+            kernels.append(_kernel(item, opts.get(n), compilation))
     missing = 0
     if settings.memory_limit:
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)

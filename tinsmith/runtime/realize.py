@@ -17,7 +17,7 @@ from tinsmith.core.lazy_import import Late
 from tinsmith.core.lru import Recent
 from tinsmith.core.object_lifetime import no_collection
 from tinsmith.core.settings import current, settings
-from tinsmith.core.timeline import PYTHON, span
+from tinsmith.core.timeline import PYTHON, SCHEDULING, phase, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.runtime import disk_programs
@@ -46,6 +46,11 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
         free: BUFFERs that nobody reads after this program: new versions may overwrite their memory.
         known: the result of ``seen`` for the same roots, if available.
     """
+    with phase(SCHEDULING):
+        return _realize(roots, device, free, known)
+
+
+def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Seen | None) -> list[Buffer]:
     now = current()
     settled = device, now.program_key
     found, compiled = known or seen(roots), None
