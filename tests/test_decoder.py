@@ -161,3 +161,22 @@ def test_training_from_the_command_line(decoder: Any, tmp_path: Path, capsys: py
         assert expected in (out := capsys.readouterr().out) and "bits per byte) on held-out text" in out
     with pytest.raises(SystemExit, match="2580 are needed"):
         decoder.Training(decoder.Decoder(decoder.Config(**SIZES)), TEXT, steps=8)
+
+
+def test_a_writer_chooses_among_the_bytes_that_it_is_given(decoder: Any, model: Any) -> None:
+    found = list(decoder.Writer(model, 1.0, b"\x05\x07\x09").write(b"\x01", 15))
+    assert set(found) <= {5, 7, 9} and len(set(found)) > 1
+
+
+def test_control_characters_are_not_printed(decoder: Any) -> None:
+    assert decoder.readable("Grüße\tan\n".encode() + b"\x00\x1b[31m\xc3(\x7f") == "Grüße\tan\n··[31m·(·"
+
+
+def test_random_weights_write_text(decoder: Any, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    small = decoder.Config(**SIZES | {"vocabulary": 256})
+    monkeypatch.setattr(decoder, "Config", lambda: small)
+    monkeypatch.setattr(sys, "argv", ["decoder", "--tokens", "24"])
+    decoder.main()
+    text = capsys.readouterr().out.splitlines()[1]
+    assert text.startswith("The ") and text.isascii() and text.isprintable() and len(text) > 10

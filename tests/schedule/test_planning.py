@@ -212,3 +212,38 @@ def test_wrong_arguments() -> None:
         tinsmith.plan(None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="no tensor"):
         tinsmith.plan()
+
+
+def _norm_of_data() -> list[Tensor]:
+    x = Tensor(np.ones((64, 48), np.float32))
+    return [((x - x.mean(1, keepdim=True)) @ Tensor(np.ones((48, 32), np.float32))).softmax()]
+
+
+def _attention() -> list[Tensor]:
+    q, k, v = (Tensor.rand(2, 4, 32, 16).realize() for _ in range(3))
+    return [Tensor.scaled_dot_product_attention(q, k, v)]
+
+
+def _network_with_gradients() -> list[Tensor]:
+    layers = [nn.Conv2d(1, 4, 3), Tensor.relu, nn.BatchNorm2d(4), Tensor.max_pool2d, lambda t: t.flatten(1),
+              nn.Linear(36, 3)]
+    parameters = nn.state.get_parameters(layers)
+    Tensor.realize(*parameters)
+    with Tensor.train():
+        loss = Tensor(np.ones((2, 1, 8, 8), np.float32)).sequential(layers).square().mean()  # type: ignore[arg-type]
+    return [loss, *loss.gradient(*(p for p in parameters if p.requires_grad is not False))]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: [(Tensor([1, 2]) + 1).sum()], _norm_of_data, _attention, _network_with_gradients,
+    lambda: [Tensor.rand(512, 512).realize().sort()[0]], lambda: [Tensor.rand(64, 300).realize().cumsum(1).var()],
+])
+def test_plan_and_explain_agree_on_memory(make: Callable[[], list[Tensor]]) -> None:
+    tensors = make()
+    plan, explained = tinsmith.plan(*tensors), tinsmith.explain(*tensors, run=False)
+    memory = plan.memory["CPU"]
+    assert memory.temporaries == explained.temporary_bytes
+    assert memory.temporary_count == explained.temporary_count
+    assert (memory.inputs, plan.kernels) == (explained.input_bytes, len(explained.kernels))
+    assert plan.copies == len(explained.steps) - len(explained.kernels)
+    assert memory.results == explained.output_bytes

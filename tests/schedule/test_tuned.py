@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.backend.opencl import needs_opencl
-from tinsmith import Device, Opt, OptOps, Tensor, with_opts
+from tinsmith import Context, Device, Opt, OptOps, Tensor, with_opts
 from tinsmith.core.errors import ArgumentError, DTypeError
 
 DEVICES = ["CPU", "PYTHON", "PYTHON:G64", "OPENCL"]
@@ -109,3 +109,29 @@ def test_an_axis_that_is_no_number() -> None:
     with pytest.raises(ArgumentError, match=r"axis=a.* no such axis"):
         with_opts(Tensor.ones(4, 4).contiguous().realize().sum(1),
                   [Opt(OptOps.UPCAST, "a", 2)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("opts", [[], [Opt(OptOps.UPCAST, 0, 4)], None])
+def test_the_schedule_has_the_opts_of_the_kernel(opts: list[Opt] | None) -> None:
+    x = Tensor(np.arange(64, dtype=np.float32).reshape(8, 8)).realize()
+    t = with_opts((x.sum(1).contiguous() * 2), opts)
+    schedule = t.schedule
+    assert [item.sink is not None for item in schedule] == [True, True] and schedule[-1].opts == t.opts
+    assert schedule[0].opts == with_opts((x.sum(1).contiguous() * 2), None, 0).opts
+
+
+def test_c_is_what_debug_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    x = Tensor(np.arange(64, dtype=np.float32).reshape(8, 8)).realize()
+    text = with_opts(x.sum(1), None).source_c
+    capsys.readouterr()
+    with Context(DEBUG=4, CACHELEVEL=0):
+        x.sum(1).realize()
+    assert text.splitlines()[0].startswith("void r_8") or "vector_size" in text
+    assert "".join(text.split()) in "".join(capsys.readouterr().out.split())
+
+
+def test_c_of_a_gpu_is_its_source() -> None:
+    t = with_opts(Tensor.ones(64).contiguous().realize() + 1, None, device="CUDA")
+    assert t.source_c == t.source and "__global__" in t.source_c
+    with pytest.raises(ArgumentError, match="source for CUDA"):
+        print(t.schedule)

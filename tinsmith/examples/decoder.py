@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import string
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,19 +121,25 @@ class Decoder:
 
 
 class Writer:
-    """Writes bytes one after the other with a model: greedy at temperature 0, else drawn."""
+    """Writes bytes one after the other with a model: greedy at temperature 0, else drawn.
 
-    def __init__(self, model: Decoder, temperature: float = 0.0) -> None:
+    Args:
+        only: the bytes to choose from; empty for all.
+    """
+
+    def __init__(self, model: Decoder, temperature: float = 0.0, only: bytes = b"") -> None:
         c = model.config
         self.model, self.temperature = model, temperature
         self.start = Variable("start", 0, c.context - 1)
         self.caches = [Tensor.zeros(2, 1, c.context, c.kv_heads, c.head_width).contiguous().realize()
                        for _ in range(c.layers)]
+        allowed = np.isin(np.arange(c.vocabulary), list(only)) if only else np.ones(c.vocabulary, bool)
+        self.barred = Tensor(np.where(allowed, 0, -np.inf).astype(np.float32)).realize()  # added to all scores
         self.step = TinyJit(self.next)
 
     def next(self, token: Tensor, start: Any) -> Tensor:
         """The byte after ``token`` ``[1, 1]``, which is at position ``start``."""
-        scores = self.model(token, start, self.caches)[:, -1]
+        scores = self.model(token, start, self.caches)[:, -1] + self.barred
         if self.temperature:  # the greatest of scores with Gumbel noise is a draw from their softmax
             scores = scores / self.temperature - (-Tensor.rand(*scores.shape).log()).log()
         return scores.argmax(-1).reshape(1, 1).cast("int32")
@@ -147,6 +154,16 @@ class Writer:
                 token = Tensor([[given[position + 1]]], dtype="int32")
             else:
                 yield int(token.item())
+
+
+def readable(written: bytes) -> str:
+    """Return bytes as text that a terminal shows as it is: control characters and broken UTF-8 become "·".
+
+    >>> readable(b"To be\\n\\x1b[2J\\xff!")
+    'To be\\n·[2J·!'
+    """
+    text = written.decode("utf-8", "replace").replace("\ufffd", "·")
+    return "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
 
 
 class Training:
@@ -257,7 +274,8 @@ def main() -> None:
     print(f"{count / 1e6:.2f} million parameters")
     if args.data:
         train(model, args)
-    writer = Writer(model, args.temperature)
+    # random weights draw any byte: of those, only the ones that every terminal shows
+    writer = Writer(model, args.temperature, b"" if args.data else string.printable[:-5].encode())
     out, times, programs = bytearray(), [], []
     begin = time.perf_counter()
     for byte in writer.write(args.prompt.encode(), args.tokens):
@@ -265,7 +283,7 @@ def main() -> None:
         times.append(time.perf_counter() - begin)
         programs.append(GlobalCounters.schedule_count)
         begin = time.perf_counter()
-    print(args.prompt + out.decode("utf-8", "replace"))
+    print(readable(args.prompt.encode() + out))
     if out:
         print(f"{len(out)} bytes, {1e3 * float(np.median(times)):.2f} ms each; captured {len(writer.step.captures)} "
               f"times, replayed {writer.step.replays} times, {programs[-1] - programs[0]} programs made after the "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, roofline, why_above
@@ -31,7 +31,8 @@ from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import lower
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.schedule_item import ScheduleItem
+from tinsmith.schedule.memory.memory_plan import plan_memory
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 
 BUDGET = 1.0  # seconds for measuring an entire program, approximately
 
@@ -96,8 +97,9 @@ class Explanation:
         steps: kernels and copies in order.
         machines: the machine data behind the estimates, by device.
         input_bytes, output_bytes: of the buffers read, and of the results.
-        temporary_bytes: of the blocks that hold all other values.
+        temporary_bytes: of the blocks that hold all other values; data copied from the host are inputs, as in a plan.
         unshared_bytes: of these values if each had memory of its own.
+        temporary_count: the number of these values.
     """
 
     steps: tuple[KernelReport | CopyReport, ...]
@@ -106,6 +108,7 @@ class Explanation:
     output_bytes: int = 0
     temporary_bytes: int = 0
     unshared_bytes: int = 0
+    temporary_count: int = 0
 
     @property
     def kernels(self) -> list[KernelReport]:
@@ -145,13 +148,28 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     compiled.arguments = [b.arg for b in buffers], values
     times = measured(compiled) if run else {}
     machines = {s.device: machine(s.device) for s in compiled.steps if s.program is not None}
-    schedule = compiled.schedule
+    schedule = _with_data_in_place(compiled.schedule)
+    places = plan_memory(schedule)
     sizes = {s.number: s.size * s.dtype.itemsize for s in schedule.slots}
     return Explanation(
         tuple(_report(compiled, n, machines, times.get(n)) for n in range(len(compiled.steps))), machines,
         sum(sizes[s.number] for s in schedule.slots if s.input),
-        sum(sizes[n] for n in set(schedule.outputs)), sum(compiled.plan.sizes.values()),
-        sum(sizes[n] for n in compiled.plan.offsets))
+        sum(sizes[n] for n in set(schedule.outputs)), sum(places.sizes.values()),
+        sum(sizes[n] for n in places.offsets), len(places.offsets))
+
+
+def _with_data_in_place(schedule: Schedule) -> Schedule:
+    """Return the schedule as it runs once data of the host are on their device: ``realize`` keeps these copies, so they
+    are inputs and no temporaries. Only for a plan of memory."""
+    slots = list(schedule.slots)
+    items = []
+    for item in schedule.items:
+        target, source = (item.slots[0], item.slots[-1])
+        if item.sink is None and not slots[target].output and not Device[slots[source].device].has_programs:
+            slots[target], slots[source] = replace(slots[target], input=True), replace(slots[source], input=False)
+        else:
+            items.append(item)
+    return replace(schedule, items=items, slots=slots)
 
 
 def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine],

@@ -70,6 +70,7 @@ class DeviceMemoryUse:
         others: bytes of existing tensors that it does not read.
         step: the step at which the block is fullest, counted from 1; 0 without temporaries.
         kept: bytes that a captured function still holds for results and temporaries, from the previous call.
+        temporary_count: number of values that share the block.
     """
 
     inputs: int
@@ -79,6 +80,7 @@ class DeviceMemoryUse:
     others: int
     step: int
     kept: int = 0
+    temporary_count: int = 0
 
     @property
     def peak(self) -> int:
@@ -245,7 +247,8 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
         memory[device] = DeviceMemoryUse(max(given, known), waiting, sum(s.nbytes for s in results),
                                 program.places.sizes.get(device, 0),
                                 max(used.get(device, 0) - (max(given, known) - waiting) - kept.get(device, 0), 0),
-                                step, kept.get(device, 0))
+                                step, kept.get(device, 0),
+                                sum(slots[n].device == device for n in program.places.offsets))
         there = [s for s in slots if s.device == device and s.input] + results + alive
         values += [_value(program, s, held.get(s.number), origins) for s in there]
     again = [t for s, t in zip(steps, times) if s.again]

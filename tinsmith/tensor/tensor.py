@@ -146,6 +146,8 @@ def with_opts(tensor: Tensor, opts: Sequence[Opt] | None, kernel: int = -1, devi
     >>> t = with_opts(x.sum(1), [Opt(OptOps.UNROLL, 1, 4)])
     >>> t.before, t.axes, t.run().tolist()
     ((4 loop, 4 reduce), (4 loop, 4 unroll), [10.0, 10.0, 10.0, 10.0])
+    >>> t.schedule[-1].opts == tuple(t.opts), t.source_c.splitlines()[0]
+    (True, 'void r_4_4(float* data0, const float* data1) {')
 
     Args:
         opts: applied in order, instead of the optimizer's choice; None shows that choice.

@@ -13,14 +13,16 @@ from tinsmith.codegen.compile_kernel import begin, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.render.gpu import GPURenderer
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.suggestions import missing_attribute
-from tinsmith.inspect.debug import opts_text
+from tinsmith.inspect.debug import READABLE, opts_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.ranges import Axis, range_size
 from tinsmith.ir.text.printer import uop_table
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import run
 from tinsmith.runtime.lowering import lower, planned
 from tinsmith.schedule.canonical import canonical
@@ -43,6 +45,8 @@ class Tuned:
         runs_on: the tensor's device.
         opts: the opts that were applied.
         source: text for the device's compiler.
+        source_c: the same program as C, as ``DEBUG=4`` prints it; the source itself where that is C already.
+        schedule: the whole program with this kernel in it, not run: a list of items that print one line each.
         uops: the linear program.
         kernel: the full kernel program.
     """
@@ -64,6 +68,16 @@ class Tuned:
         return self.kernel.source.replace(self.kernel.symbol, self.kernel.name)
 
     @property
+    def source_c(self) -> str:
+        if isinstance(Device.renderer_of(self.device), GPURenderer):
+            return self.source
+        return READABLE.render(self.kernel.name, self.kernel.uops)
+
+    @property
+    def schedule(self) -> CompiledSchedule:
+        return self._lowered()[0]
+
+    @property
     def uops(self) -> list[UOp]:
         return self.kernel.uops
 
@@ -73,17 +87,25 @@ class Tuned:
         Raises:
             ArgumentError: if the kernel was written for another device than the tensor's.
         """
-        if self.device != self.runs_on:
-            raise ArgumentError("with_opts", f"the source is for {self.device}, but the tensor is on {self.runs_on}",
-                                f"with_opts(tensor, opts) without a device, or tensor.to({self.device!r})")
-        graph, buffers, values = canonical([self.wanted.root])
-        compiled = lower(graph, self.device, {self.number: self.opts})
+        compiled, buffers, values = self._lowered()
         (found,) = run(compiled, [b.arg for b in buffers], values)
         shape = tuple(int(s) for s in self.wanted.inner.shape)
         inner = found.numpy()[: prod(shape)].reshape(shape)
         given = UOp(Ops.PARAM, self.wanted.inner.dtype, (), (0, shape))
         (out,) = evaluate([self.wanted.value.substitute({self.wanted.inner: given})], {given: inner})
         return np.array(out, order="C")
+
+    def _lowered(self) -> tuple[CompiledSchedule, list[UOp], list[int]]:
+        """Return the program with this kernel in it, its BUFFERs, and its bound values.
+
+        Raises:
+            ArgumentError: if the kernel was written for another device than the tensor's.
+        """
+        if self.device != self.runs_on:
+            raise ArgumentError("with_opts", f"the source is for {self.device}, but the tensor is on {self.runs_on}",
+                                f"with_opts(tensor, opts) without a device, or tensor.to({self.device!r})")
+        graph, buffers, values = canonical([self.wanted.root])
+        return lower(graph, self.device, {self.number: self.opts}), buffers, values
 
     if not TYPE_CHECKING:  # a type checker finds missing attributes itself
         def __getattr__(self, name):
