@@ -87,6 +87,17 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
     return outputs
 
 
+def compile_graph(graph: list[UOp], device: str) -> CompiledSchedule:
+    """Return the program of a canonical graph, compiled once per structure and settings; nothing is run."""
+    key = tuple(graph), (device, current().program_key), ()
+    compiled = _compiled.get(key)
+    if compiled is None:
+        with no_collection():
+            compiled = _compiled[key] = _compile(graph, device, ())
+        forget_old()
+    return compiled
+
+
 def forget_old() -> None:
     """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
     for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms):

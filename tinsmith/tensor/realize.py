@@ -501,6 +501,11 @@ def _below_views(uop: UOp) -> UOp:
     return base if base.op is Ops.ASSIGN else uop
 
 
+def root_of(uop: UOp) -> UOp:
+    """Return the node whose buffer holds the elements of ``uop`` in row-major order: what a program computes for it."""
+    return _concrete(uop)
+
+
 def _concrete(uop: UOp) -> UOp:
     """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
     while uop.op in FOR_GRADIENTS or (uop.op is Ops.RESHAPE and _below_gradients(uop)):

@@ -191,7 +191,14 @@ class CPUGraph(Graph):
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         used = bases if self._all and len(bases) == len(self.bases) else [bases[n] for n in self.bases]
-        addresses = [(b._opaque or b.opaque).address + b.offset for b in used]
+        self._run([(b._opaque or b.opaque).address + b.offset for b in used], values)
+
+    def run(self, addresses: Sequence[int], values: Sequence[int]) -> None:
+        """Run the launches on bases that begin at ``addresses``, one per base, in order."""
+        self._run(list(addresses) if self._all and len(addresses) == len(self.bases) else
+                  [addresses[n] for n in self.bases], values)
+
+    def _run(self, addresses: list[int], values: Sequence[int]) -> None:
         if self.values:
             addresses += [values[n] for n in self.values]
         try:

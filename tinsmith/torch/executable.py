@@ -1,0 +1,255 @@
+"""An FX graph, compiled for fixed sizes: programs, ops of PyTorch and views, run in order on registers."""
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinsmith.torch.layout import is_readable, meta_of
+from tinsmith.torch.lowering import NoRule, build
+from tinsmith.torch.partition import Part, is_getitem, is_view, partition, reason_against, tensors_in
+from tinsmith.torch.program import Program
+from tinsmith.torch.report import REPORT, Fallback, GraphRecord
+
+
+@dataclass
+class ProgramStep:
+    """Run a program: input registers (dense copies of those in ``copied``), output registers, registers to free."""
+
+    program: Program
+    inputs: list[int]
+    outputs: list[int]
+    copied: list[int]
+    freed: list[int]
+
+    def __call__(self, env: list[Any]) -> None:
+        given = [env[n] for n in self.inputs]
+        for n in self.copied:
+            given[n] = given[n].contiguous()
+        for n, t in zip(self.outputs, self.program(given)):
+            env[n] = t
+        for n in self.freed:
+            env[n] = None
+
+
+@dataclass
+class TorchStep:
+    """Run an op by PyTorch."""
+
+    node: Any
+    registers: dict[Any, int]
+    constants: dict[Any, Any]
+    output: int
+    freed: list[int]
+    entry: Fallback | None
+
+    def __call__(self, env: list[Any]) -> None:
+        find = lambda n: env[self.registers[n]] if n in self.registers else self.constants[n]  # noqa: E731
+        args = torch.fx.node.map_arg(tuple(self.node.args), find)
+        kwargs = torch.fx.node.map_arg(dict(self.node.kwargs), find)
+        begin = time.perf_counter()
+        env[self.output] = self.node.target(*args, **kwargs)
+        if self.entry is not None:
+            self.entry.calls += 1
+            self.entry.seconds += time.perf_counter() - begin
+        for n in self.freed:
+            env[n] = None
+
+
+@dataclass
+class ViewStep:
+    """A result that is a view of another: shape, strides, and offset from the other's first element."""
+
+    source: int
+    output: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def __call__(self, env: list[Any]) -> None:
+        source = env[self.source]
+        env[self.output] = source.as_strided(self.shape, self.strides, source.storage_offset() + self.offset)
+
+
+class Executable:
+    """A graph for fixed sizes.
+
+    Args:
+        module: the FX graph module.
+        values: node → fake tensor, tuple of them, or number.
+        record: the graph's entry of the report.
+        strict: rules that fail raise their error, instead of leaving the op to PyTorch.
+    """
+
+    def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord, strict: bool = False) -> None:
+        self.module, self.values, self.record, self.strict = module, values, record, strict
+        nodes = list(module.graph.nodes)
+        self.placeholders = [n for n in nodes if n.op == "placeholder"]
+        self.result = next(n for n in nodes if n.op == "output").args[0]
+        self.constants = {n: _attribute(module, n.target) for n in nodes if n.op == "get_attr"}
+        computed = [n for n in nodes if n.op == "call_function" and not isinstance(
+            values[n], (int, float, bool, torch.SymInt))]
+        self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in set(computed)}
+        self.reasons = {n: None if is_getitem(n) else reason_against(n, values) for n in computed}
+        self.registers: dict[Any, int] = {n: k for k, n in enumerate((*self.placeholders, *(
+            n for n, v in self.constants.items() if isinstance(v, torch.Tensor))))}
+        self.held = [self.constants[n] for n in self.registers if n in self.constants]
+        self.steps: list[Any] = []
+        self._build(computed)
+        self.size = len(self.registers)
+        self.outputs = [self.registers.get(n, -1) for n in self._returned()]
+        self.fixed = [None if n in self.registers else self.numbers.get(n, n) for n in self._returned()]
+
+    def _returned(self) -> list[Any]:
+        return list(self.result) if isinstance(self.result, (tuple, list)) else [self.result]
+
+    def _ours(self, node: Any) -> bool:
+        return self.reasons[node.args[0] if is_getitem(node) and node.args[0] in self.reasons else node] is None
+
+    def _build(self, computed: Sequence[Any]) -> None:
+        """Make the steps; an op whose rule turns out not to cover its arguments is left to PyTorch."""
+        registers = dict(self.registers)
+        while True:
+            parts = partition(computed, self._ours)
+            try:
+                self._build_parts(parts)
+            except NoRule as error:
+                if self.strict:
+                    raise
+                self.reasons[error.node] = error.reason
+                self.registers, self.steps = dict(registers), []
+                continue
+            break
+        ops = [n for n in computed if not is_getitem(n)]
+        programs = [s.program for s in self.steps if isinstance(s, ProgramStep)]
+        self.record.ops, self.record.ours = len(ops), sum(self.reasons[n] is None for n in ops)
+        self.record.programs, self.record.kernels = len(programs), sum(p.kernels for p in programs)
+
+    def _build_parts(self, parts: Sequence[Part]) -> None:
+        last = self._last_uses(parts)
+        for number, part in enumerate(parts):
+            if part.ours:
+                self._add_program(part, number, last)
+                continue
+            for n in part.nodes:
+                entry = None
+                if not is_getitem(n):
+                    entry = REPORT.fallback(str(n.target), self.reasons[n] or "")
+                self.steps.append(TorchStep(n, self.registers, {**self.constants, **self.numbers}, self._register(n),
+                                            [], entry))
+            self.steps[-1].freed += self._freed(number, last)
+
+    def _register(self, node: Any) -> int:
+        return self.registers.setdefault(node, len(self.registers))
+
+    def _last_uses(self, parts: Sequence[Part]) -> dict[Any, int]:
+        """Return node → number of the last part that reads it; the number of parts for results."""
+        last: dict[Any, int] = {}
+        for number, part in enumerate(parts):
+            for n in part.nodes:
+                for i in n.all_input_nodes:
+                    last[i] = number
+        for n in self._returned():
+            last[n] = len(parts)
+        return last
+
+    def _freed(self, number: int, last: Mapping[Any, int]) -> list[int]:
+        return [r for n, r in self.registers.items() if last.get(n, -1) == number and n not in self.constants]
+
+    def _add_program(self, part: Part, number: int, last: Mapping[Any, int]) -> None:
+        mine = set(part.nodes)
+        wanted = [n for n in part.nodes if last.get(n, -1) > number and tensors_in(self.values[n])
+                  and not isinstance(self.values[n], (tuple, list))]
+        views: dict[Any, Any] = {}  # wanted node → the node whose memory it is a view of
+        for n in wanted:
+            source = self._source(n, mine)
+            if source is not n and (source not in mine or source in wanted) and self._same_storage(n, source):
+                views[n] = source
+        made = [n for n in wanted if n not in views]
+        empty = [n for n in made if self.values[n].numel() == 0]
+        outputs = [n for n in made if n not in empty]
+        if outputs:
+            nodes = _needed(part.nodes, outputs)
+            inputs = list(dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine and tensors_in(
+                self.values[i])))
+            values, copied = dict(self.values), []
+            for k, n in enumerate(inputs):
+                if not is_readable(meta_of(values[n])):
+                    values[n] = values[n].contiguous()
+                    copied.append(k)
+            program = build(nodes, inputs, outputs, values, "CPU")
+            self.steps.append(ProgramStep(program, [self.registers[n] for n in inputs],
+                                          [self._register(n) for n in outputs], copied, []))
+        for n in empty:
+            self.steps.append(_EmptyStep(self._register(n), self.values[n]))
+        for n, source in views.items():
+            v, s = self.values[n], self.values[source]
+            self.steps.append(ViewStep(self.registers[source], self._register(n), tuple(map(int, v.shape)),
+                                       tuple(map(int, v.stride())), int(v.storage_offset()) - int(s.storage_offset())))
+        freed = self._freed(number, last)
+        if freed:
+            self.steps.append(_FreeStep(freed))
+
+    def _source(self, node: Any, mine: set[Any]) -> Any:
+        """Return the node below a chain of views in a part, which may be an input of it."""
+        while node in mine:
+            inner = node.args[0] if is_getitem(node) else node
+            if not is_view(inner):
+                break
+            node = inner.args[0]
+        return node
+
+    def _same_storage(self, node: Any, source: Any) -> bool:
+        """Return True if PyTorch's own metadata say that a node is a view of its source, of the same dtype."""
+        a, b = self.values[node], self.values[source]
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and b.layout is torch.strided
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Return the results for the tensors and numbers ``args``."""
+        env = [*args, *self.held, *([None] * (self.size - len(args) - len(self.held)))]
+        if isinstance(args, list):
+            args.clear()  # boxed: activations die as soon as they are used
+        for step in self.steps:
+            step(env)
+        return [env[r] if r >= 0 else fixed for r, fixed in zip(self.outputs, self.fixed)]
+
+
+class _EmptyStep:
+    """A result without elements."""
+
+    def __init__(self, output: int, like: Any) -> None:
+        self.output = output
+        self.arguments = tuple(map(int, like.shape)), tuple(map(int, like.stride()))
+        self.dtype = like.dtype
+
+    def __call__(self, env: list[Any]) -> None:
+        env[self.output] = torch.empty_strided(*self.arguments, dtype=self.dtype)
+
+
+class _FreeStep:
+    """Registers that nobody reads any more."""
+
+    def __init__(self, freed: list[int]) -> None:
+        self.freed = freed
+
+    def __call__(self, env: list[Any]) -> None:
+        for n in self.freed:
+            env[n] = None
+
+
+def _needed(nodes: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Return the nodes that the outputs depend on, in order."""
+    needed = set(outputs)
+    for n in reversed(nodes):
+        if n in needed:
+            needed.update(n.all_input_nodes)
+    return [n for n in nodes if n in needed]
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module

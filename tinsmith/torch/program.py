@@ -1,0 +1,162 @@
+"""One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tinsmith.backend.cpu.device import CPUGraph
+from tinsmith.backend.memory import Buffer, borrowed
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.settings import current
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import substitute, toposort
+from tinsmith.runtime.host_copies import copy_from_host, is_host_copy
+from tinsmith.runtime.launch import launch
+from tinsmith.runtime.realize import compile_graph
+from tinsmith.schedule.canonical import canonical
+from tinsmith.tensor.realize import root_of
+from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.layout import Meta, is_dense, memory_order
+
+KEPT: Final = 1 << 20  # bytes of temporaries that a program keeps between calls
+
+
+@dataclass(frozen=True)
+class Result:
+    """The memory of an output: dense, allocated at each call.
+
+    Attributes:
+        shape, strides: of the memory that the program writes.
+        view: shape and strides that the result is seen with, if they differ (repeated rows).
+        copied: shape and strides of memory that it is copied to (rows with gaps).
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    view: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    copied: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    def allocate(self) -> Any:
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+
+    def seen(self, memory: Any) -> Any:
+        """Return the result that ``memory`` is shown as."""
+        if self.copied is not None:
+            return torch.empty_strided(*self.copied, dtype=self.dtype).copy_(memory)
+        return memory if self.view is None else memory.as_strided(*self.view)
+
+
+def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, Result]:
+    """Return the tensor to compute, in the order of memory, for a result of layout ``meta``, and its memory."""
+    repeated = [n for n in range(value.ndim) if meta.strides[n] == 0 and meta.shape[n] > 1]
+    shape, strides = meta.shape, list(meta.strides)
+    if repeated:
+        value = value.shrink([(0, 1 if n in repeated else s) for n, s in enumerate(shape)])
+        shape = value.shape
+    view = (meta.shape, meta.strides) if repeated else None
+    copied = None
+    if not is_dense(shape, strides):
+        copied, view = (meta.shape, meta.strides), None
+        strides = [0] * len(shape)
+    order = memory_order(shape, strides) if copied is None else list(range(len(shape)))
+    step = 1
+    for n in reversed(order):
+        strides[n] = step
+        step *= max(shape[n], 1)
+    if copied is None and not repeated:
+        strides = list(meta.strides)  # also of axes of one element
+    if order != list(range(len(order))):
+        value = value.permute(order)
+    return value, Result(shape, tuple(strides), dtype, view, copied)
+
+
+class Program:
+    """A compiled program.
+
+    Args:
+        inputs: placeholders of the inputs, in the order of the addresses.
+        outputs: the values to compute, in the order of memory.
+        results: the memory of the outputs.
+
+    Attributes:
+        kernels: the number of kernels.
+    """
+
+    def __init__(self, device: str, inputs: Sequence[Buffer], outputs: Sequence[Tensor],
+                 results: Sequence[Result]) -> None:
+        self.device, self.results = device, list(results)
+        self.sizes = [(b.size, b.dtype) for b in inputs]
+        roots = [root_of(t.uop) for t in outputs]
+        data = {n: UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n)) for n in toposort(roots) if is_host_copy(n)}
+        roots = substitute(roots, data)
+        distinct = list(dict.fromkeys(roots))
+        graph, buffers, self.values = canonical(distinct)
+        self.compiled = compile_graph(graph, device)
+        self.bound = bound = self.compiled.bound
+        number = {id(b): n for n, b in enumerate(inputs)}
+        self.held: list[Buffer] = []  # constants of the program
+        sources: list[int] = []
+        for node in (buffers[n] for n in bound.inputs):
+            if id(node.arg) in number:
+                sources.append(number[id(node.arg)])
+            else:
+                sources.append(-1 - len(self.held))
+                self.held.append(node.arg)
+        self.sources = sources
+        # an output's slot → the first result that lies there; results of one value are copied from it
+        places = [bound.results[distinct.index(root)] for root in roots]
+        self.first = {place: n for n, place in reversed(list(enumerate(places)))}
+        self.same = [(n, self.first[place]) for n, place in enumerate(places) if self.first[place] != n]
+        self.order = [self.first[n] for n in range(len(bound.outputs))]
+        self.kernels = len(self.compiled.steps)
+        self.small = sum(size for _, size in bound.blocks) <= KEPT
+        self.blocks: list[list[Buffer]] = []
+        self.fast = self._fast()
+
+    def _fast(self) -> CPUGraph | None:
+        """Return the graph to run on addresses, if the program is one table of commands of the CPU."""
+        parts = self.bound.parts
+        graph = parts[0].graph if len(parts) == 1 else None
+        return graph if isinstance(graph, CPUGraph) and self.bound.queue is None else None
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the results for PyTorch tensors of the layouts that the program was made for."""
+        made = [r.allocate() for r in self.results]
+        if self.fast is None or current().one_by_one:
+            self._launch(inputs, made)
+        else:
+            held = self.held
+            addresses = [inputs[n].data_ptr() if n >= 0 else held[-1 - n].opaque.address for n in self.sources]
+            addresses += [made[n].data_ptr() for n in self.order]
+            if self.bound.blocks:
+                blocks = self.blocks.pop() if self.blocks else self.bound.new_blocks()
+                addresses += [b.opaque.address + b.offset for b in blocks]
+                self.fast.run(addresses, self.values)
+                if self.small:
+                    self.blocks.append(blocks)
+            else:
+                self.fast.run(addresses, self.values)
+            part = self.bound.parts[0]
+            GlobalCounters.kernel_count += self.kernels
+            GlobalCounters.global_ops += part.ops  # type: ignore[union-attr]
+            GlobalCounters.global_mem += part.bytes  # type: ignore[union-attr]
+        for n, first in self.same:
+            made[n].copy_(made[first])
+        return [r.seen(t) if r.view or r.copied else t for r, t in zip(self.results, made)]
+
+    def _launch(self, inputs: Sequence[Any], made: Sequence[Any]) -> None:
+        given = [self._buffer(inputs[n], *self.sizes[n]) if n >= 0 else self.held[-1 - n] for n in self.sources]
+        slots = self.bound.outputs
+        outputs = [self._buffer(made[n], slots[k].size, slots[k].dtype) for k, n in enumerate(self.order)]
+        found: dict[int, Buffer] = dict(zip(self.bound.inputs, given))
+        launch(self.bound, [found.get(n, outputs[0]) for n in range(max(found, default=-1) + 1)], outputs,
+               self.values, self.bound.new_blocks())
+
+    def _buffer(self, t: Any, size: int, dtype: Any) -> Buffer:
+        return borrowed(self.device, size, dtype, t.data_ptr(), t)
+
+

@@ -1,0 +1,285 @@
+"""Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.rules.registry import Unsupported, rule
+
+_UNARY = ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2",
+          "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "rsqrt", "sigmoid",
+          "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "digamma", "lgamma", "erfinv", "frac", "sinc", "i0",
+          "hardswish", "hardsigmoid", "silu", "mish", "relu", "relu6", "sgn", "sign", "deg2rad", "rad2deg", "square",
+          "special_i0e", "special_i1", "special_i1e", "special_ndtri", "special_log_ndtr", "special_entr")
+for _name in _UNARY:
+    _method = getattr(Tensor, _name.removeprefix("special_"), None)
+    if _method is not None:
+        rule(_name, promote="result")(_method)
+for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
+    rule(_name)(getattr(Tensor, _name))
+
+
+def _one(x: Any) -> Any:
+    """Return ``x``, or the number of a Python bool: arithmetic has no bools."""
+    return int(x) if isinstance(x, bool) else x
+
+
+# *** arithmetic: the arguments are of the result's dtype ***
+
+
+@rule("add.Tensor", "add.Scalar", promote="result")
+def _add(x: Tensor, y: Any, alpha: Any = 1) -> Any:
+    if x.dtype is dtypes.bool:
+        return x | (y if isinstance(y, Tensor) else bool(y)) if alpha else x
+    return x + (y if alpha == 1 else y * _one(alpha))
+
+
+@rule("sub.Tensor", "sub.Scalar", promote="result")
+def _sub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
+    return x - (_one(y) if alpha == 1 else _one(y) * _one(alpha))
+
+
+@rule("rsub.Tensor", "rsub.Scalar", promote="result")
+def _rsub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
+    return _one(y) - (x if alpha == 1 else x * _one(alpha))
+
+
+@rule("mul.Tensor", "mul.Scalar", promote="result")
+def _mul(x: Tensor, y: Any) -> Any:
+    if x.dtype is dtypes.bool:
+        return x & (y if isinstance(y, Tensor) else bool(y))
+    return x * _one(y)
+
+
+@rule("div.Tensor", "div.Scalar", promote="result")
+def _div(x: Tensor, y: Any) -> Any:
+    return x / y
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode", promote="result")
+def _div_mode(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
+    return x.div(y, rounding_mode=rounding_mode)
+
+
+@rule("floor_divide.default", "floor_divide.Scalar", promote="result")
+def _floor_divide(x: Tensor, y: Any) -> Tensor:
+    return x.div(y, rounding_mode="floor")
+
+
+@rule("fmod.Tensor", "fmod.Scalar", promote="result")
+def _fmod(x: Tensor, y: Any) -> Tensor:
+    return x.fmod(y)
+
+
+@rule("remainder.Tensor", "remainder.Scalar", promote="result")
+def _remainder(x: Tensor, y: Any) -> Tensor:
+    return x.remainder(y)
+
+
+@rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", promote="result")
+def _pow(x: Tensor, y: Any) -> Tensor:
+    return x.pow(_one(y))
+
+
+@rule("pow.Scalar", promote="result")
+def _rpow(x: Any, y: Tensor) -> Tensor:
+    return Tensor.full_like(y, x).pow(y)
+
+
+_BINARY = {"maximum": Tensor.maximum, "minimum": Tensor.minimum, "fmax": Tensor.fmax, "fmin": Tensor.fmin,
+           "atan2": Tensor.atan2, "copysign.Tensor": Tensor.copysign, "copysign.Scalar": Tensor.copysign,
+           "hypot": Tensor.hypot, "logaddexp": Tensor.logaddexp, "logaddexp2": Tensor.logaddexp2,
+           "xlogy.Tensor": Tensor.xlogy, "heaviside": Tensor.heaviside, "gcd": Tensor.gcd, "lcm": Tensor.lcm}
+for _name, _method in _BINARY.items():
+    rule(_name, promote="result")(_method)
+
+
+@rule("addcmul", promote="result")
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
+    return x + a * b * value
+
+
+@rule("addcdiv", promote="result")
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
+    return x + a / b * value
+
+
+@rule("lerp.Tensor", "lerp.Scalar", promote="result")
+def _lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return x.lerp(end, weight)
+
+
+@rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", promote="result")
+def _clamp(x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+    low, high = low if min is None else min, high if max is None else max
+    return x.clamp(low, high)
+
+
+@rule("clamp_max", "clamp_max.Tensor", promote="result")
+def _clamp_max(x: Tensor, high: Any) -> Tensor:
+    return x.clamp(None, high)
+
+
+# *** activations ***
+
+
+@rule("gelu", promote="result")
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    return x.gelu(approximate)
+
+
+@rule("gelu_backward", promote="result")
+def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        k = math.sqrt(2 / math.pi)
+        t = (k * (x + 0.044715 * x * x * x)).tanh()
+        return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x))
+    cdf = 0.5 * (1 + (x * math.sqrt(0.5)).erf())
+    return grad * (cdf + x * (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi)))
+
+
+@rule("leaky_relu", promote="result")
+def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    return (x > 0).where(x, x * slope)
+
+
+@rule("elu", promote="result")
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return (x > 0).where(x * scale, (x * input_scale).expm1() * (alpha * scale))
+
+
+@rule("hardtanh", promote="result")
+def _hardtanh(x: Tensor, low: Any = -1, high: Any = 1) -> Tensor:
+    return x.clamp(low, high)
+
+
+@rule("softplus", promote="result")
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return (x * beta > threshold).where(x, (x * beta).exp().log1p() / beta)
+
+
+@rule("threshold_backward", promote="result")
+def _threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Any:
+    return (x > threshold).where(grad, 0)
+
+
+@rule("sigmoid_backward", promote="result")
+def _sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
+    return grad * y * (1 - y)
+
+
+@rule("tanh_backward", promote="result")
+def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
+    return grad * (1 - y * y)
+
+
+# *** comparisons and logic ***
+
+
+def _comparison(name: str) -> None:
+    method = getattr(Tensor, name)
+    rule(f"{name}.Tensor", f"{name}.Scalar", promote="common")(method)
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _comparison(_name)
+
+
+def _truth(x: Any) -> Any:
+    return x.cast(dtypes.bool) if isinstance(x, Tensor) else x
+
+
+@rule("logical_and")
+def _logical_and(x: Tensor, y: Tensor) -> Any:
+    return _truth(x) & _truth(y)
+
+
+@rule("logical_or")
+def _logical_or(x: Tensor, y: Tensor) -> Any:
+    return _truth(x) | _truth(y)
+
+
+@rule("logical_xor")
+def _logical_xor(x: Tensor, y: Tensor) -> Any:
+    return _truth(x) ^ _truth(y)
+
+
+@rule("logical_not")
+def _logical_not(x: Tensor) -> Tensor:
+    return x.logical_not()
+
+
+_BITS = {"bitwise_and": Tensor.bitwise_and, "bitwise_or": Tensor.bitwise_or, "bitwise_xor": Tensor.bitwise_xor,
+         "bitwise_left_shift": Tensor.bitwise_left_shift, "bitwise_right_shift": Tensor.bitwise_right_shift}
+for _name, _method in _BITS.items():
+    rule(f"{_name}.Tensor", promote="result")(_method)
+    rule(f"{_name}.{'Tensor_Scalar' if 'shift' in _name else 'Scalar'}", promote="result")(_method)
+for _name in ("and", "or", "xor"):
+    rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar", promote="result")(getattr(Tensor, f"bitwise_{_name}"))
+
+
+@rule("bitwise_not")
+def _bitwise_not(x: Tensor) -> Tensor:
+    return x.logical_not() if x.dtype is dtypes.bool else x.bitwise_not()
+
+
+@rule("where.self", "where.ScalarOther", "where.ScalarSelf", meta=True)
+def _where(condition: Tensor, x: Any, y: Any, meta: Any) -> Any:
+    dtype = meta.dtype
+    x, y = (v.cast(dtype) if isinstance(v, Tensor) else v for v in (x, y))
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        x = Tensor.full((), x, dtype=dtype, device=condition.device)
+    return _truth(condition).where(x, y)
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor", promote="")
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    return _truth(mask).where(value.cast(x.dtype) if isinstance(value, Tensor) else value, x)
+
+
+@rule("nan_to_num")
+def _nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
+                neginf: float | None = None) -> Tensor:
+    return x.nan_to_num(0.0 if nan is None else nan, posinf, neginf) if x.dtype.is_float else x
+
+
+@rule("round", "round.decimals")
+def _round(x: Tensor, decimals: int = 0) -> Tensor:
+    return x.round(decimals) if x.dtype.is_float else x
+
+
+# *** casts and copies ***
+
+
+@rule("_to_copy")
+def _to_copy(x: Tensor, dtype: DType | None = None) -> Tensor:
+    return x if dtype is None else cast(x, dtype)
+
+
+@rule("prims.convert_element_type")
+def _convert(x: Tensor, dtype: DType) -> Tensor:
+    return cast(x, dtype)
+
+
+@rule("clone", "alias", "detach", "lift_fresh_copy", "contiguous", "_conj_physical", "prims.device_put")
+def _identity(x: Tensor, *_: Any) -> Tensor:
+    return x
+
+
+@rule("copy")
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return cast(source, x.dtype).expand(x.shape)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """Return ``x`` as ``dtype``, as PyTorch casts."""
+    return x if x.dtype is dtype else x.cast(dtype)
+
+
+@rule("view.dtype")
+def _bitcast(x: Tensor, dtype: DType) -> Tensor:
+    if dtype.itemsize != x.dtype.itemsize:
+        raise Unsupported("a view as a dtype of another size")
+    return x.bitcast(dtype)

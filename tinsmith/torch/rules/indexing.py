@@ -1,0 +1,118 @@
+"""Rules for reading and writing by index."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.rules.registry import Unsupported, rule
+
+Indices = Sequence[Tensor | None]
+
+
+def _key(x: Tensor, indices: Indices) -> tuple[Any, ...]:
+    """Return the subscript of an advanced index; bool masks have sizes that depend on data.
+
+    Raises:
+        Unsupported: for a mask.
+    """
+    if any(i is not None and i.dtype in (dtypes.bool, dtypes.uint8) for i in indices):
+        raise Unsupported("an index that is a mask")
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@rule("index.Tensor", "_unsafe_index.Tensor")
+def _index(x: Tensor, indices: Indices) -> Tensor:
+    return x[_key(x, indices)]
+
+
+@rule("index_put", "_unsafe_index_put", meta=True)
+def _index_put(x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False, *, meta: Any) -> Tensor:
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype is dtypes.bool and not accumulate:
+        mask = indices[0]
+        if values.ndim == 0 or values.numel() == 1:
+            wide = mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+            return wide.where(values.cast(x.dtype).reshape(()), x)
+    _key(x, indices)
+    order = [n for n, i in enumerate(indices) if i is not None]
+    if order != list(range(order[0], order[-1] + 1)):
+        raise Unsupported("indices with gaps between them")
+    rest = [n for n in range(x.ndim) if n not in order]
+    moved = x.permute(*order, *rest)
+    found = [i for i in indices if i is not None]
+    shape = Tensor.broadcast_tensors(*found)[0].shape
+    whole = (*x.shape[:order[0]], *shape, *x.shape[order[-1] + 1:])
+    values = values.cast(x.dtype).expand(whole)
+    front = order[0]
+    axes = [*range(front, front + len(shape)), *range(front), *range(front + len(shape), len(whole))]
+    written = moved.index_put(tuple(found), values.permute(*axes), accumulate)
+    back = [[*order, *rest].index(n) for n in range(x.ndim)]
+    return written.permute(*back)
+
+
+@rule("index_select")
+def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not x.ndim:
+        return x
+    return x.index_select(dim, index.reshape(-1))
+
+
+@rule("embedding")
+def _embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale: bool = False,
+               sparse: bool = False) -> Tensor:
+    return weight[indices]
+
+
+@rule("embedding_dense_backward")
+def _embedding_backward(grad: Tensor, indices: Tensor, count: int, padding_idx: int, scale: bool) -> Tensor:
+    if scale:
+        raise Unsupported("gradients scaled by frequency")
+    width = grad.shape[-1]
+    flat, rows = grad.reshape(-1, width), indices.reshape(-1)
+    if padding_idx >= 0:
+        flat = (rows != padding_idx).reshape(-1, 1).where(flat, 0)
+    wide = dtypes.float32 if grad.dtype in (dtypes.float16, dtypes.bfloat16) else grad.dtype
+    zeros = Tensor.zeros(count, width, dtype=wide, device=grad.device)
+    return zeros.index_put((rows,), flat.cast(wide), True).cast(grad.dtype)
+
+
+@rule("gather")
+def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
+    return x.gather(dim, index) if x.ndim and index.ndim else x.reshape(-1).gather(
+        0, index.reshape(-1)).reshape(index.shape)
+
+
+@rule("scatter.src", "scatter.value")
+def _scatter(x: Tensor, dim: int, index: Tensor, source: Any = None, *, value: Any = None) -> Tensor:
+    source = value if source is None else source
+    if not x.ndim or not index.ndim:
+        raise Unsupported("scatter into a scalar")
+    return x.scatter(dim, index, source.cast(x.dtype) if isinstance(source, Tensor) else source)
+
+
+@rule("scatter_add")
+def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    if not x.ndim or not index.ndim:
+        raise Unsupported("scatter into a scalar")
+    return x.scatter_add(dim, index, source.cast(x.dtype))
+
+
+@rule("scatter_reduce.two")
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str,
+                    include_self: bool = True) -> Tensor:
+    if not x.ndim or not index.ndim:
+        raise Unsupported("scatter into a scalar")
+    return x.scatter_reduce(dim, index, source.cast(x.dtype), reduce, include_self)
+
+
+@rule("index_add")
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
+    if not x.ndim:
+        raise Unsupported("index_add into a scalar")
+    return x.index_add(dim, index.reshape(-1), source, alpha=alpha)
+
+
+@rule("bucketize.Tensor")
+def _bucketize(x: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
+    return x.bucketize(boundaries, right=right, out_int32=out_int32)

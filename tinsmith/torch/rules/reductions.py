@@ -1,0 +1,203 @@
+"""Rules for reductions, scans, softmax and sorting."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.rules.registry import rule
+
+Dims = Sequence[int] | int | None
+
+
+def _axes(x: Tensor, dim: Dims) -> tuple[int, ...]:
+    """Return the axes of a reduction: all of them for None or ()."""
+    if dim is None or (not isinstance(dim, int) and not dim):
+        return tuple(range(x.ndim))
+    return tuple(d % max(x.ndim, 1) for d in ((dim,) if isinstance(dim, int) else dim))
+
+
+def _reduced(x: Tensor, dim: Dims, keepdim: bool, of: Any) -> Any:
+    axes = _axes(x, dim)
+    return of(x, axes, keepdim) if x.ndim else of(x.reshape(1), (0,), False)
+
+
+def _wide(x: Tensor, dtype: DType) -> Tensor:
+    """Return ``x`` in the dtype that its sum is computed in: at least float32 for floats."""
+    if dtype in (dtypes.float16, dtypes.bfloat16):
+        return x.cast(dtypes.float32)
+    return x.cast(dtype)
+
+
+@rule("sum", "sum.dim_IntList", meta=True)
+def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.sum(a, k))
+
+
+@rule("mean", "mean.dim", meta=True)
+def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.mean(a, k))
+
+
+@rule("prod", "prod.dim_int", meta=True)
+def _prod(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.prod(a, k))
+
+
+@rule("amax", "max")
+def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _reduced(x, dim, keepdim, lambda t, a, k: t.max(a, k))
+
+
+@rule("amin", "min")
+def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _reduced(x, dim, keepdim, lambda t, a, k: t.min(a, k))
+
+
+def _with_index(x: Tensor, dim: int, keepdim: bool, values: Any, indices: Any) -> tuple[Tensor, Tensor]:
+    return _reduced(x, dim, keepdim, lambda t, a, k: values(t, a, k)), _reduced(
+        x, dim, keepdim, lambda t, a, k: indices(t, a[0], k))
+
+
+@rule("max.dim")
+def _max(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _with_index(x, dim, keepdim, Tensor.amax, Tensor.argmax)
+
+
+@rule("min.dim")
+def _min(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _with_index(x, dim, keepdim, Tensor.amin, Tensor.argmin)
+
+
+@rule("argmax", meta=True)
+def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False, *, meta: Any) -> Tensor:
+    return (x.flatten().argmax(0) if dim is None or not x.ndim else x.argmax(dim, keepdim)).reshape(meta.shape)
+
+
+@rule("argmin", meta=True)
+def _argmin(x: Tensor, dim: int | None = None, keepdim: bool = False, *, meta: Any) -> Tensor:
+    return (x.flatten().argmin(0) if dim is None or not x.ndim else x.argmin(dim, keepdim)).reshape(meta.shape)
+
+
+@rule("any", "any.dim", "any.dims")
+def _any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _reduced(x.cast(dtypes.bool), dim, keepdim, lambda t, a, k: t.any(a, k))
+
+
+@rule("all", "all.dim", "all.dims")
+def _all(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _reduced(x.cast(dtypes.bool), dim, keepdim, lambda t, a, k: t.all(a, k))
+
+
+def _count(x: Tensor, axes: Sequence[int]) -> int:
+    count = 1
+    for a in axes:
+        count *= x.shape[a]
+    return count
+
+
+@rule("var.correction", meta=True)
+def _var(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Tensor:
+    correction = 1 if correction is None else correction
+    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.var(a, k, correction))
+
+
+@rule("var.dim", meta=True)
+def _var_dim(x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False, *, meta: Any) -> Tensor:
+    return _var(x, dim, int(unbiased), keepdim, meta=meta)
+
+
+@rule("std.correction", meta=True)
+def _std(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Tensor:
+    return _var(x, dim, correction, keepdim, meta=meta).sqrt()
+
+
+@rule("var_mean.correction", meta=True)
+def _var_mean(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *,
+              meta: Any) -> tuple[Tensor, Tensor]:
+    first = meta[0]
+    return _var(x, dim, correction, keepdim, meta=first), _mean(x, dim, keepdim, meta=first)
+
+
+# *** softmax ***
+
+
+def _float(x: Tensor, narrow: bool = False) -> Tensor:
+    return x.cast(dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x
+
+
+@rule("_softmax")
+def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    return _float(x).softmax(dim) if x.ndim else Tensor.ones_like(x)
+
+
+@rule("_safe_softmax")
+def _safe_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    y = _float(x if dtype is None else x.cast(dtype))
+    hidden = (y == float("-inf")).all(dim, True)
+    return hidden.where(0.0, y.softmax(dim))
+
+
+@rule("_log_softmax")
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    return _float(x).log_softmax(dim) if x.ndim else Tensor.zeros_like(x)
+
+
+@rule("_softmax_backward_data")
+def _softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: DType) -> Tensor:
+    grad, y = _float(grad), _float(y)
+    product = grad * y
+    return product - y * product.sum(dim, True) if y.ndim else Tensor.zeros_like(y)
+
+
+@rule("_log_softmax_backward_data")
+def _log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: DType) -> Tensor:
+    grad, y = _float(grad), _float(y)
+    return grad - y.exp() * grad.sum(dim, True) if y.ndim else Tensor.zeros_like(y)
+
+
+@rule("logsumexp")
+def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    return _reduced(_float(x), dim, keepdim, lambda t, a, k: t.logsumexp(a, k))
+
+
+# *** scans and sorting ***
+
+
+@rule("cumsum", meta=True)
+def _cumsum(x: Tensor, dim: int, dtype: DType | None = None, *, meta: Any) -> Tensor:
+    x = _wide(x, meta.dtype)
+    return x.cumsum(dim) if x.ndim else x
+
+
+@rule("cumprod", meta=True)
+def _cumprod(x: Tensor, dim: int, dtype: DType | None = None, *, meta: Any) -> Tensor:
+    x = _wide(x, meta.dtype)
+    return x.cumprod(dim) if x.ndim else x
+
+
+@rule("logcumsumexp")
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    return x.logcumsumexp(dim) if x.ndim else x
+
+
+@rule("sort", "sort.stable", meta=True)
+def _sort(x: Tensor, *args: Any, meta: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    if "stable" in kwargs:
+        dim, descending = kwargs.get("dim", -1 if len(args) < 1 else args[0]), kwargs.get("descending", False)
+    else:
+        dim = args[0] if args else kwargs.get("dim", -1)
+        descending = args[1] if len(args) > 1 else kwargs.get("descending", False)
+    if not x.ndim:
+        return x, Tensor.zeros_like(x).cast(dtypes.int64)
+    found = x.sort(dim, descending)
+    return found[0], found[1]
+
+
+@rule("topk")
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> tuple[Tensor, Tensor]:
+    if not x.ndim:
+        return x, Tensor.zeros_like(x).cast(dtypes.int64)
+    found = x.topk(k, dim, largest, True)
+    return found[0], found[1]

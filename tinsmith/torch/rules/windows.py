@@ -1,0 +1,314 @@
+"""Rules for convolutions, pooling, norms and resampling."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.rules.registry import Unsupported, rule
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """Return ``x`` as a value that gradients are taken with respect to."""
+    return x.detach().requires_grad_(True)
+
+
+def _gradients(result: Tensor, grad: Tensor, *targets: Tensor) -> list[Tensor]:
+    return result.gradient(*targets, gradient=grad.cast(result.dtype))
+
+
+# *** convolutions ***
+
+
+def _conv(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+          transposed: bool, output_padding: Sequence[int], groups: int) -> Tensor:
+    n = weight.ndim - 2
+    stride, padding, dilation = (tuple(v) * (n if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    if transposed:
+        output_padding = tuple(output_padding) * (n if len(output_padding) == 1 else 1)
+        return x.conv_transpose2d(weight, None, groups, stride, dilation, padding, output_padding)
+    return x.conv2d(weight, None, groups, stride, dilation, padding)
+
+
+@rule("convolution")
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+                 dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int) -> Tensor:
+    plain = x.ndim == weight.ndim
+    y = _conv(x if plain else x.unsqueeze(0), weight, stride, padding, dilation, transposed, output_padding, groups)
+    if bias is not None:
+        y = y + bias.reshape((1, -1) + (1,) * (weight.ndim - 2))
+    return y if plain else y.squeeze(0)
+
+
+@rule("convolution_backward")
+def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Sequence[int],
+                          padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+                          output_padding: Sequence[int], groups: int, mask: Sequence[bool]) -> tuple[Any, ...]:
+    if x.ndim != weight.ndim:
+        raise Unsupported("a convolution without a batch")
+    x, weight = _leaf(x), _leaf(weight)
+    y = _conv(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    wanted = [t for t, yes in zip((x, weight), mask) if yes]
+    found = iter(_gradients(y, grad, *wanted) if wanted else [])
+    first = next(found) if mask[0] else None
+    second = next(found) if mask[1] else None
+    third = None
+    if mask[2]:
+        wide = grad.cast(dtypes.float32) if grad.dtype.itemsize < 4 else grad
+        third = wide.sum((0, *range(2, grad.ndim))).cast(grad.dtype)
+    return first, second, third
+
+
+# *** pooling ***
+
+
+def _each(values: Sequence[int], n: int) -> tuple[int, ...]:
+    return tuple(values) * (n if len(values) == 1 else 1)
+
+
+def _batched(x: Tensor, n: int) -> Tensor:
+    return x if x.ndim == n + 2 else x.unsqueeze(0)
+
+
+def _max_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+              dilation: Sequence[int], ceil_mode: bool, indices: bool) -> Any:
+    return x.max_pool2d(_each(kernel, n), _each(stride or kernel, n), dilation=_each(dilation, n),
+                        padding=_each(padding, n), ceil_mode=ceil_mode, return_indices=indices)
+
+
+@rule("max_pool2d_with_indices")
+def _max_pool2d(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+                dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    y, at = _max_pool(_batched(x, 2), 2, kernel, stride, padding, dilation, ceil_mode, True)
+    return (y, at) if x.ndim == 4 else (y.squeeze(0), at.squeeze(0))
+
+
+@rule("max_pool2d_with_indices_backward")
+def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int],
+                         padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, at: Tensor) -> Tensor:
+    inner = _leaf(_batched(x, 2))
+    y = _max_pool(inner, 2, kernel, stride, padding, dilation, ceil_mode, False)
+    return _gradients(y, _batched(grad, 2), inner)[0].reshape(x.shape)
+
+
+def _avg_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+              ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None) -> Tensor:
+    y = _batched(x, n).avg_pool2d(_each(kernel, n), _each(stride or kernel, n), padding=_each(padding, n),
+                                  ceil_mode=ceil_mode, count_include_pad=count_include_pad, divisor_override=divisor)
+    return y if x.ndim == n + 2 else y.squeeze(0)
+
+
+@rule("avg_pool1d")
+def _avg_pool1d(x: Tensor, *args: Any) -> Tensor:
+    return _avg_pool(x, 1, *args)
+
+
+@rule("avg_pool2d")
+def _avg_pool2d(x: Tensor, *args: Any) -> Tensor:
+    return _avg_pool(x, 2, *args)
+
+
+@rule("avg_pool3d")
+def _avg_pool3d(x: Tensor, *args: Any) -> Tensor:
+    return _avg_pool(x, 3, *args)
+
+
+@rule("avg_pool2d_backward")
+def _avg_pool2d_backward(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+    inner = _leaf(x)
+    return _gradients(_avg_pool(inner, 2, *args), grad, inner)[0]
+
+
+@rule("avg_pool3d_backward")
+def _avg_pool3d_backward(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+    inner = _leaf(x)
+    return _gradients(_avg_pool(inner, 3, *args), grad, inner)[0]
+
+
+def _adaptive(x: Tensor, n: int, size: Sequence[int]) -> Tensor:
+    """Mean over windows that divide each axis into ``size`` parts; products with averaging matrices if sizes vary."""
+    axes = [x.ndim - n + k for k in range(n)]
+    for axis, parts in zip(axes, size):
+        length = x.shape[axis]
+        if length % parts == 0:
+            split = (*x.shape[:axis], parts, length // parts, *x.shape[axis + 1:])
+            x = x.reshape(split).mean(axis + 1)
+            continue
+        rows = Tensor.arange(parts, device=x.device).reshape(-1, 1)
+        columns = Tensor.arange(length, device=x.device).reshape(1, -1)
+        first, last = rows * length // parts, ((rows + 1) * length + parts - 1) // parts
+        inside = (columns >= first) & (columns < last)
+        weights = inside.cast(x.dtype) / (last - first).cast(x.dtype)
+        x = x.transpose(axis, -1).matmul(weights.transpose(0, 1)).transpose(axis, -1)
+    return x
+
+
+@rule("_adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Tensor:
+    return _adaptive(x, 2, size)
+
+
+@rule("_adaptive_avg_pool3d")
+def _adaptive_avg_pool3d(x: Tensor, size: Sequence[int]) -> Tensor:
+    return _adaptive(x, 3, size)
+
+
+@rule("_adaptive_avg_pool2d_backward")
+def _adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
+    inner = _leaf(x)
+    return _gradients(_adaptive(inner, 2, grad.shape[-2:]), grad, inner)[0]
+
+
+# *** norms ***
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.cast(dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x
+
+
+def _along(x: Tensor, values: Tensor | None) -> Any:
+    """Return a value per channel in the rank of ``x``."""
+    return None if values is None else _wide(values).reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    y = (x - mean) * rstd
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@rule("_native_batch_norm_legit_no_training")
+def _batch_norm_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+                          momentum: float, eps: float) -> tuple[Tensor, ...]:
+    wide = _wide(x)
+    rstd = (_along(x, var) + eps).rsqrt()
+    y = _normalized(wide, _along(x, mean), rstd, _along(x, weight), _along(x, bias))
+    empty = Tensor.zeros(0, dtype=dtypes.float32, device=x.device)
+    return y, empty, empty
+
+
+def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
+    wide, axes = _wide(x), (0, *range(2, x.ndim))
+    mean = wide.mean(axes, True)
+    var = (wide - mean).square().mean(axes, True)
+    rstd = (var + eps).rsqrt()
+    y = _normalized(wide, mean, rstd, _along(x, weight), _along(x, bias))
+    return y, mean.reshape(-1), rstd.reshape(-1), var.reshape(-1)
+
+
+@rule("_native_batch_norm_legit_functional")
+def _batch_norm_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+                         training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:
+    if not training:
+        return (*_batch_norm_inference(x, weight, bias, mean, var, momentum, eps), mean, var)
+    y, batch_mean, rstd, batch_var = _batch_norm(x, weight, bias, eps)
+    count = x.numel() // x.shape[1]
+    unbiased = batch_var * (count / max(count - 1, 1))
+    new_mean = batch_mean * momentum + _wide(mean) * (1 - momentum)
+    return y, batch_mean, rstd, new_mean, unbiased * momentum + _wide(var) * (1 - momentum)
+
+
+@rule("_native_batch_norm_legit.no_stats")
+def _batch_norm_no_stats(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                         eps: float) -> tuple[Tensor, ...]:
+    return _batch_norm(x, weight, bias, eps)[:3]
+
+
+@rule("native_batch_norm_backward")
+def _batch_norm_backward(grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
+                         save_mean: Tensor | None, save_rstd: Tensor | None, train: bool, eps: float,
+                         mask: Sequence[bool]) -> tuple[Any, ...]:
+    wide, g, axes = _wide(x), _wide(grad), (0, *range(2, x.ndim))
+    if train:
+        center, rstd = _along(x, save_mean), _along(x, save_rstd)
+    else:
+        assert var is not None
+        center, rstd = _along(x, mean), (_along(x, var) + eps).rsqrt()
+    normal = (wide - center) * rstd
+    sum_grad, sum_product = g.sum(axes, True), (g * normal).sum(axes, True)
+    factor = rstd if weight is None else rstd * _along(x, weight)
+    count = x.numel() // x.shape[1]
+    inner = (g - sum_grad / count - normal * (sum_product / count)) if train else g
+    return (inner * factor if mask[0] else None, sum_product.reshape(-1) if mask[1] else None,
+            sum_grad.reshape(-1) if mask[2] else None)
+
+
+@rule("native_layer_norm")
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
+                eps: float) -> tuple[Tensor, ...]:
+    wide, axes = _wide(x), tuple(range(x.ndim - len(shape), x.ndim))
+    mean = wide.mean(axes, True)
+    rstd = ((wide - mean).square().mean(axes, True) + eps).rsqrt()
+    y = _normalized(wide, mean, rstd, None if weight is None else _wide(weight), None if bias is None else _wide(bias))
+    return y, mean, rstd
+
+
+@rule("native_layer_norm_backward")
+def _layer_norm_backward(grad: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor,
+                         weight: Tensor | None, bias: Tensor | None, mask: Sequence[bool]) -> tuple[Any, ...]:
+    wide, g = _wide(x), _wide(grad)
+    outer, axes = tuple(range(x.ndim - len(shape))), tuple(range(x.ndim - len(shape), x.ndim))
+    normal = (wide - _wide(mean)) * _wide(rstd)
+    inner = g if weight is None else g * _wide(weight)
+    first = _wide(rstd) * (inner - inner.mean(axes, True) - normal * (inner * normal).mean(axes, True))
+    second = (g * normal).sum(outer) if outer else g * normal
+    third = g.sum(outer) if outer else g
+    return first if mask[0] else None, second if mask[1] else None, third if mask[2] else None
+
+
+@rule("native_group_norm")
+def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, groups: int,
+                eps: float) -> tuple[Tensor, ...]:
+    parts = _wide(x).reshape(n, groups, -1)
+    mean = parts.mean(-1, True)
+    rstd = ((parts - mean).square().mean(-1, True) + eps).rsqrt()
+    y = ((parts - mean) * rstd).reshape(x.shape)
+    y = y if weight is None else y * _along(x, weight)
+    return y if bias is None else y + _along(x, bias), mean.reshape(n, groups), rstd.reshape(n, groups)
+
+
+@rule("native_group_norm_backward")
+def _group_norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int,
+                         hxw: int, groups: int, mask: Sequence[bool]) -> tuple[Any, ...]:
+    wide, g = _wide(x).reshape(n, groups, -1), _wide(grad)
+    normal = (wide - _wide(mean).reshape(n, groups, 1)) * _wide(rstd).reshape(n, groups, 1)
+    inner = (g if weight is None else g * _along(x, weight)).reshape(n, groups, -1)
+    first = inner - inner.mean(-1, True) - normal * (inner * normal).mean(-1, True)
+    first = first * _wide(rstd).reshape(n, groups, 1)
+    per_channel = (0, *range(2, x.ndim))
+    return (first.reshape(x.shape) if mask[0] else None,
+            (g * normal.reshape(x.shape)).sum(per_channel) if mask[1] else None,
+            g.sum(per_channel) if mask[2] else None)
+
+
+# *** resampling ***
+
+
+@rule("upsample_nearest2d", "upsample_nearest2d.vec", meta=True)
+def _nearest(x: Tensor, *_: Any, meta: Any, **__: Any) -> Tensor:
+    rows, columns = meta.shape[-2:]
+    if rows % x.shape[2] or columns % x.shape[3]:
+        raise Unsupported("nearest neighbours of a size that is no multiple")
+    a, b = rows // x.shape[2], columns // x.shape[3]
+    n, c, h, w = x.shape
+    return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, a, w, b).reshape(n, c, rows, columns)
+
+
+@rule("upsample_nearest2d_backward")
+def _nearest_backward(grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *_: Any) -> Tensor:
+    n, c, h, w = input_size
+    rows, columns = output_size
+    if rows % h or columns % w:
+        raise Unsupported("nearest neighbours of a size that is no multiple")
+    return grad.reshape(n, c, h, rows // h, w, columns // w).sum((3, 5))
+
+
+@rule("upsample_bilinear2d", "upsample_bilinear2d.vec", meta=True)
+def _bilinear(x: Tensor, size: Any, align_corners: bool, *scales: Any, meta: Any) -> Tensor:
+    given = [s for s in scales if s is not None]
+    given = list(given[0]) if len(given) == 1 and not isinstance(given[0], float) else given
+    exact = not given or all(o == s * f for o, s, f in zip(meta.shape[-2:], x.shape[-2:], given))
+    if not exact and not align_corners:
+        raise Unsupported("bilinear resampling by a factor that does not give whole sizes")
+    return x.interpolate(tuple(meta.shape[-2:]), "linear", align_corners)
