@@ -30,8 +30,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions into core ATen, without those of ops that are kept whole."""
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
     for op in list(table):
-        namespace, _, name = getattr(op, "_qualified_op_name", str(op)).partition("::")
-        if namespace == "aten" and name.partition(".")[0] in _KEPT:
+        namespace, name, *_ = str(op).split(".")
+        if namespace == "aten" and name in _KEPT:
             del table[op]
     return table
 

@@ -42,13 +42,13 @@ def _filled(value: Any, device: str, meta: Any) -> Tensor:
 
 
 @rule("arange", "arange.start", "arange.start_step", creates=True, meta=True)
-def _arange(*args: Any, device: str, meta: Any, **_: Any) -> Tensor:
+def _arange(*args: Any, device: str, meta: Any, **_: Any) -> Any:
     start, step = (0 if len(args) < 2 else args[0]), (args[2] if len(args) > 2 else 1)
     return _steps(meta.shape[0], start, step, device, meta)
 
 
 @rule("prims.iota", creates=True, meta=True)
-def _iota(length: int, *, start: int, step: int, device: str, meta: Any, **_: Any) -> Tensor:
+def _iota(length: int, *, start: int, step: int, device: str, meta: Any, **_: Any) -> Any:
     return _steps(length, start, step, device, meta)
 
 

@@ -31,27 +31,27 @@ def _wide(x: Tensor, dtype: DType) -> Tensor:
 
 
 @rule("sum", "sum.dim_IntList", meta=True)
-def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
     return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.sum(a, k))
 
 
 @rule("mean", "mean.dim", meta=True)
-def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
     return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.mean(a, k))
 
 
 @rule("prod", "prod.dim_int", meta=True)
-def _prod(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Tensor:
+def _prod(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
     return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.prod(a, k))
 
 
 @rule("amax", "max")
-def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     return _reduced(x, dim, keepdim, lambda t, a, k: t.max(a, k))
 
 
 @rule("amin", "min")
-def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     return _reduced(x, dim, keepdim, lambda t, a, k: t.min(a, k))
 
 
@@ -81,12 +81,12 @@ def _argmin(x: Tensor, dim: int | None = None, keepdim: bool = False, *, meta: A
 
 
 @rule("any", "any.dim", "any.dims")
-def _any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def _any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     return _reduced(x.cast(dtypes.bool), dim, keepdim, lambda t, a, k: t.any(a, k))
 
 
 @rule("all", "all.dim", "all.dims")
-def _all(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def _all(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     return _reduced(x.cast(dtypes.bool), dim, keepdim, lambda t, a, k: t.all(a, k))
 
 
@@ -98,7 +98,7 @@ def _count(x: Tensor, axes: Sequence[int]) -> int:
 
 
 @rule("var.correction", meta=True)
-def _var(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Tensor:
+def _var(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Any:
     correction = 1 if correction is None else correction
     return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.var(a, k, correction))
 
@@ -158,7 +158,7 @@ def _log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: DType) -> Te
 
 
 @rule("logsumexp")
-def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+def _logsumexp(x: Tensor, dim: Dims, keepdim: bool = False) -> Any:
     return _reduced(_float(x), dim, keepdim, lambda t, a, k: t.logsumexp(a, k))
 
 
