@@ -104,12 +104,12 @@ def _var(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False
 
 
 @rule("var.dim", meta=True)
-def _var_dim(x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False, *, meta: Any) -> Tensor:
+def _var_dim(x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False, *, meta: Any) -> Any:
     return _var(x, dim, int(unbiased), keepdim, meta=meta)
 
 
 @rule("std.correction", meta=True)
-def _std(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Tensor:
+def _std(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Any:
     return _var(x, dim, correction, keepdim, meta=meta).sqrt()
 
 

@@ -1,0 +1,309 @@
+"""Models that ``torch.compile(backend="tinsmith")`` runs, beside the same models without it."""
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the backend of torch.compile needs PyTorch")
+
+import tinsmith.torch as ours  # noqa: E402
+from tests.torch_backend import models  # noqa: E402
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """A compiler without history, and memory that holds NaN until it is written."""
+    torch._dynamo.reset()
+    ours.report().clear()
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+        yield
+    torch.use_deterministic_algorithms(False)
+
+
+def is_close(got: Any, want: Any, tolerance: float = 1e-4) -> bool:
+    return bool(torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance * 0.1))
+
+
+def fallbacks() -> set[str]:
+    return set(ours.report().fallbacks)
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "perceptron": (models.perceptron, lambda: torch.randn(4, 8)),
+    "convolutional": (models.Convolutional, lambda: torch.randn(4, 3, 16, 16)),
+    "recurrent": (models.Recurrent, lambda: torch.randn(4, 6, 5)),
+    "hourglass": (models.Hourglass, lambda: torch.randn(2, 3, 16, 16)),
+}
+
+
+def trained(model: Any, run: Any, x: Any, y: Any, steps: int = 10) -> list[float]:
+    """Return the losses of training steps with momentum."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        loss = F.cross_entropy(run(x).flatten(0, -2), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def check_training(model: Any, x: Any, y: Any) -> None:
+    """Train a model and its copy, one of them compiled; compare losses, parameters and buffers, then inference."""
+    other = copy.deepcopy(model)
+    run = ours.compile(other, strict=True)
+    assert trained(other, run, x, y) == pytest.approx(trained(model, model, x, y), rel=2e-3)
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values()):
+        assert is_close(b, a, 5e-3), name
+    other.load_state_dict(model.state_dict())
+    model.eval()
+    run.eval()
+    with torch.no_grad():
+        assert is_close(run(x), model(x))
+    assert not fallbacks()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ten_training_steps_and_inference_agree(case: str) -> None:
+    make, data = CASES[case]
+    x = data()
+    check_training(make(), x, torch.randint(10, (x.shape[0],)))
+
+
+def test_a_transformer_with_tied_weights_trains() -> None:
+    tokens = torch.randint(50, (2, 16))
+    check_training(models.Transformer(), tokens, tokens.roll(-1, 1))
+    assert [g.programs for g in ours.report().graphs] == [1, 1, 1]
+
+
+def test_the_name_of_the_backend_is_known() -> None:
+    model = models.perceptron()
+    x = torch.randn(3, 8)
+    assert is_close(torch.compile(model, backend="tinsmith")(x), model(x))
+    assert ours.report().graphs[0].calls == 1
+
+
+def test_autocast_computes_in_bfloat16() -> None:
+    model = models.perceptron()
+    run = ours.compile(model, strict=True)
+    x = torch.randn(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = run(x), model(x)
+    assert got.dtype is want.dtype is torch.bfloat16
+    assert is_close(got, want, 5e-2)
+    got.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_dropout_draws_from_the_generator_of_pytorch() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
+    run = ours.compile(model)
+    x = torch.randn(4, 8)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(run(x).detach())
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    model.zero_grad()
+    run(x).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert len(fallbacks()) == 1, "the random op alone runs in PyTorch"
+
+
+def test_batch_norm_updates_its_buffers() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3), torch.nn.BatchNorm1d(3))
+    other = copy.deepcopy(model)
+    run = ours.compile(other, strict=True)
+    for _ in range(3):
+        x = torch.randn(4, 2, 9)
+        assert is_close(run(x), model(x))
+    assert is_close(other[1].running_mean, model[1].running_mean)
+    assert is_close(other[1].running_var, model[1].running_var)
+    assert other[1].num_batches_tracked.item() == 3
+
+
+def test_an_optimizer_is_compiled_with_its_step() -> None:
+    model = models.perceptron()
+    other = copy.deepcopy(model)
+    x, y = torch.randn(4, 8), torch.randint(10, (4,))
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, other)]
+    step = torch.compile(optimizers[1].step, backend="tinsmith")
+    for _ in range(3):
+        for m, update in ((model, optimizers[0].step), (other, step)):
+            m.zero_grad()
+            F.cross_entropy(m(x), y).backward()
+            update()
+    for a, b in zip(model.parameters(), other.parameters()):
+        assert is_close(b, a)
+
+
+# *** what graphs may do with memory ***
+
+
+def test_inputs_are_written_in_place() -> None:
+    def function(x: Any) -> Any:
+        x.mul_(2)
+        x[0] = 7
+        return x + 1
+
+    x = torch.randn(3, 4)
+    y = x.clone()
+    got = ours.compile(function, strict=True)(x)
+    assert torch.equal(got, function(y))
+    assert torch.equal(x, y)
+
+
+def test_results_may_be_views_of_inputs_and_of_each_other() -> None:
+    def function(x: Any) -> Any:
+        y = x * 2
+        return x.t(), x[1:, ::2], y, y.view(-1), y[0]
+
+    x = torch.randn(4, 6)
+    t, part, y, flat, row = ours.compile(function, strict=True)(x)
+    for got, want in zip((t, part, y, flat, row), function(x)):
+        assert torch.equal(got, want)
+        assert got.stride() == want.stride()
+        assert got.storage_offset() == want.storage_offset()
+    x[1, 2] = 5
+    assert t[2, 1] == part[0, 1] == 5
+    y[0, 0] = 9
+    assert flat[0] == row[0] == 9
+
+
+def test_earlier_results_stay() -> None:
+    run = ours.compile(lambda x: (x * 2, (x + 1).sum()), strict=True)
+    first = run(torch.ones(3))
+    second = run(torch.zeros(3))
+    assert first[0].tolist() == [2, 2, 2]
+    assert first[1].item() == 6
+    assert second[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("view", [
+    lambda x: x.t(), lambda x: x[::2, 1:5:3], lambda x: x[:, 2], lambda x: x[1:2].expand(5, 8),
+    lambda x: x.as_strided((3, 4), (2, 1)), lambda x: x.as_strided((2, 3, 2), (1, 16, 4), 3), lambda x: x[3:3],
+], ids=["transposed", "steps", "column", "expanded", "overlapping", "permuted", "empty"])
+def test_inputs_of_any_strides_are_read_where_they_lie(view: Callable[[Any], Any]) -> None:
+    x = view(torch.randn(8, 8))
+    function = lambda x: (x * 2 + 1, x.sum(0), x.clone())  # noqa: E731
+    for got, want in zip(ours.compile(function, strict=True)(x), function(x)):
+        assert is_close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_channels_last_results_keep_their_strides() -> None:
+    x = torch.randn(2, 3, 5, 7).to(memory_format=torch.channels_last)
+    model = torch.nn.Conv2d(3, 4, 3, padding=1).to(memory_format=torch.channels_last)
+    want = model(x).relu()
+    got = ours.compile(lambda x: model(x).relu(), strict=True)(x)
+    assert got.stride() == want.stride()
+    assert is_close(got, want)
+
+
+def test_gradients_may_have_other_strides_than_expected() -> None:
+    model = torch.nn.Linear(4, 6)
+    run = ours.compile(model, strict=True)
+    x, grad = torch.randn(5, 4), torch.randn(6, 5).t()
+    for gradient in (torch.randn(5, 6), grad, torch.ones(1, 1).expand(5, 6)):
+        model.zero_grad()
+        run(x).backward(gradient)
+        found = model.weight.grad.clone()
+        model.zero_grad()
+        model(x).backward(gradient)
+        assert is_close(found, model.weight.grad)
+
+
+# *** what graphs may be ***
+
+
+def test_code_between_two_graphs_runs_in_python() -> None:
+    seen = []
+
+    def function(x: Any) -> Any:
+        y = (x * 2).sum()
+        seen.append(y.item())
+        return x + y
+
+    x = torch.randn(3)
+    assert is_close(ours.compile(function)(x), x + 2 * x.sum())
+    assert seen == [pytest.approx(2 * x.sum().item())]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sizes_that_vary_are_compiled_one_by_one() -> None:
+    model = models.perceptron()
+    run = ours.compile(model, dynamic=True, strict=True)
+    for size in (2, 5, 9, 5):
+        x = torch.randn(size, 8)
+        model.zero_grad()
+        got = run(x)
+        got.square().sum().backward()
+        found = model[0].weight.grad.clone()
+        model.zero_grad()
+        want = model(x)
+        want.square().sum().backward()
+        assert got.shape == want.shape
+        assert is_close(got, want)
+        assert is_close(found, model[0].weight.grad, 1e-3)
+    assert [(g.sizes, g.calls) for g in ours.report().graphs] == [(3, 4), (3, 4)]
+
+
+def test_a_size_may_be_a_result() -> None:
+    run = ours.compile(lambda x: (x.view(x.shape[0] * 2, -1) * x.shape[0], x.shape[0] + 1), dynamic=True)
+    for rows in (3, 4):
+        x = torch.randn(rows, 6)
+        got, number = run(x)
+        assert torch.equal(got, x.view(rows * 2, -1) * rows)
+        assert number == rows + 1
+
+
+def test_complex_numbers_are_left_to_pytorch() -> None:
+    run = ours.compile(lambda x: (torch.fft.rfft(x * 2).abs() + 1).sum())
+    x = torch.randn(8)
+    assert is_close(run(x), (torch.fft.rfft(x * 2).abs() + 1).sum())
+    (graph,) = ours.report().graphs
+    assert graph.programs == 2, "one before and one after"
+    assert any("complex" in reason for f in ours.report().fallbacks.values() for reason in f.reasons)
+    assert "aten.abs.default" in str(ours.report())
+
+
+def test_custom_ops_are_left_to_pytorch() -> None:
+    @torch.library.custom_op("tinsmith_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    x = torch.randn(8)
+    assert is_close(ours.compile(lambda x: twice(x + 1) * 3)(x), (x + 1) * 6)
+    (entry,) = ours.report().fallbacks.values()
+    assert (entry.nodes, entry.calls, entry.reasons) == (1, 1, ["a custom op"])
+
+
+def test_programs_run_from_several_threads() -> None:
+    import threading
+
+    run = ours.compile(lambda x: ((x @ x) * 2).softmax(-1).sum(), strict=True)
+    x = torch.randn(64, 64)
+    want = run(x)
+    got: list[Any] = []
+    threads = [threading.Thread(target=lambda: got.extend(run(x) for _ in range(20))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(got) == 60
+    assert all(torch.equal(g, want) for g in got)
