@@ -227,5 +227,11 @@ class FileFormatError(TinsmithError, ValueError):
     id = "E080"
 
 
+class CommunicationError(TinsmithError, RuntimeError):
+    """Processes that do not fit together: a launcher that is missing, collectives in different orders, a lost rank."""
+
+    id = "E090"
+
+
 class VerifyError(AssertionError):
     """A pass broke the rules of its dialect: a bug of ours. The message holds the program with the fault marked."""

@@ -96,6 +96,12 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A file that is damaged, cut short, or not of the format that its name or header says.",
         'Path("broken.safetensors").write_bytes(b"not a file of weights")\nnn.state.safe_load("broken.safetensors")',
         "Download or write the file again; docs/formats.md says which formats and parts of them are read."),
+    "E090": ErrorExplanation(
+        "Processes that do not fit together: the launcher and MPI are not each other's, MPI is missing, a process "
+        "ended while others wait for it, or processes called different collectives.",
+        "",
+        "The message names ranks, hosts and lines. `CHECKED=1` compares the processes' collectives before each one; "
+        "docs/distributed.md has a table of causes."),
 }
 
 

@@ -120,6 +120,10 @@ def _pairs(x: Array) -> Array:
     return np.ascontiguousarray(x).view(x.real.dtype).reshape(*x.shape, 2)
 
 
+# Functions that communicate write their result where it belongs: name → function of (result, sources…). They are
+# registered by name before a program that calls them is made, and must run once for each time that they are called.
+WRITERS: dict[str, Callable[..., None]] = {}
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cholesky": _each(np.linalg.cholesky), "det": np.linalg.det, "eigh": _each(_eigh),
     "fft": _fft, "ifft": _ifft, "inv": _each(np.linalg.inv), "lu": _lu,

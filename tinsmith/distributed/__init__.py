@@ -1,0 +1,29 @@
+"""Programs of many processes, on one host or many, through MPI: ``from tinsmith import distributed as dist``.
+
+- ``environment.py``: the variables of launchers; ``world.py``: the start of MPI, ranks, groups of processes.
+- ``groups.py``: meshes with named axes.
+- ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
+  ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
+
+A program of one process imports no ``mpi4py``, and its collectives give back their argument.
+"""
+from __future__ import annotations
+
+from tinsmith.distributed.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    recv,
+    reduce_scatter,
+    send,
+)
+from tinsmith.distributed.environment import launched
+from tinsmith.distributed.groups import Mesh, mesh
+from tinsmith.distributed.world import init, local_rank, rank, share_cores, world_size
+
+__all__ = ["Mesh", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "init", "local_rank", "mesh",
+           "rank", "recv", "reduce_scatter", "send", "world_size"]
+
+share_cores(launched())

@@ -1,0 +1,70 @@
+"""Collectives as host commands: nodes of a graph that a program runs in the memory of its buffers, in a capture too.
+
+A command's name says what it does and in which group, and is the same in all processes, so that they make the same
+programs and share cached ones.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tinsmith.core.errors import CommunicationError, user_line
+from tinsmith.core.settings import settings
+from tinsmith.distributed import sequence, transport, watch
+from tinsmith.distributed.transport import Array
+from tinsmith.distributed.world import Group, world
+from tinsmith.ir.ops.host import WRITERS
+from tinsmith.tensor.host_calls import host_value, on_host
+from tinsmith.tensor.tensor import Tensor
+
+_SENT = ("send", "receive")  # between two processes: no place in the order of a group
+
+
+def _send(group: Group, out: Array, x: Array, target: int, tag: int) -> None:
+    out[...] = 0
+    transport.send(group, x, target, tag)
+
+
+def _receive(group: Group, out: Array, x: Array, source: int, tag: int) -> None:
+    transport.receive(group, out, source, tag)
+
+
+def _barrier(group: Group, out: Array, x: Array) -> None:
+    out[...] = 0
+    group.comm.Barrier()
+
+
+_RUN: dict[str, Callable[..., None]] = {
+    "all_reduce": transport.all_reduce, "reduce_scatter": transport.reduce_scatter, "all_gather": transport.all_gather,
+    "all_to_all": transport.all_to_all, "broadcast": transport.broadcast, "send": _send, "receive": _receive,
+    "barrier": _barrier}
+
+
+def value(kind: str, group: Group, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
+    """Return the lazy result of a collective on ``x``, computed on the host.
+
+    Args:
+        kind: a name of ``_RUN``.
+        shape: of the result.
+        options: what its function takes besides the arrays.
+    """
+    name = "_".join(("mpi", kind, *map(str, options), group.name))
+    WRITERS.setdefault(name, functools.partial(_run, kind, group, options))
+    here = x if on_host(x) else x.to("CPU")
+    return host_value(name, shape, here).to(x.device)
+
+
+def _run(kind: str, group: Group, options: tuple[Any, ...], out: Array, x: Array) -> None:
+    """Run a command: the function that programs call."""
+    here, line = world(), user_line()
+    here.check_thread()
+    with here.turn, watch.waiting(kind, group, line):
+        group.calls += kind not in _SENT
+        if settings.CHECKED and kind not in _SENT:
+            sequence.compare(group, kind, (*options, x.dtype.name, x.shape if kind != "barrier" else ()), line)
+        try:
+            _RUN[kind](group, out, x, *options)
+        except here.mpi.Exception as error:
+            raise CommunicationError(f"dist.{kind}", f"MPI failed in rank {here.group.rank}: {error}",
+                                     "CHECKED=1, which compares what the processes call", line) from None
