@@ -1,6 +1,7 @@
 """Programs of many processes, on one host or many, through MPI: ``from tinsmith import distributed as dist``.
 
 - ``environment.py``: the variables of launchers; ``world.py``: the start of MPI, ranks, groups of processes.
+- ``data_parallel.py``: gradients of all processes, parts of batches.
 - ``groups.py``: meshes with named axes.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
   ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
@@ -19,11 +20,12 @@ from tinsmith.distributed.collectives import (
     reduce_scatter,
     send,
 )
+from tinsmith.distributed.data_parallel import all_reduce_gradients, replicate, shard_batch
 from tinsmith.distributed.environment import launched
 from tinsmith.distributed.groups import Mesh, mesh
 from tinsmith.distributed.world import init, local_rank, rank, share_cores, world_size
 
-__all__ = ["Mesh", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "init", "local_rank", "mesh",
-           "rank", "recv", "reduce_scatter", "send", "world_size"]
+__all__ = ["Mesh", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier", "broadcast", "init",
+           "local_rank", "mesh", "rank", "recv", "reduce_scatter", "replicate", "send", "shard_batch", "world_size"]
 
 share_cores(launched())

@@ -21,7 +21,7 @@ from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.core.settings import in_context
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.signature import rebuilt
-from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.arguments import integer, shown
 from tinsmith.tensor.base import device_name
 from tinsmith.tensor.create import random
 from tinsmith.tensor.interop import dlpack, files
@@ -244,6 +244,24 @@ def _place(array: Array, device: str) -> Any:
     return _Placed(Buffer(device, dense.size, dtype).copyin(dense.reshape(-1).view(np.uint8).data), array.shape)
 
 
+def _shard(shard: Any, batch_size: int) -> tuple[int, int]:
+    """Return (rank, size) of ``shard=``; of one process for None.
+
+    Raises:
+        ArgumentError: if it is no such pair, or the batch cannot be divided.
+    """
+    if shard is None:
+        return 0, 1
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise ArgumentError("DataLoader", f"shard={shown(shard)} is no pair", "shard=(dist.rank(), dist.world_size())")
+    size = integer("DataLoader", "shard[1]", shard[1], least=1)
+    rank = integer("DataLoader", "shard[0]", shard[0], least=0, most=size - 1)
+    if batch_size % size:
+        raise ArgumentError("DataLoader", f"a batch of {batch_size} for {size} processes",
+                            f"batch_size={batch_size + size - batch_size % size}; it is that of all processes together")
+    return rank, size
+
+
 class DataLoader:
     """An iterable over the batches of a data set, as tensors on a device.
 
@@ -266,6 +284,10 @@ class DataLoader:
         device: device of the batches; None: the default. Rows of a tensor stay on the tensor's device.
         seed: shuffle by this seed and ``epoch`` only.
         progress: True, or a label, to show a progress bar (``tqdm``).
+        shard: ``(rank, size)`` of a process: it reads its part of every batch of ``batch_size``, which ``size`` must
+            divide. Orders agree if the random streams or ``seed`` do (``tinsmith.distributed`` sees to it), so training
+            goes on with another number of processes as it would have with this one. An incomplete last batch is cut to
+            a multiple of ``size``.
 
     Attributes:
         epoch: number of epochs begun. With ``seed``, set it to resume a run.
@@ -278,7 +300,7 @@ class DataLoader:
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, *, drop_last: bool = False,
                  collate_fn: Callable[[Sequence[Any]], Any] | None = None, num_workers: int = 0,
                  prefetch_factor: int = 2, processes: bool = False, device: DeviceName | None = None,
-                 seed: int | None = None, progress: bool | str = False) -> None:
+                 seed: int | None = None, progress: bool | str = False, shard: tuple[int, int] | None = None) -> None:
         if _are_columns(dataset):
             dataset = _Columns(dataset)
         elif not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -288,6 +310,7 @@ class DataLoader:
         self.batch_size = integer("DataLoader", "batch_size", batch_size, least=1)
         self.num_workers = integer("DataLoader", "num_workers", num_workers, least=0)
         self.prefetch_factor = integer("DataLoader", "prefetch_factor", prefetch_factor, least=1)
+        self.shard = _shard(shard, self.batch_size)
         if processes and not num_workers:
             raise ArgumentError("DataLoader", "processes=True without workers", "num_workers=2")
         if processes and isinstance(dataset, _Columns):
@@ -297,8 +320,8 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
-        count = len(self.dataset)
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole + (not self.drop_last and rest >= self.shard[1])
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches(self._order(), device_name(self.device))
@@ -322,7 +345,7 @@ class DataLoader:
         return order
 
     def _batches(self, order: Array, device: str) -> Iterator[Any]:
-        parts = (order[n * self.batch_size : (n + 1) * self.batch_size].tolist() for n in range(len(self)))
+        parts = (self._part(order[n * self.batch_size : (n + 1) * self.batch_size]).tolist() for n in range(len(self)))
         if not self.num_workers:
             for part in parts:
                 yield self._as_tensors(self._placed(self.task(part), device), device)
@@ -341,6 +364,12 @@ class DataLoader:
             for future in ahead:
                 future.cancel()
             workers.shutdown(wait=False, cancel_futures=True)
+
+    def _part(self, batch: Array) -> Array:
+        """Return this process's part of a batch's indices."""
+        rank, size = self.shard
+        each = len(batch) // size
+        return batch[rank * each : (rank + 1) * each]
 
     def _workers(self) -> Executor:
         if not self.processes:

@@ -1,0 +1,133 @@
+"""Data parallelism: each process computes gradients of its part of a batch, and all step alike."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tinsmith.core.dtypes import DType
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.distributed.collectives import OPS, all_reduce, broadcast
+from tinsmith.distributed.groups import Mesh, group_of
+from tinsmith.distributed.world import world
+from tinsmith.nn.optim import Optimizer
+from tinsmith.nn.state import get_state_dict
+from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.realize import realize_tensors
+from tinsmith.tensor.tensor import Tensor
+
+BUCKET_BYTES: Final = 32 << 20
+
+
+def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | None = None,
+                         bucket_bytes: int = BUCKET_BYTES) -> None:
+    """Replace the gradients of an optimizer's parameters by those of all processes: between ``backward`` and ``step``.
+
+    Gradients lie one behind the other in buckets, each of which is reduced by one call. The losses of the gradients are
+    computed with them, in one program. In one process nothing is done.
+
+    >>> from tinsmith import nn
+    >>> w = Tensor([1.0, 2.0]); optimizer = nn.optim.SGD([w], lr=0.1)
+    >>> _ = (w * w).sum().backward(); all_reduce_gradients(optimizer); w.grad.tolist()
+    [2.0, 4.0]
+
+    Args:
+        op: "mean" where the loss is the mean over a part of the batch, "sum" where it is a sum.
+        axis: an axis of the mesh; all processes unless given.
+        bucket_bytes: size at which a bucket is full.
+    """
+    group = group_of("dist.all_reduce_gradients", axis)
+    if op not in OPS[:2]:
+        raise ArgumentError("dist.all_reduce_gradients", f"op={op!r}", 'op="mean" or "sum"')
+    limit = integer("dist.all_reduce_gradients", "bucket_bytes", bucket_bytes, least=1)
+    if group.size == 1:
+        return
+    owners = [p for part in optimizer.parts() for p in part.params if p.grad is not None]
+    buckets = [(members, flat([p.grad for p in members if p.grad is not None])) for members in _buckets(owners, limit)]
+    statistics = [b for part in optimizer.parts() for b in part.buffers]
+    realize_tensors([*Tensor.take_losses(), *statistics, *(values for _, values in buckets)])
+    with Tensor.no_grad():
+        for members, values in buckets:
+            for p, g in zip(members, unflat(all_reduce(values, op, axis), members)):
+                p.grad = g.detach()
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the elements of tensors of one dtype, one behind the other."""
+    lines = [t.detach().reshape(t.numel()) for t in tensors]
+    return lines[0].contiguous() if len(lines) == 1 else lines[0].cat(*lines[1:])
+
+
+def unflat(values: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the tensors of which ``values`` has the elements, in the shapes of ``like``."""
+    begin = 0
+    for t in like:
+        yield values[begin : begin + t.numel()].reshape(t.shape)
+        begin += t.numel()
+
+
+def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
+    """Return the parameters in buckets of one dtype; the last ones, whose gradients are ready first, come first."""
+    found: list[list[Tensor]] = []
+    filling: dict[tuple[DType, Any], tuple[list[Tensor], int]] = {}
+    for p in reversed(parameters):
+        key, size = (p.dtype, p.device), p.numel() * p.dtype.itemsize
+        bucket, held = filling.get(key, ([], 0))
+        if not bucket or held + size > limit:
+            bucket, held = [], 0
+            found.append(bucket)
+        bucket.append(p)
+        filling[key] = bucket, held + size
+    return found
+
+
+def replicate(model: Any, source: int = 0) -> Any:
+    """Give all processes the parameters and buffers of one process; returns the model.
+
+    Needed only where they were not made from one seed, or loaded by one process alone.
+
+    >>> from tinsmith import nn
+    >>> replicate(nn.Linear(2, 3)).weight.shape
+    (3, 2)
+
+    Args:
+        model: a layer, an optimizer, or anything else of which ``nn.state.get_state_dict`` gives tensors.
+        source: rank of the process.
+    """
+    if world().group.size > 1:
+        with Tensor.no_grad():
+            for t in get_state_dict(model).values():
+                t.assign(broadcast(t.detach(), source)).realize()
+    return model
+
+
+def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, dim: int = 0) -> Tensor:
+    """Return this process's part of a batch that all processes have; over devices of one process, the batch in parts.
+
+    >>> shard_batch(Tensor([[1.0], [2.0]])).shape
+    (2, 1)
+
+    Args:
+        mesh: the one made last unless given.
+        axis: of the mesh; all processes unless given.
+        dim: the axis of ``x`` that is divided.
+
+    Raises:
+        ShapeError: if it cannot be divided.
+    """
+    if mesh is not None and mesh.devices:
+        return x.shard(mesh.devices, axis=dim) if axis is None or mesh.size(axis) > 1 else x.to(mesh.devices[0])
+    group = mesh.group(axis) if mesh is not None and axis is not None else group_of("dist.shard_batch", axis)
+    return part(x, group.rank, group.size, dim, "dist.shard_batch")
+
+
+def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
+    """Return part ``number`` of ``count`` along an axis.
+
+    Raises:
+        ShapeError: if its size is no multiple of ``count``.
+    """
+    each, rest = divmod(x.shape[dim], count)
+    if rest:
+        raise ShapeError(op, f"axis {dim} of shape {x.shape} in {count} parts", f"a multiple of {count} there")
+    return x.shrink(tuple((number * each, (number + 1) * each) if n == dim % x.ndim else (0, s)
+                          for n, s in enumerate(x.shape)))
