@@ -47,7 +47,7 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     if value.op is Ops.LOAD:
         value = converted(value, k.sink) if opt.layout else _widened(k, value)
     around = {r.arg[1] for r in outside if r in value.ranges}
-    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage cannot be kept per lane of a range or scan")
+    opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage cannot be kept per lane of a vector")
     opt.require(around.isdisjoint(THREADS), "a stage cannot be kept per thread: leave LOCAL and GROUP ranges out")
     opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes must be 0 or a power of two above 1")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
