@@ -409,6 +409,9 @@ def test_languages_of_devices_are_recognized(four: Path, open_page: Any) -> None
     assert '<span class="hljs-keyword">bra</span>' in lines[1] and 'hljs-variable">@%p1' in lines[1]
     assert 'hljs-symbol">$L__BB0_2' in lines[2] and 'hljs-number">0f3F800000' in lines[3]
     assert page.evaluate("(t) => languageOf(t)", "nothing known") is None
+    said = "REDUCE dtypes.float (4,) is stored: a reduction's result\nOR dtypes.bool (2,) is stored: output"
+    lines = page.evaluate("(t) => coloredLines(t, 'uops')", said)
+    assert all('hljs-title">' in line and 'hljs-type">dtypes.' in line for line in lines)
 
 
 def test_empty_views_say_what_to_do(tmp_path: Path, four: Path, open_page: Any) -> None:

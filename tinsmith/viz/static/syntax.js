@@ -23,12 +23,11 @@ hljs.registerLanguage("assembly", (h) => ({ name: "Assembly", case_insensitive: 
   { className: "number", begin: /[$#]?-?\b0x[0-9a-f]+\b|[$#]?-?\b\d[\d.]*(?:e[-+]?\d+)?\b|\b0[fd][0-9a-f]{8,16}\b/ },
 ] }));
 
-hljs.registerLanguage("uops", (h) => ({ name: "UOps", contains: [
+hljs.registerLanguage("uops", () => ({ name: "UOps", contains: [
   { className: "number", begin: /\b-?\d+(?:\.\d+)?(?:e[-+]?\d+)?\b/ },
   { className: "type", begin: /\b(?:PtrDType|dtypes\.\w+)/ },
   { className: "keyword", begin: /\bUOps\.\w+/ },
-  { className: "title", begin: /\b[A-Z][A-Z_]{2,}\b/ },
-  h.QUOTE_STRING_MODE, h.APOS_STRING_MODE,
+  { className: "title", begin: /\b[A-Z][A-Z_]+\b/ },
 ] }));
 
 // The language of a device's text, by what only it has; null if none is known.
