@@ -4,7 +4,7 @@
   program's end.
 - ``drawing.py``: drawings of graphs; ``fold.py``: large graphs as a tree of groups; ``layouts.py``: text drawings of
   data layouts.
-- ``page.py``, ``static/``: the page; ``serve.py``: its server.
+- ``page.py``, ``static/``: the page; ``times.py``: the times that it shows; ``serve.py``: its server.
 """
 from __future__ import annotations
 
