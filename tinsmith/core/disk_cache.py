@@ -11,13 +11,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import hmac
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinsmith.core.cache_security import DOWNLOADED, cache_dir, make_private, secret
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.settings import settings
+
+if TYPE_CHECKING:
+    import hmac
+else:
+    hmac = Late("hmac")
 
 _MAGIC = b"tinsmith2"
 _SIGNED = 32  # bytes of a signature

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.lazy_import import Late
 from tinsmith.ir.ops import Op, Ops
-from tinsmith.ir.text.printer import uop_table
 from tinsmith.ir.uop import UOp
-from tinsmith.ir.verify.program import verify_program
+
+if TYPE_CHECKING:
+    from tinsmith.ir.text import printer
+    from tinsmith.ir.verify import program as verifier
+else:
+    printer = Late("tinsmith.ir.text.printer")
+    verifier = Late("tinsmith.ir.verify.program")
 
 # Op names of older programs → current names. ALU has no row in the op table: `_row` resolves it through its argument.
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}
@@ -117,7 +123,7 @@ class ProgramBuilder(Sequence[UOp]):
 
     def print(self) -> None:
         """Print the table that ``DEBUG=5`` shows."""
-        print(uop_table(self.program()))
+        print(printer.uop_table(self.program()))
 
 
 def _row(op: Op | str, arg: Any) -> Op:
@@ -164,7 +170,7 @@ class _Writer:
         for line in self.lines:
             out += [u for u in line if u.op not in (Ops.DEFINE_GLOBAL, Ops.CONST)]
         out = list(self.once(out))
-        verify_program(out)
+        verifier.verify_program(out)
         return out
 
     @staticmethod

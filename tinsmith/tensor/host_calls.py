@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.fusion.fusion import STAGED
+from tinsmith.schedule.values import STAGED
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

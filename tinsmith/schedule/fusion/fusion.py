@@ -27,15 +27,14 @@ from tinsmith.ir.threefry import cipher_nodes
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import (
     MOST_CONE,
-    SOURCES,
     below_reshapes,
     cone_of,
     has_own_statistics,
     is_chain,
     narrower,
     reductions_of,
-    size_of,
 )
+from tinsmith.schedule.values import SOURCES, STAGED, size_of
 from tinsmith.target.schedule_costs import Costs
 
 Ranges = frozenset[UOp]
@@ -114,7 +113,6 @@ def is_block(node: UOp, request: KernelInput) -> bool:
 # operations and views of one kernel before it is cut: compile time grows faster than linearly with them
 MOST_WORK = 768
 
-STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 
 @dataclass

@@ -21,8 +21,8 @@ from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.concat import joined
 from tinsmith.ir.ops import Op
-from tinsmith.schedule.fusion.fan_in import views_of
 from tinsmith.schedule.multi.axes import followed, part_of, resized
+from tinsmith.schedule.values import views_of
 
 Parts = tuple[UOp, ...]
 

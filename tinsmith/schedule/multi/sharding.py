@@ -23,10 +23,10 @@ from tinsmith.ir.concat import joined
 from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.canonical import buffer_name, part_names
-from tinsmith.schedule.fusion.fan_in import size_of
 from tinsmith.schedule.multi.axes import Bounds, Place, followed, part_of
 from tinsmith.schedule.multi.collectives import all_gather, all_reduce, broadcast, cut, gather, reduce_scatter, sent
 from tinsmith.schedule.passes.rewrites import note_origin
+from tinsmith.schedule.values import size_of
 
 _EVERYWHERE = (Ops.CONST, Ops.IOTA, Ops.BIND, Ops.VARIABLE, Ops.DETACH)
 

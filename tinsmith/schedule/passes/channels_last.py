@@ -21,7 +21,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.linear import linear_form
 from tinsmith.ir.ops.repeated import is_product
 from tinsmith.ir.staged_layout import ROW_BYTES
-from tinsmith.schedule.fusion.fan_in import SOURCES, Read, below_reshapes, ranges_of, read_by, stored_type
+from tinsmith.schedule.fusion.fan_in import Read, below_reshapes, ranges_of, read_by, stored_type
+from tinsmith.schedule.values import SOURCES
 from tinsmith.target.target import Target
 
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)

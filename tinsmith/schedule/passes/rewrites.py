@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion.fan_in import views_of
+from tinsmith.schedule.values import views_of
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
