@@ -4,7 +4,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class CompiledGraph:
         self.dynamic = bool(self.symbolic) or any(map(_has_symbols, self.values.values()))
         self.executables: dict[tuple[Any, ...], Executable] = {}
         self.only: Executable | None = None
-        self.refused = _refused(self.values.values())
+        self.refused = _refused(self.nodes, self.values)
         if self.refused:
             self.record.refused = self.refused
             warnings.warn(f"tinsmith: PyTorch runs a {kind} graph, because of {self.refused}", stacklevel=2)
@@ -92,11 +92,19 @@ def _has_symbols(value: Any) -> bool:
     return _is_symbol(value) or any(t._has_symbolic_sizes_strides for t in tensors_in(value))
 
 
-def _refused(values: Any) -> str:
+def _refused(nodes: Sequence[Any], values: Mapping[Any, Any]) -> str:
     """Return the reason why PyTorch runs a whole graph; "" if there is none."""
     unbacked = torch.fx.experimental.symbolic_shapes.free_unbacked_symbols
-    return "sizes that depend on data" if any(
-        unbacked(v) for v in values if _is_symbol(v) or tensors_in(v)) else ""
+    if any(unbacked(v) for v in values.values() if _is_symbol(v) or tensors_in(v)):
+        return "sizes that depend on data"
+    for n in nodes:
+        schema = getattr(n.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return f"{n.target}, which writes to its arguments"
+    devices = {t.device.type for v in values.values() for t in tensors_in(v)}
+    if not devices <= {"cpu"}:
+        return f"tensors on {', '.join(sorted(devices - {'cpu'}))}: this backend runs on the CPU so far"
+    return ""
 
 
 class _Sizes(torch.fx.Interpreter):  # type: ignore[misc]

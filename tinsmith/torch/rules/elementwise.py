@@ -239,6 +239,11 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return _truth(mask).where(value.cast(x.dtype) if isinstance(value, Tensor) else value, x)
 
 
+@rule("polygamma")
+def _polygamma(n: int, x: Tensor) -> Tensor:
+    return (x if x.dtype.is_float else x.cast(dtypes.float32)).polygamma(n)
+
+
 @rule("nan_to_num")
 def _nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None,
                 neginf: float | None = None) -> Tensor:

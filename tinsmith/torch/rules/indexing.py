@@ -116,3 +116,14 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 
 @rule("bucketize.Tensor")
 def _bucketize(x: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
     return x.bucketize(boundaries, right=right, out_int32=out_int32)
+
+
+@rule("searchsorted.Tensor")
+def _searchsorted(boundaries: Tensor, x: Tensor, out_int32: bool = False, right: bool = False,
+                  side: str | None = None, sorter: Tensor | None = None) -> Tensor:
+    return boundaries.searchsorted(x, right=right, side=side, sorter=sorter, out_int32=out_int32)
+
+
+@rule("masked_scatter")
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    return x.masked_scatter(mask, source)

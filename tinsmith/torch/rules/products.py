@@ -19,9 +19,14 @@ def _add_product(bias: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any =
     if x.dtype.is_float:
         product = x.matmul(y, dtype=dtypes.float32) if x.dtype.itemsize == 2 else x.matmul(y)
     else:
-        product = x.matmul(y)
+        product, beta, alpha = x.matmul(y), int(beta), int(alpha)  # PyTorch cuts off their fractions
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + (bias if beta == 1 else bias * beta)
+
+
+@rule("_cdist_forward")
+def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
+    return x.cdist(y, p)
 
 
 @rule("linear")

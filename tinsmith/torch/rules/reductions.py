@@ -6,7 +6,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.tensor.tensor import Tensor
-from tinsmith.torch.rules.registry import rule
+from tinsmith.torch.rules.registry import Unsupported, rule
 
 Dims = Sequence[int] | int | None
 
@@ -120,6 +120,21 @@ def _var_mean(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = 
     return _var(x, dim, correction, keepdim, meta=first), _mean(x, dim, keepdim, meta=first)
 
 
+@rule("linalg_vector_norm", meta=True)
+def _vector_norm(x: Tensor, order: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None,
+                 meta: Any) -> Any:
+    if not x.numel():
+        raise Unsupported("the norm of nothing")
+    x = _wide(x, meta.dtype).abs()
+    if order in (float("inf"), float("-inf")):
+        return _reduced(x, dim, keepdim, lambda t, a, k: t.max(a, k) if order > 0 else t.min(a, k))
+    if order == 0:
+        return _reduced((x != 0).cast(x.dtype), dim, keepdim, lambda t, a, k: t.sum(a, k))
+    power = x if order == 1 else x * x if order == 2 else x.pow(order)
+    total = _reduced(power, dim, keepdim, lambda t, a, k: t.sum(a, k))
+    return total if order == 1 else total.sqrt() if order == 2 else total.pow(1 / order)
+
+
 # *** softmax ***
 
 
@@ -200,4 +215,21 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: boo
     if not x.ndim:
         return x, Tensor.zeros_like(x).cast(dtypes.int64)
     found = x.topk(k, dim, largest, True)
+    return found[0], found[1]
+
+
+@rule("cummax")
+def _cummax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _scan(x, dim, Tensor.cummax)
+
+
+@rule("cummin")
+def _cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _scan(x, dim, Tensor.cummin)
+
+
+def _scan(x: Tensor, dim: int, scan: Any) -> tuple[Tensor, Tensor]:
+    if not x.ndim:
+        return x, Tensor.zeros_like(x).cast(dtypes.int64)
+    found = scan(x, dim)
     return found[0], found[1]

@@ -84,12 +84,37 @@ def _max_pool2d(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), pa
     return (y, at) if x.ndim == 4 else (y.squeeze(0), at.squeeze(0))
 
 
+@rule("max_pool3d_with_indices")
+def _max_pool3d(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+                dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    y, at = _max_pool(_batched(x, 3), 3, kernel, stride, padding, dilation, ceil_mode, True)
+    return (y, at) if x.ndim == 5 else (y.squeeze(0), at.squeeze(0))
+
+
 @rule("max_pool2d_with_indices_backward")
 def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int],
                          padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, at: Tensor) -> Tensor:
-    inner = _leaf(_batched(x, 2))
-    y = _max_pool(inner, 2, kernel, stride, padding, dilation, ceil_mode, False)
-    return _gradients(y, _batched(grad, 2), inner)[0].reshape(x.shape)
+    """Each window hands its gradient to the element that ``at`` names; the windows' gradients are added up.
+
+    Where windows are dilated, the gradient of the maximum does the same, with more comparisons.
+    """
+    inner, grad, at = _leaf(_batched(x, 2)), _batched(grad, 2), _batched(at, 2)
+    if any(d != 1 for d in dilation):
+        y = _max_pool(inner, 2, kernel, stride, padding, dilation, ceil_mode, False)
+        return _gradients(y, grad, inner)[0].reshape(x.shape)
+    size, steps, before = _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2)
+    counts, lengths = grad.shape[2:], inner.shape[2:]
+    after = [max((counts[n] - 1) * steps[n] + size[n] - before[n] - lengths[n], 0) for n in (0, 1)]
+    windows = inner.pad((before[1], after[1], before[0], after[0]))
+    windows = windows.shrink([(0, s) for s in windows.shape[:2]] + [
+        (0, (counts[n] - 1) * steps[n] + size[n]) for n in (0, 1)])
+    windows = windows.unfold(2, size[0], steps[0]).unfold(3, size[1], steps[1])
+    row, column = (Tensor.arange(counts[n], dtype=dtypes.int32, device=x.device).reshape(-1, 1) * steps[n] - before[n]
+                   + Tensor.arange(size[n], dtype=dtypes.int32, device=x.device) for n in (0, 1))
+    place = row.reshape(counts[0], 1, size[0], 1) * lengths[1] + column.reshape(1, counts[1], 1, size[1])
+    chosen = at.cast(dtypes.int32).reshape(*at.shape, 1, 1) == place
+    each = chosen.where(grad.reshape(*grad.shape, 1, 1), 0)
+    return _gradients(windows, each, inner)[0].reshape(x.shape)
 
 
 def _avg_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
@@ -286,10 +311,12 @@ def _group_norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, we
 
 
 @rule("upsample_nearest2d", "upsample_nearest2d.vec", meta=True)
-def _nearest(x: Tensor, *_: Any, meta: Any, **__: Any) -> Tensor:
+def _nearest(x: Tensor, *scales: Any, meta: Any) -> Tensor:
     rows, columns = meta.shape[-2:]
     if rows % x.shape[2] or columns % x.shape[3]:
-        raise Unsupported("nearest neighbours of a size that is no multiple")
+        if any(s is not None for s in scales[1:]):
+            raise Unsupported("nearest neighbours by a factor that gives no whole sizes")
+        return x.interpolate((rows, columns), "nearest")
     a, b = rows // x.shape[2], columns // x.shape[3]
     n, c, h, w = x.shape
     return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, a, w, b).reshape(n, c, rows, columns)
