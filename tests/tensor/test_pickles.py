@@ -2,14 +2,18 @@
 from __future__ import annotations
 
 import copy
+import gc
+import io
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tinsmith import Tensor, TinyJit, nn
+from tinsmith import Tensor, TinyJit, Variable, nn
+from tinsmith.ir.uop import forget_dead
 
 WAYS: list[Callable[[Any], Any]] = [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
 ways = pytest.mark.parametrize("way", WAYS)
@@ -76,6 +80,38 @@ def test_models_with_captured_functions(way: Any) -> None:
         assert other.step(x).tolist() == [20.0, 30.0] and other.shifted(x).tolist() == [11.0, 21.0]
         assert model.step(x).tolist() == [2.0, 3.0] and model.shifted(x).tolist() == [2.0, 3.0]
     assert other.step.replays == 2
+
+
+def test_each_pickler_gets_the_nodes_that_its_values_need_and_no_others() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    y = x * 2
+    large = y + Tensor(np.ones((1000, 2), np.float32)).realize()
+    most, file = len(pickle.dumps(y)) + 100, io.BytesIO()
+    pickler = pickle.Pickler(file)
+    pickler.dump(large)
+    assert len(pickle.dumps(y)) < most, "and not those of the pickler that may go on"
+    pickler.dump([y, large * 2])
+    assert len(pickle.dumps(y)) < most
+    file.seek(0)
+    unpickler = pickle.Unpickler(file)
+    np.testing.assert_array_equal(unpickler.load().numpy(), np.tile(np.array([3, 5], np.float32), (1000, 1)))
+    small, twice = unpickler.load()
+    assert small.tolist() == [2, 4] and twice[7].tolist() == [6, 10]
+    node = weakref.ref(large.uop)
+    del pickler, unpickler, large
+    gc.collect()
+    forget_dead()
+    assert node() is None, "a pickle keeps nothing alive"
+
+
+@ways
+def test_sizes_that_depend_on_variables(way: Any) -> None:
+    n = Variable("n", 1, 4).bind(3)
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    parts = [x[:n], x[:n] + 1, x[:n].sum(), (x[:n] * 2).reshape(1, n)]
+    a, b, c, d = way(parts)
+    assert b.shape == parts[1].shape and c.item() == 6 and a.sum().item() == 6 and b.sum().item() == 9
+    assert d.sum().item() == 12
 
 
 def test_a_shallow_copy_is_a_value_of_its_own() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,10 +181,8 @@ class UOp(Operators):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the graph as a flat list, so that deep graphs need no recursion."""
-        order = toposort(self)
-        number = {n: i for i, n in enumerate(order)}
-        return _rebuilt, ([(n.op, n.dtype, tuple(number[s] for s in n.src), n.arg) for n in order],)
+        """Pickle the node with those below it that this pickler has not been given yet (see ``_Pickling``)."""
+        return _last_of, (_pickling(), _Pickled(self))
 
     def __repr__(self) -> str:
         return short(self)
@@ -500,12 +499,111 @@ class Algebra:
 Symbols.variable = UOp.variable
 
 
-def _rebuilt(rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> UOp:
-    """Return the last node of a pickled node list (see ``UOp.__reduce__``)."""
-    nodes: list[UOp] = []
+class _Pickling:
+    """The nodes that one pickler, or one ``deepcopy``, has been given, for it to refer to them instead of pickling them
+    again: many tensors of one graph take linear time.
+
+    Only the memo of the pickler keeps it alive. It is pickled before each node, and thus asked again only by another
+    pickler that runs meanwhile, which needs nodes of its own.
+
+    Attributes:
+        times: number of picklers that asked for it.
+        places: node → part that it is pickled in, and its number there.
+    """
+
+    __slots__ = ("__weakref__", "places", "times")
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.places: dict[UOp, tuple[_Part, int]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.times += 1
+        return tuple, ()
+
+
+_of_thread = threading.local()
+
+
+def _pickling(new: bool = False) -> _Pickling:
+    """Return the latest ``_Pickling`` of this thread, or a new one if there is none."""
+    ref = getattr(_of_thread, "pickling", None)
+    found: _Pickling | None = None if ref is None or new else ref()
+    if found is None:
+        found = _Pickling()
+        _of_thread.pickling = weakref.ref(found)
+    return found
+
+
+class _Pickled:
+    """A node where it is pickled: its ``_Pickling``, which is pickled before, is asked then."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: UOp) -> None:
+        self.node = node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickling = _pickling()
+        if pickling.times > 1:
+            pickling = _pickling(new=True)
+        found = pickling.places.get(self.node)
+        if found is not None:
+            return _one_of, (pickling, *found)
+        part = _Part(self.node, pickling.places)
+        return _one_of, (pickling, part, len(part.nodes) - 1, _PartDone(pickling, part))
+
+
+class _Part:
+    """The nodes below one that are in no part yet, pickled as a flat list, so that deep graphs need no recursion.
+
+    Attributes:
+        nodes: in topological order.
+        outside: their sources in other parts, with the place of each.
+    """
+
+    __slots__ = ("nodes", "outside")
+
+    def __init__(self, root: UOp, places: dict[UOp, tuple[_Part, int]]) -> None:
+        self.nodes = toposort(root, lambda n: n not in places)
+        own = set(self.nodes)
+        self.outside = {s: places[s] for n in self.nodes for s in n.src if s not in own}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        number = {s: k for k, s in enumerate((*self.outside, *self.nodes))}
+        rows = [(n.op, n.dtype, tuple([number[s] for s in n.src]), n.arg) for n in self.nodes]
+        return _nodes_of, (list(self.outside.values()), rows)
+
+
+class _PartDone:
+    """The end of a part in a pickle: from here on, nodes refer to it. (Arguments of its nodes may be nodes, too.)"""
+
+    __slots__ = ("part", "pickling")
+
+    def __init__(self, pickling: _Pickling, part: _Part) -> None:
+        self.pickling, self.part = pickling, part
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.pickling.places.update((n, (self.part, k)) for k, n in enumerate(self.part.nodes))
+        return tuple, ()
+
+
+def _nodes_of(outside: list[tuple[list[UOp], int]], rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> list[UOp]:
+    """Return the nodes of a pickled part."""
+    nodes = [part[k] for part, k in outside]
     for op, dtype, src, arg in rows:
-        nodes.append(UOp(op, dtype, tuple(nodes[i] for i in src), arg))
-    return nodes[-1]
+        nodes.append(UOp(op, dtype, tuple([nodes[i] for i in src]), arg))
+    return nodes[len(outside):]
+
+
+def _one_of(_: Any, part: list[UOp], number: int, done: Any = None) -> UOp:
+    """Return a pickled node."""
+    return part[number]
+
+
+def _last_of(_: Any, node: UOp) -> UOp:
+    """Return a pickled node, which comes after the ``_Pickling``."""
+    return node
 
 
 @functools.lru_cache(2048)
