@@ -40,6 +40,16 @@ def tracker_of(node: Node) -> ShapeTracker:
 
     An op that no view can express, such as the gradient of overlapping windows, counts as a computed value.
     """
+    above: list[Node] = []
+    below = node
+    while below.op.kind == "movement" or below.op in FOR_GRADIENTS:
+        if below.op.kind == "movement":
+            above.append(below)
+        below = below.src[0]
+    if all(m.op not in (Ops.WINDOW, Ops.UNWINDOW) for m in above):
+        every = tracker(below, tuple(above))
+        assert every is not None, "views express all other movement ops"
+        return every
     moves: Moves = ()
     found = ShapeTracker.from_shape(node.shape)
     while node.op.kind == "movement" or node.op in FOR_GRADIENTS:

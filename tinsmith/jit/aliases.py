@@ -14,7 +14,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards.tensors import TensorPath
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.indexing.slices import Slice
-from tinsmith.tensor.storage import Looks, Share, Storage
+from tinsmith.tensor.storage import NO_LOOKS, Looks, Share, Storage
 from tinsmith.tensor.tensor import Tensor
 
 Value = Callable[[str, int], int]
@@ -46,11 +46,11 @@ def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None
         assert other is not None, "a guard has found no tensor to share memory with"
         own = other._shared
         if own is None:
-            own = other._shared = Share(Storage(other.uop), ())
+            own = other._shared = Share(Storage(other.uop), NO_LOOKS)
             own.storage.add(other)
         storage = own.storage
         if alias.relative:
-            looks = (*own.looks, *looks)
+            looks = Looks.of((*own.looks, *looks))
     t._shared = Share(storage, looks)
     storage.add(t)
     if alias.seen:
@@ -71,6 +71,6 @@ def _rebound(looks: Looks, value: Value) -> Looks:
         return looks
     table = {n: UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
              for n in bindings(toposort(sizes))}
-    return tuple((look, tuple(Slice(*with_symbols(tuple(part), table)) if isinstance(part, Slice) else
+    return Looks.of((look, tuple(Slice(*with_symbols(tuple(part), table)) if isinstance(part, Slice) else
                               with_symbols(part, table) for part in arg) if isinstance(arg, tuple) else arg)
                  for look, arg in looks)

@@ -320,13 +320,15 @@ class Capture(CacheCollector):
 
     def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
         """Return an alias to memory of one of ``others``, preferably relative to one whose views are guarded."""
+        every = list(looks)
         for m in others:
-            own = m._shared.looks if m._shared is not None else ()
-            if own == looks[:len(own)]:
+            own = list(m._shared.looks) if m._shared is not None else []
+            if own == every[:len(own)]:
+                more = Looks.of(every[len(own):])
                 if id(m) not in self.before:
-                    return Alias(looks[len(own):], self.place(made[id(m)])._replace(gradient=True), True, late=True)
+                    return Alias(more, self.place(made[id(m)])._replace(gradient=True), True, late=True)
                 if id(m) in self.known or id(m) in self.numbers:
-                    return Alias(looks[len(own):], self.current(self.before[id(m)][0]), True)
+                    return Alias(more, self.current(self.before[id(m)][0]), True)
         for m in others:
             if id(m) in self.before and m._shared is not None:
                 self.guards.shared.append([(self.current(self.before[id(m)][0]), m._shared.looks)])

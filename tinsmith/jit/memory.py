@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinsmith.jit.guards.signature import base_of, placed
 from tinsmith.tensor.realize import realize_tensors
-from tinsmith.tensor.storage import Share, alone
+from tinsmith.tensor.storage import NO_LOOKS, Share, alone
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -15,7 +15,7 @@ def whole(t: Tensor) -> Tensor | None:
     if t._shared is None or alone(t) or placed(t._shared.storage.value):
         return None
     found = Tensor(t._shared.storage.value)
-    found._device, found._shared = t._device, Share(t._shared.storage, ())
+    found._device, found._shared = t._device, Share(t._shared.storage, NO_LOOKS)
     t._shared.storage.add(found)
     return found
 

@@ -20,7 +20,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.bytecode_names import all_names, ours
 from tinsmith.jit.guards.state import State
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.storage import Share, Storage, alone, unseen
+from tinsmith.tensor.storage import NO_LOOKS, Share, Storage, alone, unseen
 from tinsmith.tensor.tensor import Tensor
 
 COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
@@ -70,7 +70,7 @@ def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> l
     t._shared = None
     for n in range(views + 1):
         if n == above:
-            t._shared = Share(Storage(node), ())
+            t._shared = Share(Storage(node), NO_LOOKS)
         if n < views:
             node = node.reshape((1,) * (n + 2))
     t.uop = node

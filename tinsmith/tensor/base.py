@@ -28,7 +28,7 @@ from tinsmith.tensor.layer_names import origin_of
 from tinsmith.tensor.modes import ModeAttribute, WithModes
 from tinsmith.tensor.python_data import from_data, from_size
 from tinsmith.tensor.realize import is_leaf, kept_version, numbers, unseen_version, value_of, version
-from tinsmith.tensor.storage import DETACH, UNRECORDED, Look, Share
+from tinsmith.tensor.storage import DETACH, NO_LOOKS, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -126,7 +126,7 @@ class TensorBase(metaclass=WithModes):
             uop = UOp(Ops.DETACH, None, (uop,))
         self.uop, self.grad, self._requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
-        if uop.origin and uop.base.op is Ops.CONST:  # a kept node, which may have been another line's
+        if uop.origin and uop.device is None and uop.base.op is Ops.CONST:  # a kept node, perhaps another line's
             uop.origin = ()
         if not uop.origin and uop.op is not Ops.CONST:
             _note_origin(uop, sys._getframe(1))
@@ -146,7 +146,7 @@ class TensorBase(metaclass=WithModes):
             uop, shared = storage.shown(self, look, arg)
             t = type(self)._wrap(uop, self._device)
             if t.uop is not uop:
-                shared = Share(shared.storage, (*shared.looks, (DETACH, None)))
+                shared = Share(shared.storage, shared.looks.then(DETACH, None))
             t._shared = shared
             shared.storage.add(t)
         return t
@@ -425,9 +425,9 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         """Return True if gradients flow through values that are written to this tensor."""
         if not storage.whole(self).dtype.is_float:
             return True
-        looks = () if self._shared is None else self._shared.looks
+        looks = NO_LOOKS if self._shared is None else self._shared.looks
         parameter = self.requires_grad is True and not is_computed(self.uop) and not self._is_copy()
-        return current().recording and not parameter and all(look not in UNRECORDED for look, _ in looks)
+        return current().recording and not parameter and looks.kinds.isdisjoint(UNRECORDED)
 
     def _is_copy(self) -> bool:
         """Return True if this tensor's data are a copy of another tensor's, to which its gradient flows."""
@@ -498,8 +498,10 @@ def mark(uop: UOp, origin: tuple[Origin, ...]) -> None:
     stack = [uop]
     while stack:  # the nodes that this call made: the sources without an origin
         n = stack.pop()
+        if n.origin or n.op in (Ops.CONST, Ops.BUFFER):
+            continue
         kept = n is not uop and n.op.kind == "movement" and n.base.op is Ops.CONST  # interned, shared by programs
-        if not n.origin and not kept and n.op not in (Ops.CONST, Ops.BUFFER):
+        if not kept:
             n.origin = origin
             stack.extend(n.src)
 

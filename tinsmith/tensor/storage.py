@@ -7,7 +7,6 @@ at the first write.
 """
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,7 +86,101 @@ BITS = Look("BITS", _bits, _strided_bits)
 STRIDED = Look("STRIDED", lambda x, _: x, lambda _, view: view)  # the strides of a view that was computed alone
 UNRECORDED = (DETACH, BITS)  # a write through these has no gradient
 
-Looks = tuple[tuple[Look, Any], ...]
+class Looks:
+    """A sequence of (look, argument): each is the one before it and one look more, so that a view takes constant time.
+
+    >>> looks = Looks.of([(PERMUTE, (1, 0))]).then(RESHAPE, (6,))
+    >>> len(looks), [look.name for look, _ in looks], looks == Looks.of(looks)
+    (2, ['PERMUTE', 'RESHAPE'], True)
+
+    Attributes:
+        before: the sequence without the last look; None: this one is empty.
+        last: the last look and its argument; None: there is none.
+        kinds: the different looks.
+        constant: True if no size of a reshape or expand depends on a variable.
+    """
+
+    __slots__ = ("_count", "_strides", "before", "constant", "kinds", "last")
+
+    def __init__(self, before: Looks | None = None, last: tuple[Look, Any] | None = None) -> None:
+        self.before, self.last = before, last
+        self._strides: tuple[tuple[int, ...], View | None] | None = None  # (shape, strides of what it shows of that)
+        self._count, self.kinds, self.constant = 0, frozenset[Look](), True
+        if before is not None and last is not None:
+            look, arg = last
+            self._count = before._count + 1
+            self.kinds = before.kinds if look in before.kinds else before.kinds | {look}
+            self.constant = before.constant and not (look in (RESHAPE, EXPAND) and any(isinstance(s, UOp) for s in arg))
+
+    @staticmethod
+    def of(looks: Iterable[tuple[Look, Any]]) -> Looks:
+        """Return the sequence of some looks and their arguments."""
+        found = NO_LOOKS
+        for look, arg in looks:
+            found = found.then(look, arg)
+        return found
+
+    def then(self, look: Look, arg: Any) -> Looks:
+        """Return the sequence with one look more."""
+        return Looks(self, (look, arg))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __reversed__(self) -> Iterator[tuple[Look, Any]]:
+        looks = self
+        while looks.before is not None and looks.last is not None:
+            yield looks.last
+            looks = looks.before
+
+    def __iter__(self) -> Iterator[tuple[Look, Any]]:
+        return iter([*reversed(self)][::-1])
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Looks) and len(self) == len(other) and all(
+            a == b for a, b in zip(reversed(self), reversed(other))))
+
+    def __hash__(self) -> int:
+        return hash((self._count, self.kinds))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a flat list, so that many looks need no recursion."""
+        return Looks.of, (list(self),)
+
+    def follow(self, node: UOp, known: dict[int, UOp] | None = None) -> UOp:
+        """Return what the looks show of ``node``.
+
+        Args:
+            known: by the id of a sequence, what it shows of ``node``; those before this one are added.
+        """
+        table = {} if known is None else known
+        looks, rest = self, []
+        while looks.last is not None and looks.before is not None and id(looks) not in table:
+            rest.append(looks)
+            looks = looks.before
+        node = table.get(id(looks), node)
+        for looks in reversed(rest):
+            assert looks.last is not None
+            look, arg = looks.last
+            node = table[id(looks)] = look.node(node, arg)
+        return node
+
+    def strides(self, shape: tuple[int, ...]) -> View | None:
+        """Return the strides of what the looks show of dense memory of a shape; None if it is no view of that."""
+        looks, rest = self, []
+        while looks.before is not None and (looks._strides is None or looks._strides[0] != shape):
+            rest.append(looks)
+            looks = looks.before
+        view = View.create(shape, row_major(shape)) if looks._strides is None else looks._strides[1]
+        for looks in reversed(rest):
+            assert looks.last is not None
+            look, arg = looks.last
+            view = None if view is None else look.view(view, arg)
+            looks._strides = shape, view
+        return view
+
+
+NO_LOOKS = Looks()
 
 
 class Share(NamedTuple):
@@ -96,12 +189,13 @@ class Share(NamedTuple):
     storage: Storage
     looks: Looks
 
-    def seen(self) -> UOp:
-        """Return the present value of the view: the looks applied to the storage's value."""
-        node = self.storage.value
-        for look, arg in self.looks:
-            node = look.node(node, arg)
-        return node
+    def seen(self, known: dict[int, UOp] | None = None) -> UOp:
+        """Return the present value of the view: the looks applied to the storage's value.
+
+        Args:
+            known: what other looks at the same storage show, to which these are added (``Looks.follow``).
+        """
+        return self.looks.follow(self.storage.value, known)
 
 
 class Storage:
@@ -138,33 +232,21 @@ class Storage:
     def become(self, value: UOp) -> None:
         """Replace the storage's value and update the view of every member."""
         self.value = value
-        for t in self.members():
+        known: dict[int, UOp] = {}
+        for t in [*self.members()]:
             if t._shared is not None:
-                t.uop = t._shared.seen()
-
-
-@functools.lru_cache(4096)
-def _strides(looks: Looks, shape: tuple[int, ...]) -> View | None:
-    """The strides of what the looks show of dense memory; None if it is no view of it."""
-    view = View.create(shape, row_major(shape))
-    for look, arg in looks:
-        found = look.view(view, arg)
-        if found is None:
-            return None
-        view = found
-    return view
+                t.uop = t._shared.seen(known)
 
 
 def _known(looks: Looks, shape: tuple[Any, ...]) -> bool:
     """Return True if all sizes are positive constants, so that strides can be computed."""
-    return not any(isinstance(s, UOp) for s in shape) and 0 not in shape and not any(
-        isinstance(s, UOp) for look, arg in looks if look in (RESHAPE, EXPAND) for s in arg)
+    return looks.constant and 0 not in shape and not any(isinstance(s, UOp) for s in shape)
 
 
 def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
     """Return True if the looks are a strided view of dense memory; assumed for symbolic sizes."""
-    found = {look for look, _ in looks}
-    return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or _strides(looks, shape) is not None
+    found = looks.kinds
+    return RESHAPE not in found or len(found) == 1 or not _known(looks, shape) or looks.strides(shape) is not None
 
 
 def _is_even(looks: Looks, shape: tuple[Any, ...]) -> bool:
@@ -172,15 +254,15 @@ def _is_even(looks: Looks, shape: tuple[Any, ...]) -> bool:
     where no strides are known."""
     if not looks or not _known(looks, shape):
         return True
-    view = _strides(looks, shape)
+    view = looks.strides(shape)
     return view is None or view.reshape((math.prod(view.shape),)) is not None
 
 
 def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
     """Return True if the looks repeat elements (an expanded axis of stride 0)."""
-    if not any(look is EXPAND for look, _ in looks):
+    if EXPAND not in looks.kinds:
         return False
-    view = _strides(looks, shape) if _known(looks, shape) else None
+    view = looks.strides(shape) if _known(looks, shape) else None
     return view is None or any(n != 1 and stride == 0 for n, stride in zip(view.shape, view.strides))
 
 
@@ -190,9 +272,9 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
         shared = t._shared = None  # a view of a copy shares the copy's memory
     if shared is None:
-        shared = t._shared = Share(Storage(t.uop), ())
+        shared = t._shared = Share(Storage(t.uop), NO_LOOKS)
         shared.storage.add(t)
-    return look.node(t.uop, arg), Share(shared.storage, (*shared.looks, (look, arg)))
+    return look.node(t.uop, arg), Share(shared.storage, shared.looks.then(look, arg))
 
 
 def whole(t: TensorBase) -> UOp:
@@ -275,7 +357,7 @@ def _go_on_alone(t: TensorBase, looks: Looks, shape: tuple[Any, ...]) -> None:
     """
     t._shared = None
     if not _is_even(looks, shape):
-        t._shared = Share(Storage(t.uop), ((STRIDED, _strides(looks, shape)),))
+        t._shared = Share(Storage(t.uop), NO_LOOKS.then(STRIDED, looks.strides(shape)))
         t._shared.storage.add(t)
 
 
