@@ -157,3 +157,15 @@ def test_environment_is_read_by_the_settings_alone() -> None:
             if reads and name not in allowed:
                 wrong.append(f"{name}: {ast.unparse(node)}")
     assert not wrong, wrong
+
+
+def test_integer_algebra_is_there_from_the_start() -> None:
+    """The rules that simplify indices are imported at their first use."""
+    script = """
+from tinsmith import Tensor, dtypes
+from tinsmith.ir import UOp
+place, valid = Tensor([1, 2, 3, 4]).reshape(2, 2).pad(((1, 0), None)).uop.st.expr_idxs()
+print((UOp.const(dtypes.int32, 2) + 1).simplify().arg, valid)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("3 ")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, UnknownNameError
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
@@ -487,10 +488,10 @@ class UOp(Operators):
 
 class Algebra:
     """Late-bound integer algebra called by UOp methods; ``ir.algebra.symbolic`` and ``ir.algebra.sizes``, which import
-    UOp, fill it
-    in."""
+    UOp, fill it in. The former, a table of rules, is imported at the first ``simplify``."""
 
-    simplify: ClassVar[Callable[[UOp], UOp]]
+    simplify: ClassVar[Callable[[UOp], UOp]] = staticmethod(
+        lambda node: Late("tinsmith.ir.algebra.symbolic").simplify(node))
     holds: ClassVar[Callable[[UOp], bool]]
     value_of_size: ClassVar[Callable[[Any], int]]
     normal_size: ClassVar[Callable[[Any], Any]]

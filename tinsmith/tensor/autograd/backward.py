@@ -73,7 +73,7 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
             if g is None or source not in leads or not source.dtype.is_float:
                 continue
             found[source] = g if source not in found else found[source] + g
-            if origin:
+            if origin and found[source].base.op is not Ops.CONST:  # interned, shared by programs
                 mark(found[source], origin)
         if node not in wanted:
             del found[node]
