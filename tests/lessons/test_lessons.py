@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docrun import ROOT, blocks
+from tests.docrun import ROOT, _output, blocks
+from tests.docrun import _picture as picture_of
 from tests.test_docs import LINK, prose
 
 FOLDER = ROOT / "docs" / "lessons"
@@ -53,9 +54,32 @@ def test_the_list_has_them_all() -> None:
 
 def test_every_picture_is_made_by_a_lesson() -> None:
     """A picture right after a block is compared with the block's drawing (tests/test_docs.py)."""
-    shown = set()
+    shown: set[str] = set()
     for page in LESSONS:
         text = page.read_text("utf-8")
-        shown |= set(re.findall(r"\.graph\(\)\n```\n(?:\n```text\n[^`]*```\n)?\n!\[[^\]]+\]\(pictures/([^)]+)\)", text))
-        assert text.count("](pictures/") == len(re.findall(r"\.graph\(\)\n```", text)), page.name
+        lines = text.splitlines()
+        found = blocks(lines)
+        made = {picture_of(_output(b, found, lines) or b, lines) for b in found if b.language == "python"} - {""}
+        assert {f"pictures/{name}" for name in re.findall(r"\]\(pictures/([^)]+)\)", text)} == made, page.name
+        assert made, f"{page.name} has no picture"
+        shown |= {name.removeprefix("pictures/") for name in made}
     assert {p.name for p in (FOLDER / "pictures").iterdir()} == shown
+
+
+@pytest.mark.parametrize("folder", [FOLDER, ROOT / "docs" / "zh" / "lessons"], ids=["en", "zh"])
+def test_each_lesson_has_two_exercises_with_solutions(folder: Path) -> None:
+    """The solutions are run as every page is (tests/test_docs.py)."""
+    lines = prose(folder / "solutions.md")
+    starts = [n for n, line in enumerate(lines) if line.startswith("## ")]
+    solved = {lines[n][3:]: lines[n:end] for n, end in zip(starts, [*starts[1:], len(lines)])}
+    code = (folder / "solutions.md").read_text("utf-8")
+    assert code.count("```python") == 2 * len(LESSONS)
+    for page in LESSONS:
+        own = prose(folder / page.name)
+        at = own.index("## Exercises" if folder == FOLDER else "## 习题")
+        asked = [line for line in own[at:] if re.match(r"\d\. ", line)]
+        name = own[0].removeprefix("# ")
+        assert [line[:3] for line in asked] == ["1. ", "2. "], page.name
+        assert [line[:3] for line in solved[name] if re.match(r"\d\. ", line)] == ["1. ", "2. "], page.name
+        assert any("(solutions.md#" in line for line in own[at:]), page.name
+    assert len(solved) == len(LESSONS)
