@@ -118,7 +118,7 @@ def navigation(language: int, folder: str) -> Iterator[tuple[str, str]]:
     for names, pages in PARTS.items():
         if found := [folder + p for p in pages if (ROOT / folder / p).exists()]:
             yield first, contents(names[language], found, first)
-    lessons = sorted(p.name for p in (ROOT / folder / "lessons").glob("[0-9c]*.md"))
+    lessons = sorted(p.name for p in (ROOT / folder / "lessons").glob("[0-9cs]*.md"))
     if (ROOT / folder / LESSONS).exists():
         yield folder + LESSONS, contents("", [f"{folder}lessons/{name}" for name in lessons], folder + LESSONS)
 

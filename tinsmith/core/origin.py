@@ -63,6 +63,15 @@ class InLayer(tuple[str, str, int]):
         return "" if self.layer.startswith((GRADIENT, OPTIMIZER)) else path
 
 
+def in_layer(origin: Origin, layer: str) -> InLayer:
+    """Return ``InLayer(*origin, layer)``; for hot paths, where most origins exist already.
+
+    >>> in_layer(("relu", "model.py", 3), "act ReLU").layer
+    'act ReLU'
+    """
+    return _interned.get((*origin, layer)) or InLayer(*origin, layer)
+
+
 def layer_of(origin: Origin) -> str:
     """Return the label of an origin's layer; empty if it has none.
 

@@ -10,15 +10,16 @@ import functools
 import itertools
 import os
 import sys
-import sysconfig
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from tinsmith.core.errors import _PACKAGE
-from tinsmith.core.origin import GRADIENT, InLayer, Origin, layer_of
+from tinsmith.core.origin import GRADIENT, InLayer, Origin, in_layer, layer_of
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
 _FUNCTIONAL: Final = os.path.join(_PACKAGE, "tensor", "nnops", "functional.py")  # the file of ``Tensor.sequential``
@@ -57,13 +58,15 @@ def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
     if found is None:
         return None
     called, user, innermost, layer = found
-    method = called.f_code.co_name
-    if method in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
-        owner = _owner(called)
+    name = called.f_code.co_name
+    if name in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
+        owner = layer if called is innermost else _owner(called)
         method = "" if isinstance(owner, tensor) else type(owner).__name__
-    label = "" if called.f_code.co_name == "__init__" else _label(layer, innermost, user, tensor)
-    file, line, method = user.f_code.co_filename, user.f_lineno, method.strip("_")
-    return InLayer(method, file, line, label) if label else (method, file, line)
+    else:
+        method = name.strip("_")
+    label = "" if name == "__init__" else _label(layer, innermost, user, tensor)
+    origin: Origin = method, user.f_code.co_filename, user.f_lineno
+    return in_layer(origin, label) if label else origin
 
 
 def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
@@ -86,7 +89,10 @@ def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, An
     layer of this package or else the user's, and the layer or position in a list; None without a user's frame."""
     called, innermost, layer = None, None, None
     while frame is not None:
-        kind = _kind(frame.f_code.co_filename)
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
         if kind == _USER:
             if innermost is None:
                 innermost, layer = frame, _layer(frame, _USER)
@@ -94,25 +100,31 @@ def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, An
         if innermost is None and kind != _OURS:
             layer = _layer(frame, kind)
             innermost = None if layer is None else frame
-        if called is None or frame.f_code.co_name != "sequential":  # the layer that it calls tells more
+        if called is None or code.co_name != "sequential":  # the layer that it calls tells more
             called = frame
         frame = frame.f_back
     return None
 
 
-@functools.cache
+_kinds: Final[dict[str, int]] = {}
+
+
 def _kind(file: str) -> int:
     """Return the kind of a source file."""
-    if not file.startswith(_PACKAGE):
-        return _USER
-    return _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
+    found = _kinds.get(file)
+    if found is None:
+        ours = _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
+        found = _kinds[file] = ours if file.startswith(_PACKAGE) else _USER
+    return found
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Return the prefixes of the file names that are not part of the user's program."""
-    return (*(sysconfig.get_path(p) + os.sep for p in ("stdlib", "purelib", "platlib")),
-            "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
+    """Return the prefixes of the file names that are not part of the user's program: those of the standard library and
+    of installed packages (``sysconfig`` knows these folders, too, but takes milliseconds to import)."""
+    installed = os.path.join(sys.prefix, "Lib" if os.name == "nt" else "lib")
+    folders = os.path.dirname(os.__file__), installed, os.path.dirname(os.path.dirname(np.__file__))
+    return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:
