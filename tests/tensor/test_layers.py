@@ -267,3 +267,18 @@ def test_variables_that_the_user_asked_for_stay() -> None:
             return y
 
     assert Block()(Tensor.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("cached", ["0", "1"])
+def test_equal_layers_that_share_a_program_have_their_own_labels(cached: str,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [nn.Linear(7, 7) for _ in range(3)]
+    Tensor.realize(*nn.state.get_parameters(blocks))
+    x = Tensor(np.ones((5, 7), np.float32)).realize()
+    capsys.readouterr()
+    with Context(DEBUG=2, CACHELEVEL=int(cached) * 2):
+        for _ in range(2):
+            for n in range(3):
+                x = blocks[n](x).realize()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert [printed.count(f"blocks.{n} Linear") for n in range(3)] == [2, 2, 2]

@@ -41,6 +41,8 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         layouts: for each root, the layout of its outputs over devices; empty if everything is on single devices.
         missing: bytes by which the program exceeds MEMORY_BUDGET.
         arguments: buffers and bound values of the tensors it was made for (``Tensor.schedule``), else None.
+        places: for each step, where its origins stand in the canonical graph: (number of the node, index).
+        named_for: the origins of the graph that the steps are named for, once another graph has run it.
     """
 
     schedule: Schedule
@@ -51,6 +53,8 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     layouts: list[ShardLayout | None] = field(default_factory=list)
     missing: int = 0
     arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
+    places: list[list[tuple[int, int]]] = field(default_factory=list, compare=False)
+    named_for: tuple[tuple[Origin, ...], ...] | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.steps)

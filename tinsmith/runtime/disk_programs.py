@@ -221,8 +221,7 @@ def fetch(key: str, graph: Sequence[UOp]) -> CompiledSchedule | None:
                           carries=carries))
     layouts = [row and ShardLayout(tuple(row[0]), tuple(row[1]), row[2], tuple(row[3])) for row in header["layouts"]]
     return CompiledSchedule(schedule, MemoryPlan(dict(header["offsets"]), header["sizes"]), steps,
-                            dict(header["in_place"]),
-                            layouts)
+                            dict(header["in_place"]), layouts, places=[row[4] for row in header["steps"]])
 
 
 def _loaded(rows: Sequence[Any], binaries: bytes) -> list[Launch]:

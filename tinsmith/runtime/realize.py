@@ -79,6 +79,8 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
         if found is not None:
             _compiled[key, settled, spared] = compiled
         forget_old()
+    if now.one_by_one and compiled.places:
+        _name_origins(compiled, roots)
     inputs = [b.arg for b in buffers]
     numbers = _numbers(buffers, free) if free else ()
     outputs = run(compiled, inputs, values, numbers)
@@ -129,12 +131,24 @@ def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> Compiled
         key = None if _lowered_again() else disk_programs.entry_key(graph, device, spared)
         compiled = disk_programs.fetch(key, graph) if key is not None else None
         if compiled is None:
-            places = disk_programs.places_of(graph) if key is not None else {}
+            places = disk_programs.places_of(graph) if key is not None or settings.one_by_one else {}
             compiled = lowering.lower(graph, device, free=spared)
             if key is not None and not compiled.missing:
                 disk_programs.store(key, places, compiled)
+            compiled.places = [[places[o] for o in step.origin if o in places] for step in compiled.steps]
         overlap(compiled)
     return compiled
+
+
+def _name_origins(compiled: CompiledSchedule, roots: Sequence[UOp]) -> None:
+    """Give the steps of a program the origins of the graph that it runs for now: equal layers share a program."""
+    made = tuple(n.origin for n in toposort(roots))
+    if made == compiled.named_for:
+        return
+    nodes = toposort(canonical(roots)[0])
+    for step, places in zip(compiled.steps, compiled.places):
+        step.origin = list(dict.fromkeys(o[k] for n, k in places if k < len(o := nodes[n].origin)))
+    compiled.named_for = made
 
 
 MANY: Final = 5  # programs of one structure after which a line is warned about
