@@ -163,11 +163,7 @@ class Executable:
         mine = set(part.nodes)
         wanted = [n for n in part.nodes if last.get(n, -1) > number and tensors_in(self.values[n])
                   and not isinstance(self.values[n], (tuple, list))]
-        views: dict[Any, Any] = {}  # wanted node → the node whose memory it is a view of
-        for n in wanted:
-            source = self._source(n, mine)
-            if source is not n and (source not in mine or source in wanted) and self._same_storage(n, source):
-                views[n] = source
+        wanted, views = self._views(wanted, set(part.nodes))
         made = [n for n in wanted if n not in views]
         empty = [n for n in made if self.values[n].numel() == 0]
         outputs = [n for n in made if n not in empty]
@@ -192,6 +188,22 @@ class Executable:
         freed = self._freed(number, last)
         if freed:
             self.steps.append(_FreeStep(freed))
+
+    def _views(self, wanted: Sequence[Any], mine: set[Any]) -> tuple[list[Any], dict[Any, Any]]:
+        """Return the nodes to have memory for, and (view → node whose memory it shows) among them.
+
+        A value inside of the part is made where all of it is seen through wanted views: no kernel has to copy it into
+        the order of a view.
+        """
+        found = {n: self._source(n, mine) for n in wanted}
+        seen: dict[Any, int] = {}
+        for n, source in found.items():
+            if source is not n and isinstance(self.values[source], torch.Tensor):
+                seen[source] = seen.get(source, 0) + self.values[n].numel()
+        extra = [s for s, count in seen.items() if s in mine and s not in found and count >= self.values[s].numel()]
+        views = {n: source for n, source in found.items() if source in seen and source is not n and (
+            source not in mine or source in found or source in extra) and self._same_storage(n, source)}
+        return [*wanted, *extra], views
 
     def _source(self, node: Any, mine: set[Any]) -> Any:
         """Return the node below a chain of views in a part, which may be an input of it."""

@@ -1,0 +1,111 @@
+"""Rules of ATen ops beside PyTorch, on the samples of PyTorch's own tests (OpInfo); ``PROPERTIES`` scales the number."""
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the backend of torch.compile needs PyTorch")
+pytest.importorskip("expecttest", reason="PyTorch's test samples need expecttest")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from tests.properties.runner import FEW  # noqa: E402
+from tinsmith.torch.backend import decompositions  # noqa: E402
+from tinsmith.torch.executable import Executable  # noqa: E402
+from tinsmith.torch.report import GraphRecord  # noqa: E402
+from tinsmith.torch.rules import RULES  # noqa: E402
+
+# results that are random, or memory that nothing writes; ties in any order
+OPEN = ("empty", "new_empty", "rand", "normal", "uniform", "exponential", "cauchy", "geometric", "bernoulli", "dropout",
+        "multinomial", "rrelu", "fractional", "topk", "sort", "lowrank", "to_sparse", "resize", "as_strided")
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.int64: 0, torch.bool: 0}
+
+
+@functools.cache
+def infos() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return [op for op in op_db if not any(word in op.name for word in OPEN)]
+
+
+def flat(found: Any) -> list[Any]:
+    """Return the tensors of a result."""
+    if isinstance(found, torch.Tensor):
+        return [found]
+    return [t for v in found for t in flat(v)] if isinstance(found, (tuple, list)) else []
+
+
+def traced(op: Any, sample: Any) -> tuple[Any, list[Any], list[Any]] | None:
+    """Return the graph of an op on a sample, its tensors and PyTorch's results; None if PyTorch cannot trace it."""
+    leaves, spec = torch.utils._pytree.tree_flatten(([sample.input, *sample.args], sample.kwargs))
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def function(*tensors: Any) -> list[Any]:
+        filled = list(leaves)
+        for n, t in zip(places, tensors):
+            filled[n] = t
+        args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
+        return flat(op.op(*args, **kwargs))
+
+    tensors = [leaves[n] for n in places]
+    try:
+        want = function(*tensors)
+        functional = torch.func.functionalize(function, remove="mutations")
+        graph = make_fx(functional, decomposition_table=decompositions(), tracing_mode="fake")(*tensors)
+    except Exception:  # sizes that depend on data, sparse tensors
+        return None
+    return graph, tensors, want
+
+
+def check(op: Any, sample: Any) -> bool:
+    """Compare one sample; return True if our rules ran any op of it."""
+    found = traced(op, sample)
+    if found is None or any(t.layout is not torch.strided for t in (*found[1], *found[2])):
+        return False
+    graph, tensors, want = found
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
+    if any("unbacked_bindings" in n.meta or getattr(n.target, "_schema", None) is not None
+           and n.target._schema.is_mutable for n in nodes):
+        return False
+    record = GraphRecord("inference")
+    got = Executable(graph, {n: n.meta.get("val") for n in graph.graph.nodes}, record)(list(tensors))
+    for g, w in zip(got, want):
+        tolerance = TOLERANCE.get(w.dtype, 1e-4)
+        tolerance = max(tolerance, TOLERANCE[torch.bfloat16]) if any(
+            t.dtype is torch.bfloat16 for t in tensors) and w.dtype.is_floating_point else tolerance
+        torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance, equal_nan=True,
+                                   msg=lambda text: f"{op.name}: {text}\n{graph.code}")
+    return record.ours > 0
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int64", "bool"])
+@pytest.mark.filterwarnings("ignore")
+def test_rules_agree_with_pytorch(name: str) -> None:
+    dtype, wanted = getattr(torch, name), max(FEW // 4, 1)
+    draw = random.Random(name)
+    ops = [op for op in infos() if dtype in op.supported_dtypes("cpu")]
+    draw.shuffle(ops)
+    run = 0
+    for op in ops:
+        if run == wanted:
+            break
+        samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+        run += check(op, draw.choice(samples)) if samples else 0
+    assert run == min(wanted, len(ops)) or wanted > len(ops) // 2
+
+
+def test_names_in_the_table_are_ops() -> None:
+    """Each rule is of an op that PyTorch has, by its full name."""
+    wrong = []
+    for name in RULES:
+        namespace, packet, overload = name.split(".") if name.startswith("prims.") and name.count(".") == 2 else (
+            "prims", name.split(".")[1], "default") if name.startswith("prims.") else ("aten", *name.split("."))
+        found = getattr(getattr(torch.ops, namespace), packet, None)
+        if found is None or overload not in found.overloads():
+            wrong.append(name)
+    assert wrong == []
