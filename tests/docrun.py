@@ -7,7 +7,7 @@ The blocks of a page run in order, in one folder and one Python process per page
     ```console           `$ command` lines run in a shell; the lines after each are what it prints
     ![…](….svg)          right after a python block and its output: the drawing that its last expression is
     ```...  <!-- norun -->   a block after this comment is left alone
-    ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command
+    ```...  <!-- needs cc --> so is one after this, and the output it shows, where there is no such command or package
 
 The translation of a page, docs/zh/PAGE, has its blocks to the letter: they are copied there, if there are as many.
 
@@ -16,6 +16,7 @@ Times, speeds, process ids and hashes may differ from run to run; a longer outpu
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shutil
@@ -62,7 +63,8 @@ def blocks(lines: list[str]) -> list[Block]:
 
 def _left_alone(comment: str) -> bool:
     needed = re.search(r"<!-- needs (\S+) -->", comment)
-    return "<!-- norun -->" in comment or (needed is not None and shutil.which(needed[1]) is None)
+    return "<!-- norun -->" in comment or (
+        needed is not None and shutil.which(needed[1]) is None and importlib.util.find_spec(needed[1]) is None)
 
 
 @dataclass

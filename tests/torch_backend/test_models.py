@@ -12,13 +12,16 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile needs 
 
 import tinsmith.torch as ours  # noqa: E402
 from tests.torch_backend import models  # noqa: E402
+from tinsmith.torch import program  # noqa: E402
 
 F = torch.nn.functional
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A compiler without history, and memory that holds NaN until it is written."""
+    monkeypatch.setattr(program, "empty_strided", lambda shape, strides, dtype: torch.empty_strided(
+        shape, strides, dtype=dtype))
     torch._dynamo.reset()
     ours.report().clear()
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ pytest.importorskip("expecttest", reason="PyTorch's test samples need expecttest
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from tests.properties.runner import FEW  # noqa: E402
-from tinsmith.torch.backend import decompositions  # noqa: E402
+from tinsmith.torch.compiler import decompositions  # noqa: E402
 from tinsmith.torch.executable import Executable  # noqa: E402
 from tinsmith.torch.report import GraphRecord  # noqa: E402
 from tinsmith.torch.rules import RULES  # noqa: E402

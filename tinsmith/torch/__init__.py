@@ -1,6 +1,6 @@
 """The backend "tinsmith" of ``torch.compile``: PyTorch's programs, run by Tinsmith's kernels (docs/torch.md).
 
-A model in, a model with the same results out. AOTAutograd's graphs come to ``backend.py``; ``partition.py`` cuts them
+A model in, a model with the same results out. AOTAutograd's graphs come to ``compiler.py``; ``partition.py`` cuts them
 into parts, ``rules/`` translates the ops of a part, ``lowering.py`` makes it a ``program.py``; ``executable.py`` runs
 parts, ops of PyTorch and views in order. ``layout.py`` and ``dtypes.py`` describe PyTorch's memory; ``report.py``
 counts.
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tinsmith.torch.backend import backend
+from tinsmith.torch.compiler import backend
 from tinsmith.torch.report import REPORT, Report
 
 __all__ = ["Report", "backend", "compile", "report"]

@@ -195,8 +195,8 @@ class CPUGraph(Graph):
 
     def run(self, addresses: Sequence[int], values: Sequence[int]) -> None:
         """Run the launches on bases that begin at ``addresses``, one per base, in order."""
-        self._run(list(addresses) if self._all and len(addresses) == len(self.bases) else
-                  [addresses[n] for n in self.bases], values)
+        all_used = self._all and len(addresses) == len(self.bases)
+        self._run([*addresses] if all_used else [addresses[n] for n in self.bases], values)
 
     def _run(self, addresses: list[int], values: Sequence[int]) -> None:
         if self.values:
