@@ -143,11 +143,11 @@ print(Tensor([1, 2]).dot(Tensor([3, 4])).item(), "tinsmith.codegen.compile_kerne
 
 
 def test_environment_is_read_by_the_settings_alone() -> None:
-    """Every variable is declared once; compat's getenv serves scripts, the pool looks for launchers, the cache
-    for the platform's folders of its user."""
+    """Every variable is declared once; compat's getenv serves scripts, the pool and distributed programs look for
+    launchers, the cache for the platform's folders of its user."""
     allowed = {"core/settings.py", "core/cache_security.py", "compat/helpers.py", "compat/variables.py",
                "compat/finder.py",
-               "distributed/environment.py", "distributed/launcher.py", "distributed/world.py",  # variables of launchers and MPI
+               "distributed/environment.py", "distributed/launcher.py", "distributed/world.py",
                "backend/cpu/pool.py", "examples/beautiful_mnist.py"}
     wrong = []
     for path in FILES:

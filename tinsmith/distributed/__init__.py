@@ -2,7 +2,7 @@
 
 - ``environment.py``: the variables of launchers; ``world.py``: the start of MPI, ranks, groups of processes.
 - ``data_parallel.py``: gradients of all processes, parts of batches.
-- ``groups.py``: meshes with named axes.
+- ``groups.py``: meshes with named axes; ``sharding.py``: parameters in parts; ``zero.py``: optimizer state in parts.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
   ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
 
@@ -23,9 +23,12 @@ from tinsmith.distributed.collectives import (
 from tinsmith.distributed.data_parallel import all_reduce_gradients, replicate, shard_batch
 from tinsmith.distributed.environment import launched
 from tinsmith.distributed.groups import Mesh, mesh
+from tinsmith.distributed.sharding import clip_grad_norm_, shard, vocabulary_cross_entropy
 from tinsmith.distributed.world import init, local_rank, rank, share_cores, world_size
+from tinsmith.distributed.zero import ZeroOptimizer
 
-__all__ = ["Mesh", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier", "broadcast", "init",
-           "local_rank", "mesh", "rank", "recv", "reduce_scatter", "replicate", "send", "shard_batch", "world_size"]
+__all__ = ["Mesh", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
+           "broadcast", "clip_grad_norm_", "init", "local_rank", "mesh", "rank", "recv", "reduce_scatter",
+           "replicate", "send", "shard", "shard_batch", "vocabulary_cross_entropy", "world_size"]
 
 share_cores(launched())

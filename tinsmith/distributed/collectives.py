@@ -194,20 +194,21 @@ def _by_kernel(x: Tensor) -> bool:
     return x.dtype.is_float and x.dtype.itemsize < 4
 
 
-def _gathered_along(x: Tensor, dim: int, group: Group) -> Tensor:
+def gathered_along(x: Tensor, dim: int, group: Group) -> Tensor:
+    """Return all processes' ``x`` concatenated along ``dim``; lazy."""
     rows = gathered(x, group)
     shape = (*x.shape[:dim], group.size * x.shape[dim], *x.shape[dim + 1 :])
     return (rows if dim == 0 else rows.permute(*range(1, dim + 1), 0, *range(dim + 1, x.ndim + 1))).reshape(shape)
 
 
-def _rows_along(x: Tensor, dim: int, group: Group) -> Tensor:
+def rows_along(x: Tensor, dim: int, group: Group) -> Tensor:
     """Return the parts of ``x`` along ``dim``, stacked along a new first axis."""
     parts = x.reshape(*x.shape[:dim], group.size, x.shape[dim] // group.size, *x.shape[dim + 1 :])
     return parts.permute(dim, *range(dim), *range(dim + 1, x.ndim + 1))
 
 
 def _exchanged(x: Tensor, split: int, concat: int, group: Group) -> Tensor:
-    rows = _rows_along(x, split, group)
+    rows = rows_along(x, split, group)
     part = rows.shape[1:]
     came = value("all_to_all", group, tuple(rows.shape), rows)
     shape = (*part[:concat], group.size * part[concat], *part[concat + 1 :])
@@ -240,22 +241,22 @@ class _AllReduce(Function):
 class _AllGather(Function):
     def forward(self, x: Tensor, dim: int, group: Group) -> Tensor:
         self.dim, self.group = dim, group
-        return _gathered_along(x, dim, group)
+        return gathered_along(x, dim, group)
 
     def backward(self, gradient: Tensor) -> Any:
-        return scattered(_rows_along(gradient, self.dim, self.group), "sum", self.group), None, None
+        return scattered(rows_along(gradient, self.dim, self.group), "sum", self.group), None, None
 
 
 class _ReduceScatter(Function):
     def forward(self, x: Tensor, op: str, dim: int, group: Group) -> Tensor:
         self.op, self.dim, self.group = op, dim, group
-        return scattered(_rows_along(x, dim, group), op, group)
+        return scattered(rows_along(x, dim, group), op, group)
 
     def backward(self, gradient: Tensor) -> Any:
         if self.op not in ("sum", "mean"):
             raise GradientError("dist.reduce_scatter", f"op={self.op!r} has no gradient", 'op="sum" or "mean"')
         scale = 1.0 / self.group.size if self.op == "mean" else 1.0
-        return _gathered_along(gradient, self.dim, self.group).mul(scale), None, None, None
+        return gathered_along(gradient, self.dim, self.group).mul(scale), None, None, None
 
 
 class _AllToAll(Function):

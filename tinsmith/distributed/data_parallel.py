@@ -7,7 +7,7 @@ from typing import Any, Final
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import OPS, all_reduce, broadcast
-from tinsmith.distributed.groups import Mesh, group_of
+from tinsmith.distributed.groups import Mesh, divided, group_of
 from tinsmith.distributed.world import world
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict
@@ -32,7 +32,8 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
 
     Args:
         op: "mean" where the loss is the mean over a part of the batch, "sum" where it is a sum.
-        axis: an axis of the mesh; all processes unless given.
+        axis: an axis of the mesh; all processes unless given. Parameters that are divided along it are left out: their
+            gradients are reduced as they are computed.
         bucket_bytes: size at which a bucket is full.
     """
     group = group_of("dist.all_reduce_gradients", axis)
@@ -41,7 +42,10 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     limit = integer("dist.all_reduce_gradients", "bucket_bytes", bucket_bytes, least=1)
     if group.size == 1:
         return
-    owners = [p for part in optimizer.parts() for p in part.params if p.grad is not None]
+    owners = [p for part in optimizer.parts() for p in part.params if p.grad is not None and group not in divided(p)]
+    if axis is None and (parts := next((p for p in owners if divided(p)), None)) is not None:
+        raise ArgumentError("dist.all_reduce_gradients", f"a parameter of shape {parts.shape} is a part, divided over "
+                            f"{divided(parts)[0]}: others have other parts", 'axis="data", along which they are alike')
     buckets = [(members, flat([p.grad for p in members if p.grad is not None])) for members in _buckets(owners, limit)]
     statistics = [b for part in optimizer.parts() for b in part.buffers]
     realize_tensors([*Tensor.take_losses(), *statistics, *(values for _, values in buckets)])
@@ -115,7 +119,7 @@ def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, di
         ShapeError: if it cannot be divided.
     """
     if mesh is not None and mesh.devices:
-        return x.shard(mesh.devices, axis=dim) if axis is None or mesh.size(axis) > 1 else x.to(mesh.devices[0])
+        return x.shard(mesh.devices, axis=dim if axis is None or mesh.size(axis) > 1 else None)
     group = mesh.group(axis) if mesh is not None and axis is not None else group_of("dist.shard_batch", axis)
     return part(x, group.rank, group.size, dim, "dist.shard_batch")
 
@@ -126,8 +130,18 @@ def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
     Raises:
         ShapeError: if its size is no multiple of ``count``.
     """
-    each, rest = divmod(x.shape[dim], count)
-    if rest:
-        raise ShapeError(op, f"axis {dim} of shape {x.shape} in {count} parts", f"a multiple of {count} there")
+    each = part_size(x.shape, dim, count, op)
     return x.shrink(tuple((number * each, (number + 1) * each) if n == dim % x.ndim else (0, s)
                           for n, s in enumerate(x.shape)))
+
+
+def part_size(shape: tuple[Any, ...], dim: int, count: int, op: str) -> int:
+    """Return the size of one of ``count`` equal parts along an axis.
+
+    Raises:
+        ShapeError: if its size is no multiple of ``count``.
+    """
+    each, rest = divmod(shape[dim], count)
+    if rest:
+        raise ShapeError(op, f"axis {dim} of shape {shape} in {count} parts", f"a multiple of {count} there")
+    return int(each)

@@ -3,14 +3,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import ArgumentError
+from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.distributed.world import Group, split, world
 from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.tensor import Tensor
 
 
 class Mesh:
@@ -56,6 +58,9 @@ class Mesh:
         return self._groups[axis]
 
 
+Rule = tuple[str | None, ...]  # for each axis of a parameter, an axis of the mesh; () for none
+
+_placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a parameter → how it was divided
 _current: list[Mesh] = []
 _made: dict[tuple[Any, ...], Mesh] = {}
 
@@ -113,3 +118,19 @@ def group_of(op: str, axis: str | None) -> Group:
     if not _current:
         raise ArgumentError(op, f"axis={axis!r} without a mesh", f"dist.mesh({axis}={world().group.size}) first")
     return _current[0].group(axis)
+
+
+def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
+    """Record that a parameter is this process's part of one that was divided over a mesh."""
+    _placed[t] = (mesh, rule)
+
+
+def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
+    """Return the mesh and the axes over which a parameter was divided; None for a whole one."""
+    return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
+
+
+def divided(t: Tensor) -> tuple[Group, ...]:
+    """Return the groups among which a parameter is divided; () for a whole one."""
+    mesh, rule = placement(t) or (None, ())
+    return () if mesh is None else tuple(mesh.group(a) for a in rule if a is not None and mesh.size(a) > 1)

@@ -1,0 +1,299 @@
+"""Parameters in parts over a mesh: by name patterns, as axis maps.
+
+A rule gives, for each axis of a parameter, the axis of the mesh along which it is divided, or None. It follows:
+
+- along an axis in ``gathered`` ("data"), each process keeps its part (and its part of gradient and optimizer state),
+  and the layer gathers the whole when it is called: ZeRO 3;
+- along another axis ("model"), each process computes with its part: ``nn.Linear`` by outputs (column parallel) or by
+  inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel).
+
+Over devices of one process a parameter is one tensor in parts (``Tensor.shard_``), and any layer will do.
+"""
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
+from tinsmith.distributed.data_parallel import part_size
+from tinsmith.distributed.groups import Mesh, Rule, divided, group_of, note_placement, placement
+from tinsmith.distributed.world import Group
+from tinsmith.nn import Embedding, Linear
+from tinsmith.nn.state import get_state_dict
+from tinsmith.tensor.autograd.custom_gradient import Function
+from tinsmith.tensor.tensor import Tensor
+
+
+def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collection[str] = ("data",)) -> Any:
+    """Divide the parameters of a model over a mesh, in place; returns the model.
+
+    All processes have made the whole model alike. Each keeps its parts, and layers communicate as they need it.
+    Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints follow.
+
+    >>> from tinsmith import nn
+    >>> from tinsmith.distributed.groups import mesh
+    >>> layer = shard(nn.Linear(2, 4), mesh(model=2, devices=("CPU", "CPU:1")), {"weight": ("model",), "*": ()})
+    >>> layer.weight.device, layer.weight.shard_axis
+    (('CPU', 'CPU:1'), 0)
+
+    Args:
+        rules: name pattern (as ``fnmatch``) → axes; the first that fits counts, and a parameter without one is whole.
+        gathered: axes of the mesh along which a parameter is whole when its layer computes.
+
+    Raises:
+        ArgumentError: for an unknown axis, a rule of more axes than the parameter has, or a layer that cannot compute
+            with parts.
+        ShapeError: if a size is no multiple of the axis of the mesh.
+    """
+    made: dict[int, Tensor] = {}
+    owners = {name: owner for owner, path in _layers(model) for name in path.values()}
+    for name, t in get_state_dict(model).items():
+        rule = _rule(name, t, mesh, rules)
+        if mesh.devices:
+            along = next((d for d, a in enumerate(rule) if a is not None and mesh.size(a) > 1), None)
+            t.shard_(mesh.devices, axis=along)
+        elif any(rule):
+            if name not in owners:
+                raise ArgumentError("dist.shard", f"{name} is no attribute of a layer that is called", f'"{name}": ()')
+            made[id(t)] = _local(name, t, mesh, rule)
+    if made:
+        for layer, path in list(_layers(model)):
+            _replace(layer, path, made, gathered)
+    return model
+
+
+def _rule(name: str, t: Tensor, mesh: Mesh, rules: Mapping[str, Rule]) -> Rule:
+    found = next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), ())
+    if len(found) > t.ndim:
+        raise ArgumentError("dist.shard", f"{name} has shape {t.shape}, its rule is {found}",
+                            "an axis or None for each one")
+    for axis in found:
+        if axis is not None and axis not in mesh.shape:
+            raise ArgumentError("dist.shard", f"{name}: no axis {axis!r} in {mesh}", f"one of {', '.join(mesh.shape)}")
+    used = tuple(axis if axis is not None and mesh.size(axis) > 1 else None for axis in found)
+    return used if any(used) else ()
+
+
+def _local(name: str, t: Tensor, mesh: Mesh, rule: Rule) -> Tensor:
+    """Return this process's part of a parameter, in memory of its own."""
+    values = t.detach()._array()  # cut by the host: a program for each shape would be made to run once
+    for dim, axis in enumerate(rule):
+        if axis is not None:
+            number, count = mesh.place[axis], mesh.size(axis)
+            each = part_size(t.shape, dim, count, f"dist.shard of {name}")
+            values = values[(slice(None),) * dim + (slice(number * each, (number + 1) * each),)]
+    found = Tensor(values.copy(), dtype=t.dtype, device=t.device, requires_grad=t.requires_grad).realize()
+    note_placement(found, mesh, tuple(rule))
+    return found
+
+
+def _layers(model: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Yield objects that are called and hold tensors, with {attribute: name of the tensor}."""
+    seen = set() if seen is None else seen
+    if id(model) in seen or isinstance(model, (Tensor, str, bytes, type)):
+        return
+    seen.add(id(model))
+    items: Any = ()
+    if isinstance(model, Mapping):
+        items = model.items()
+    elif isinstance(model, (list, tuple)):
+        items = enumerate(model)
+    elif hasattr(model, "__dict__"):
+        items = list(vars(model).items())
+        tensors = {k: f"{prefix}{k}" for k, v in items if isinstance(v, Tensor)}
+        if tensors and callable(model):
+            yield model, tensors
+    for key, value in items:
+        yield from _layers(value, f"{prefix}{key}.", seen)
+
+
+def _replace(layer: Any, names: Mapping[str, str], made: Mapping[int, Tensor], gathered: Collection[str]) -> None:
+    """Give a layer its parts, and a class that computes with them."""
+    rules: dict[str, Rule] = {}
+    for attribute in names:
+        t = made.get(id(getattr(layer, attribute)))
+        if t is not None:
+            setattr(layer, attribute, t)
+            rules[attribute] = _mesh_and_rule(t)[1]
+    if not rules:
+        return
+    computed = {a: tuple(axis if axis not in gathered else None for axis in rule) for a, rule in rules.items()}
+    rows = computed.get("weight", (None,))
+    if any(any(rule) for rule in computed.values()) and not (
+            isinstance(layer, Linear) or (isinstance(layer, Embedding) and not any(rows[1:]))):
+        raise ArgumentError("dist.shard", f"{type(layer).__name__} cannot compute with a part of {', '.join(rules)}",
+                            f"nn.Linear, rows of nn.Embedding, or an axis in gathered={tuple(gathered)}")
+    if isinstance(layer, Linear) and (len([a for a in rows if a]) > 1 or (layer.bias is not None and (
+            computed.get("bias", (None,))[:1] or (None,)) != ((*rows, None)[:1]))):
+        raise ArgumentError("dist.shard", f"weight {rows} and bias {computed.get('bias', ())} of a Linear",
+                            'weight ("model",) with bias ("model",), or weight (None, "model") with bias ()')
+    kind: Any = type(layer)
+    layer.__class__ = _sharded(kind)
+    layer._parts = Parts(rules, tuple(gathered))
+
+
+def _mesh_and_rule(t: Tensor) -> tuple[Mesh, Rule]:
+    found = placement(t)
+    if found is None:
+        raise ArgumentError("dist.shard", f"a parameter of shape {t.shape} was replaced after dist.shard",
+                            "dist.shard after the model is complete; assign() to write values")
+    return found
+
+
+class Parts:
+    """How the parameters of a layer are divided."""
+
+    def __init__(self, rules: Mapping[str, Rule], gathered: tuple[str, ...]) -> None:
+        self.rules, self.gathered = dict(rules), gathered
+
+    def whole(self, layer: Any, kind: type[Any]) -> Any:
+        """Return a copy of the layer, of its original class, with its parameters gathered along ``gathered``."""
+        found = copy.copy(layer)
+        found.__class__ = kind
+        for name, rule in self.rules.items():
+            t = getattr(layer, name)
+            mesh, _ = _mesh_and_rule(t)
+            for dim, axis in enumerate(rule):
+                if axis is not None and axis in self.gathered:
+                    t = _Gathered.apply(t, dim, mesh.group(axis)).realize()
+            setattr(found, name, t)
+        return found
+
+    def axis(self, layer: Any, dim: int) -> Group | None:
+        """Return the processes over which the weight is divided along ``dim`` as the layer computes; None for one."""
+        rule = self.rules.get("weight", ())
+        axis = rule[dim] if dim < len(rule) else None
+        if axis is None or axis in self.gathered:
+            return None
+        mesh, _ = _mesh_and_rule(layer.weight)
+        return mesh.group(axis)
+
+
+@functools.cache
+def _sharded(kind: Any) -> type[Any]:
+    """Return the subclass of a layer's class that computes with parts."""
+    call: Callable[..., Tensor] = (
+        _linear if issubclass(kind, Linear) else _embedding if issubclass(kind, Embedding) else _any)
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(self, self._parts.whole(self, kind), *args, **kwargs)
+
+    return type(f"Sharded{kind.__name__}", (kind,), {"__call__": run, "__module__": kind.__module__})
+
+
+def _any(layer: Any, whole: Any, *args: Any, **kwargs: Any) -> Any:
+    return whole(*args, **kwargs)
+
+
+def _linear(layer: Any, whole: Any, x: Tensor) -> Tensor:
+    outputs, inputs = layer._parts.axis(layer, 0), layer._parts.axis(layer, 1)
+    if outputs is not None:
+        found: Tensor = whole(_Copied.apply(x, outputs))
+        return found
+    if inputs is None:
+        return _any(layer, whole, x)  # type: ignore[no-any-return]
+    if x.shape[-1] != whole.weight.shape[1]:
+        raise ShapeError("Linear", f"x of shape {x.shape} for a weight of which this process has the columns "
+                         f"{whole.weight.shape}", "the output of a layer that is divided by outputs")
+    bias, whole.bias = whole.bias, None
+    total = _Summed.apply(whole(x), inputs).realize()
+    return total if bias is None else total + bias
+
+
+def _embedding(layer: Any, whole: Any, idx: Tensor) -> Tensor:
+    group = layer._parts.axis(layer, 0)
+    if group is None:
+        return _any(layer, whole, idx)  # type: ignore[no-any-return]
+    count = whole.weight.shape[0]
+    place = idx - group.rank * count
+    inside = (place >= 0) & (place < count)
+    found = whole(inside.where(place, 0)) * inside.unsqueeze(-1).cast(whole.weight.dtype)
+    return _Summed.apply(found, group).realize()
+
+
+def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: str | None = None) -> Tensor:
+    """Return the mean cross entropy where each process has the logits of its part of the vocabulary.
+
+    >>> vocabulary_cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).numpy().round(4).item()
+    0.6931
+
+    Args:
+        logits: ``[…, part of the vocabulary]``, from a ``Linear`` that is divided by outputs.
+        targets: ``[…]``, numbers in the whole vocabulary.
+        axis: the axis of the mesh along which the vocabulary is divided; all processes unless given.
+    """
+    group = group_of("dist.vocabulary_cross_entropy", axis)
+    if group.size == 1:
+        return logits.sparse_categorical_crossentropy(targets)
+    wide = logits.cast(dtypes.float32)
+    most = all_reduce(wide.detach().max(-1, keepdim=True), "max", axis).detach()
+    sums = _Summed.apply((wide - most).exp().sum(-1), group).realize()
+    count = logits.shape[-1]
+    place = targets - group.rank * count
+    inside = (place >= 0) & (place < count)
+    own = wide.gather(-1, inside.where(place, 0).unsqueeze(-1)).squeeze(-1) * inside.cast(wide.dtype)
+    return (sums.log() + most.squeeze(-1) - _Summed.apply(own, group).realize()).mean()
+
+
+def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Clip the total 2-norm of all gradients, of which processes may have parts, to ``max_norm``; return the norm.
+
+    >>> w = Tensor([3.0, 4.0]); _ = (w * w / 2).sum().backward()
+    >>> clip_grad_norm_([w], 1.0).item()
+    5.0
+    """
+    by_axes: dict[tuple[Group, ...], list[Tensor]] = {}
+    for p in {id(p): p for p in parameters if p.grad is not None}.values():
+        by_axes.setdefault(divided(p), []).append(p)
+    with Tensor.no_grad():
+        total = Tensor(0.0)
+        for groups, members in by_axes.items():
+            squares = Tensor.stack(*(p.grad.cast(dtypes.float32).square().sum() for p in members
+                                     if p.grad is not None)).sum()
+            for group in groups:
+                squares = reduced(squares, "sum", group)
+            total = total + squares
+        norm = total.sqrt().realize()
+        factor = (max_norm / (norm + 1e-6)).minimum(1.0)
+        for members in by_axes.values():
+            for p in members:
+                if p.grad is not None:
+                    p.grad = (p.grad * factor).cast(p.grad.dtype)
+    return norm
+
+
+class _Copied(Function):
+    """A value that processes use for different parts of a result: its gradient is the sum of theirs."""
+
+    def forward(self, x: Tensor, group: Group) -> Tensor:
+        self.group = group
+        return x
+
+    def backward(self, gradient: Tensor) -> Any:
+        return reduced(gradient, "sum", self.group), None
+
+
+class _Summed(Function):
+    """The sum of the processes' parts of a result that all then use alike: each part has the result's gradient."""
+
+    def forward(self, x: Tensor, group: Group) -> Tensor:
+        return reduced(x, "sum", group)
+
+    def backward(self, gradient: Tensor) -> Any:
+        return gradient, None
+
+
+class _Gathered(Function):
+    """A parameter of which each process has a part: each gets the mean of the gradients of its part."""
+
+    def forward(self, x: Tensor, dim: int, group: Group) -> Tensor:
+        self.dim, self.group = dim, group
+        return gathered_along(x, dim, group)
+
+    def backward(self, gradient: Tensor) -> Any:
+        return scattered(rows_along(gradient, self.dim, self.group), "mean", self.group), None, None
