@@ -1,4 +1,4 @@
-"""Rules of ATen ops beside PyTorch, on the samples of PyTorch's own tests (OpInfo); ``PROPERTIES`` scales the number."""
+"""Rules of ATen ops beside PyTorch, on samples of PyTorch's own tests (OpInfo); ``PROPERTIES`` scales the number."""
 from __future__ import annotations
 
 import functools
@@ -69,8 +69,8 @@ def check(op: Any, sample: Any) -> bool:
         return False
     graph, tensors, want = found
     nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-    if any("unbacked_bindings" in n.meta or getattr(n.target, "_schema", None) is not None
-           and n.target._schema.is_mutable for n in nodes):
+    if any("unbacked_bindings" in n.meta or (getattr(n.target, "_schema", None) is not None
+           and n.target._schema.is_mutable) for n in nodes):
         return False
     record = GraphRecord("inference")
     got = Executable(graph, {n: n.meta.get("val") for n in graph.graph.nodes}, record)(list(tensors))

@@ -22,7 +22,9 @@ from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.layout import Meta, is_dense, memory_order
 
 try:  # the allocation of compiled code: half the time of the documented function's
-    from torch._C._dynamo.guards import _empty_strided_cpu as empty_strided
+    from torch._C._dynamo.guards import (  # type: ignore[attr-defined, unused-ignore]
+        _empty_strided_cpu as empty_strided,
+    )
 except ImportError:
     def empty_strided(shape: Any, strides: Any, dtype: Any) -> Any:
         """Return memory of these strides."""
