@@ -167,6 +167,8 @@ def test_an_interrupt_while_threads_end_is_raised_as_such(monkeypatch: pytest.Mo
     with Context(CACHELEVEL=0):
         sums = [x.sum() for x in inputs]
         monkeypatch.setattr(threading.Thread, "join", join)
+        # On a busy machine a thread may have ended before it is waited for.
+        monkeypatch.setattr(threading.Thread, "is_alive", lambda thread: thread.ident is not None)
         with pytest.raises(KeyboardInterrupt):
             Tensor.realize(*sums)
     assert next(interrupts, None) is None, "no thread was waited for"

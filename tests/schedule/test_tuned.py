@@ -133,5 +133,5 @@ def test_c_is_what_debug_prints(capsys: pytest.CaptureFixture[str]) -> None:
 def test_c_of_a_gpu_is_its_source() -> None:
     t = with_opts(Tensor.ones(64).contiguous().realize() + 1, None, device="CUDA")
     assert t.source_c == t.source and "__global__" in t.source_c
-    with pytest.raises(ArgumentError, match="source for CUDA"):
+    with pytest.raises(ArgumentError, match="source is for CUDA"):
         print(t.schedule)
