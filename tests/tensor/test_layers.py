@@ -6,11 +6,13 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.golden.running import run
 from tinsmith import Tensor, TinyJit, nn
 from tinsmith.core.counters import Ran, timed_line
 from tinsmith.core.origin import InLayer, layers_of
@@ -282,3 +284,9 @@ def test_equal_layers_that_share_a_program_have_their_own_labels(cached: str,
                 x = blocks[n](x).realize()
     printed = " ".join(capsys.readouterr().out.split())
     assert [printed.count(f"blocks.{n} Linear") for n in range(3)] == [2, 2, 2]
+
+
+def test_examples_of_the_package_are_programs_of_the_user(tmp_path: Path) -> None:
+    done = run(["-m", "tinsmith.examples.decoder", "--tokens", "2"], tmp_path, DEBUG="2")
+    printed = " ".join(done.stdout.split())
+    assert "layers.0" in printed and "runpy" not in printed

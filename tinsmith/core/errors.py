@@ -9,7 +9,7 @@ import os
 import reprlib
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -46,6 +46,7 @@ def shown(value: Any) -> str:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+EXAMPLES: Final = os.path.join(_PACKAGE, "examples", "")  # programs of users, which lie in the package
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
 
 
@@ -70,9 +71,14 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
     """Return the user's frame, and the frame of the function of this package that it called."""
     frame: FrameType | None = sys._getframe(1)
     called = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_NOT_THE_USER) or _generated(frame)):
+    while frame is not None and (_is_ours(frame.f_code.co_filename) or _generated(frame)):
         called, frame = frame, frame.f_back
     return frame, called
+
+
+def _is_ours(file: str) -> bool:
+    """Return True if a source file belongs to this package, except its examples, or to Python's own calls."""
+    return file.startswith(_NOT_THE_USER) and not file.startswith(EXAMPLES)
 
 
 def _generated(frame: FrameType) -> bool:

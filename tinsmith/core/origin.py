@@ -4,6 +4,7 @@ An origin is metadata of a node. It is part of no cache key and of no kernel's s
 """
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -102,3 +103,14 @@ def layers_text(labels: Iterable[str], most: int = 4) -> str:
     if rest <= 1:
         return ", ".join(found)
     return f"{', '.join(found[:most])} and {plural(rest, 'other layer')}"
+
+
+def wrapped_labels(text: str, width: int) -> list[str]:
+    """Return the text of ``layers_text`` as lines, broken between labels only.
+
+    >>> wrapped_labels("grad of 0 Linear, 1 relu", 20)
+    ['grad of 0 Linear,', '1 relu']
+    """
+    kept = ", ".join(label.replace(" ", "\xa0") for label in text.split(", "))
+    lines = textwrap.wrap(kept, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]

@@ -22,7 +22,7 @@ from tinsmith.codegen.planner.roofline import Estimate, Machine, estimate
 from tinsmith.codegen.planner.work import Work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
-from tinsmith.core.origin import layers_of, layers_text
+from tinsmith.core.origin import layers_of, layers_text, wrapped_labels
 from tinsmith.core.terminal import WIDTH, bytes_text, name_column, percent, plural, time_text
 from tinsmith.inspect.debug import opts_text
 from tinsmith.ir import UOp
@@ -261,7 +261,6 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
     special = f", {k.transcendentals:,} transcendentals" if k.transcendentals else ""
     parts = [
         f"stored because: {k.reason}",
-        f"layers {layers_text(k.layers, len(k.layers))}" if k.layers else "",
         f"computes {', '.join(dict.fromkeys(_place(o) for o in k.origin if o[0]))}" if any(k.origin) else "",
         f"{buffers}: {work.operations:,} operations{special}, reads {bytes_text(work.bytes_read)}, "
         f"writes {bytes_text(work.bytes_written)}",
@@ -272,7 +271,10 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
         "" if k.occupancy is None else f"occupancy {percent(k.occupancy)} of a multiprocessor's threads",
         "" if k.plan is None else f"planned as {k.plan}",
         f"opts {opts_text(list(k.opts))}"]
-    return [*row.split("\n"), *(line for part in parts if part for line in _indented(part))]
+    layers = wrapped_labels(layers_text(k.layers, len(k.layers)), WIDTH - 16)
+    named = [f"{'        ' if n else '      layers'} {line}" for n, line in enumerate(layers)]
+    return [*row.split("\n"), *_indented(parts[0]), *named,
+            *(line for part in parts[1:] if part for line in _indented(part))]
 
 
 def _why_above(k: KernelReport) -> str:

@@ -17,7 +17,7 @@ from tinsmith.backend.machine import machine, roofline, why_above
 from tinsmith.core import counters
 from tinsmith.core.counters import Ran
 from tinsmith.core.errors import place
-from tinsmith.core.origin import layers_text
+from tinsmith.core.origin import layers_text, wrapped_labels
 from tinsmith.core.terminal import WIDTH, cut, name_column, percent, plural, show, time_text
 from tinsmith.core.timeline import GENERATING, IMPORTING, PHASES, RECORDING, output_path, timeline, write_perfetto
 
@@ -132,14 +132,14 @@ def _line(row: Row, whole: float) -> str:
 
 
 def _fitted(row: str, layers: str, lines: str) -> str:
-    """Return a row of the table with what it computes. Lines of the program are cut at the edge; labels of layers are
-    not, and go on in further lines."""
+    """Return a row of the table with what it computes: layers, and lines of the program as far as there is space.
+    Labels of layers are never cut, and get further lines where they do not fit."""
     *before, last = row.split("\n")
     if not layers or len(last) + len(layers) < WIDTH:
         return "\n".join([*before, cut(f"{last}{layers}{': ' * bool(layers)}{lines}".rstrip(), WIDTH)])
     indent = min(_LAYERS_AT, max(WIDTH - max(map(len, layers.split(", "))) - 1, 8))
-    more = textwrap.wrap(layers, WIDTH - indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([*before, cut(f"{last}{lines}".rstrip(), WIDTH), *(" " * indent + text for text in more)])
+    more = wrapped_labels(layers, WIDTH - indent)
+    return "\n".join([*before, *([last.rstrip()] if last.strip() else []), *(" " * indent + text for text in more)])
 
 
 def _at_exit(pid: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tinsmith.core.errors import _PACKAGE
+from tinsmith.core.errors import _PACKAGE, EXAMPLES
 from tinsmith.core.origin import GRADIENT, InLayer, Origin, in_layer, layer_of
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
@@ -114,7 +114,7 @@ def _kind(file: str) -> int:
     found = _kinds.get(file)
     if found is None:
         ours = _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
-        found = _kinds[file] = ours if file.startswith(_PACKAGE) else _USER
+        found = _kinds[file] = ours if file.startswith(_PACKAGE) and not file.startswith(EXAMPLES) else _USER
     return found
 
 
@@ -125,6 +125,10 @@ def _installed() -> tuple[str, ...]:
     installed = os.path.join(sys.prefix, "Lib" if os.name == "nt" else "lib")
     folders = os.path.dirname(os.__file__), installed, os.path.dirname(os.path.dirname(np.__file__))
     return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_installed()) and not file.startswith(EXAMPLES)
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:
@@ -248,7 +252,7 @@ def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, Frame
         frames.append(frame)
         frame = frame.f_back
     before = None
-    for f in itertools.dropwhile(lambda f: f.f_code.co_filename.startswith(_installed()), reversed(frames)):
+    for f in itertools.dropwhile(lambda f: _is_installed(f.f_code.co_filename), reversed(frames)):
         kind = _kind(f.f_code.co_filename)
         if kind != _OURS:
             owner = _layer(f, kind)
