@@ -108,9 +108,11 @@ def test_autocast_computes_in_bfloat16() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_dropout_draws_from_the_generator_of_pytorch() -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_dropout_is_seeded_by_the_generator_of_pytorch(exact: bool) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
-    run = ours.compile(model)
+    run = ours.compile(model, exact_random=exact)
+    eager = torch.compile(model, backend="aot_eager")
     x = torch.randn(4, 8)
     results = []
     for seed in (1, 1, 2):
@@ -118,10 +120,26 @@ def test_dropout_draws_from_the_generator_of_pytorch() -> None:
         results.append(run(x).detach())
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
+    torch.manual_seed(2)
+    assert is_close(results[2], eager(x)) == exact
+    assert fallbacks() == ({"aten.native_dropout.default"} if exact else set())
     model.zero_grad()
     run(x).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
-    assert len(fallbacks()) == 1, "the random op alone runs in PyTorch"
+
+
+def test_dropout_keeps_the_mean_and_its_gradient_follows_the_mask() -> None:
+    x = torch.ones(1000, 100, requires_grad=True)
+    y = ours.compile(lambda x: F.dropout(x, 0.3) + F.dropout(x, 0.3), strict=True)(x)
+    share = [(y == v).double().mean().item() for v in (0, 1 / 0.7, 2 / 0.7)]
+    assert share == pytest.approx([0.09, 0.42, 0.49], abs=0.01)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach()), "the two draws are independent, and the backward pass uses both masks"
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(Exception, match=r"no option 'fast'.*strict or exact_random"):
+        ours.compile(lambda x: x + 1, fast=True)(torch.ones(2))
 
 
 def test_batch_norm_updates_its_buffers() -> None:

@@ -1,4 +1,4 @@
-"""Rules of ATen ops beside PyTorch, on samples of PyTorch's own tests (OpInfo); ``PROPERTIES`` scales the number."""
+"""Rules of ATen ops beside PyTorch, on samples of its own tests (OpInfo); ``PROPERTIES`` scales the number."""
 from __future__ import annotations
 
 import functools

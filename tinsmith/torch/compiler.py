@@ -5,6 +5,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
 
-from tinsmith.torch.executable import Executable
+from tinsmith.core.errors import ArgumentError
+from tinsmith.torch.executable import Executable, Options
 from tinsmith.torch.partition import tensors_in
 from tinsmith.torch.report import REPORT, GraphRecord
 
@@ -43,8 +45,8 @@ class CompiledGraph:
         kind: "forward", "backward" or "inference".
     """
 
-    def __init__(self, module: Any, kind: str, strict: bool) -> None:
-        self.module, self.strict = module, strict
+    def __init__(self, module: Any, kind: str, options: Options) -> None:
+        self.module, self.options = module, options
         self.record = GraphRecord(kind)
         REPORT.graphs.append(self.record)
         self.nodes = list(module.graph.nodes)
@@ -64,7 +66,7 @@ class CompiledGraph:
     def _compile(self, values: dict[Any, Any]) -> Executable:
         begin = time.perf_counter()
         with torch.utils._python_dispatch._disable_current_modes():
-            found = Executable(self.module, values, self.record, self.strict)
+            found = Executable(self.module, values, self.record, self.options)
         self.record.compile_seconds += time.perf_counter() - begin
         self.record.sizes += 1
         return found
@@ -129,9 +131,9 @@ def _with_sizes(module: Any, args: Sequence[Any]) -> dict[Any, Any]:
         return interpreter.seen
 
 
-def compiler(kind: str, strict: bool = False) -> Callable[[Any, Sequence[Any]], Any]:
+def compiler(kind: str, options: Options) -> Callable[[Any, Sequence[Any]], Any]:
     """Return the function that compiles AOTAutograd's graphs of one kind."""
-    return lambda module, inputs: make_boxed(CompiledGraph(module, kind, strict))
+    return lambda module, inputs: make_boxed(CompiledGraph(module, kind, options))
 
 
 def make_boxed(graph: CompiledGraph) -> Callable[[list[Any]], Any]:
@@ -147,12 +149,19 @@ def backend(module: Any, inputs: Sequence[Any], *, options: dict[str, Any] | Non
     """Compile a graph of TorchDynamo: the backend "tinsmith" of ``torch.compile``.
 
     Args:
-        options: ``strict``: a rule that does not cover its arguments raises its error, instead of leaving the op to
-            PyTorch.
+        options: the fields of ``Options``.
+
+    Raises:
+        ArgumentError: for an option that does not exist.
     """
-    strict = bool({**(options or {}), **more}.get("strict", False))
-    return aot_autograd(fw_compiler=compiler("forward", strict), bw_compiler=compiler("backward", strict),
-                        inference_compiler=compiler("inference", strict), decompositions=decompositions(),
+    given = {k: v for k, v in {**(options or {}), **more}.items() if k != "mode"}
+    known = [f.name for f in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise ArgumentError("torch.compile", f"the backend has no option {name!r}", " or ".join(known))
+    chosen = Options(**given)
+    return aot_autograd(fw_compiler=compiler("forward", chosen), bw_compiler=compiler("backward", chosen),
+                        inference_compiler=compiler("inference", chosen), decompositions=decompositions(),
                         partition_fn=min_cut_rematerialization_partition)(module, inputs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,23 @@ from tinsmith.torch.lowering import NoRule, build
 from tinsmith.torch.partition import Part, is_getitem, is_view, partition, reason_against, tensors_in
 from tinsmith.torch.program import Program
 from tinsmith.torch.report import REPORT, Fallback, GraphRecord
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the backend.
+
+    Attributes:
+        strict: a rule that does not cover its arguments raises its error, instead of leaving the op to PyTorch.
+        exact_random: PyTorch draws all random numbers: the same bits as without compilation, at the price of a program
+            that ends there.
+    """
+
+    strict: bool = False
+    exact_random: bool = False
+
+
+DEFAULT: Final = Options()
 
 
 @dataclass
@@ -81,11 +98,12 @@ class Executable:
         module: the FX graph module.
         values: node → fake tensor, tuple of them, or number.
         record: the graph's entry of the report.
-        strict: rules that fail raise their error, instead of leaving the op to PyTorch.
+        options: of the backend.
     """
 
-    def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord, strict: bool = False) -> None:
-        self.module, self.values, self.record, self.strict = module, values, record, strict
+    def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord,
+                 options: Options = DEFAULT) -> None:
+        self.values, self.record, self.options = values, record, options
         nodes = list(module.graph.nodes)
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self.result = next(n for n in nodes if n.op == "output").args[0]
@@ -93,7 +111,7 @@ class Executable:
         computed = [n for n in nodes if n.op == "call_function" and not isinstance(
             values[n], (int, float, bool, torch.SymInt))]
         self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in set(computed)}
-        self.reasons = {n: None if is_getitem(n) else reason_against(n, values) for n in computed}
+        self.reasons = {n: None if is_getitem(n) else reason_against(n, values, options.exact_random) for n in computed}
         self.registers: dict[Any, int] = {n: k for k, n in enumerate((*self.placeholders, *(
             n for n, v in self.constants.items() if isinstance(v, torch.Tensor))))}
         self.held = [self.constants[n] for n in self.registers if n in self.constants]
@@ -117,7 +135,7 @@ class Executable:
             try:
                 self._build_parts(parts)
             except NoRule as error:
-                if self.strict:
+                if self.options.strict:
                     raise
                 self.reasons[error.node] = error.reason
                 self.registers, self.steps = dict(registers), []

@@ -8,6 +8,7 @@ import torch
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import TinsmithError
+from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.dtypes import DTYPES
 from tinsmith.torch.layout import Meta, meta_of, placeholder
@@ -39,6 +40,16 @@ def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], v
     Raises:
         NoRule: naming the node that PyTorch must run.
     """
+    stream = random.state()
+    random.restore((0, 0))  # a program's draws are numbered from 0; its calls bring the seed
+    try:
+        return _built(nodes, inputs, outputs, values, device)
+    finally:
+        random.restore(stream)
+
+
+def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
+           device: str) -> Program:
     env: dict[Any, Any] = {}
     buffers = []
     for n in inputs:

@@ -47,12 +47,19 @@ def tensors_in(value: Any) -> list[Any]:
     return [t for v in value for t in tensors_in(v)] if isinstance(value, (tuple, list)) else []
 
 
-def reason_against(node: Any, values: Mapping[Any, Any]) -> str | None:
-    """Return the reason why PyTorch must run a node; None if there is a rule for it."""
+def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = False) -> str | None:
+    """Return the reason why PyTorch must run a node; None if there is a rule for it.
+
+    Args:
+        exact_random: PyTorch draws all random numbers.
+    """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return "a higher-order op" if isinstance(target, torch._ops.HigherOrderOperator) else "no ATen op"
-    if rule_for(target) is None:
+    rule = rule_for(target)
+    if rule is not None and rule.random and exact_random:
+        return "exact_random"
+    if rule is None:
         return "no rule" if target.namespace in ("aten", "prims") else "a custom op"
     for t in [*tensors_in(values[node]), *(t for i in node.all_input_nodes for t in tensors_in(values[i]))]:
         if not is_plain(t):

@@ -12,11 +12,13 @@ from tinsmith.backend.memory import Buffer, borrowed
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.runtime.host_copies import copy_from_host, is_host_copy
 from tinsmith.runtime.launch import launch
 from tinsmith.runtime.realize import compile_graph
 from tinsmith.schedule.canonical import canonical
+from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import root_of
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.layout import Meta, is_dense, memory_order
@@ -102,7 +104,9 @@ class Program:
         data = {n: UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n)) for n in toposort(roots) if is_host_copy(n)}
         roots = substitute(roots, data)
         distinct = list(dict.fromkeys(roots))
-        graph, buffers, self.values = canonical(distinct)
+        graph, buffers, self.fixed_values = canonical(distinct)
+        names = [n.src[0].arg[0] for n in bindings(toposort(distinct))]
+        self.draws = names
         self.compiled = compile_graph(graph, device)
         self.bound = bound = self.compiled.bound
         number = {id(b): n for n, b in enumerate(inputs)}
@@ -132,11 +136,17 @@ class Program:
         graph = parts[0].graph if len(parts) == 1 else None
         return graph if isinstance(graph, CPUGraph) and self.bound.queue is None else None
 
+    def _drawn(self) -> list[int]:
+        """Return the values of the program's variables: a seed from PyTorch's generator, and the draws' numbers."""
+        seed = int(torch.randint(1 << 62, ()).item())
+        return [random.rebound(name, value, 0, seed, 0) for name, value in zip(self.draws, self.fixed_values)]
+
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the results for PyTorch tensors of the layouts that the program was made for."""
+        values = self._drawn() if self.draws else ()
         made = [empty_strided(*a) for a in self.allocations]
         if self.fast is None or current().one_by_one:
-            self._launch(inputs, made)
+            self._launch(inputs, made, values)
         else:
             if self.in_order:
                 addresses = [t.data_ptr() for t in (*inputs, *made)]
@@ -147,11 +157,11 @@ class Program:
             if self.bound.blocks:
                 blocks = self.blocks.pop() if self.blocks else self.bound.new_blocks()
                 addresses += [b.opaque.address + b.offset for b in blocks]
-                self.fast.run(addresses, self.values)
+                self.fast.run(addresses, values)
                 if self.small:
                     self.blocks.append(blocks)
             else:
-                self.fast.run(addresses, self.values)
+                self.fast.run(addresses, values)
             part = self.bound.parts[0]
             GlobalCounters.kernel_count += self.kernels
             GlobalCounters.global_ops += part.ops  # type: ignore[union-attr]
@@ -160,13 +170,13 @@ class Program:
             made[n].copy_(made[first])
         return made if self.plain else [r.seen(t) if r.view or r.copied else t for r, t in zip(self.results, made)]
 
-    def _launch(self, inputs: Sequence[Any], made: Sequence[Any]) -> None:
+    def _launch(self, inputs: Sequence[Any], made: Sequence[Any], values: Sequence[int]) -> None:
         given = [self._buffer(inputs[n], *self.sizes[n]) if n >= 0 else self.held[-1 - n] for n in self.sources]
         slots = self.bound.outputs
         outputs = [self._buffer(made[n], slots[k].size, slots[k].dtype) for k, n in enumerate(self.order)]
         found: dict[int, Buffer] = dict(zip(self.bound.inputs, given))
         launch(self.bound, [found.get(n, outputs[0]) for n in range(max(found, default=-1) + 1)], outputs,
-               self.values, self.bound.new_blocks())
+               values, self.bound.new_blocks())
 
     def _buffer(self, t: Any, size: int, dtype: Any) -> Buffer:
         return borrowed(self.device, size, dtype, t.data_ptr(), t)

@@ -24,12 +24,14 @@ class Rule:
             "common": to their common dtype (comparisons); "": leave them.
         creates: the function takes ``device``, the device of the result.
         meta: the function takes ``meta``, PyTorch's description of the results (fake tensors).
+        random: the results are random numbers; their seed is drawn from PyTorch's generator at each call.
     """
 
     function: Callable[..., Any]
     promote: Promote = ""
     creates: bool = False
     meta: bool = False
+    random: bool = False
 
 
 RULES: Final[dict[str, Rule]] = {}
@@ -39,7 +41,8 @@ class Unsupported(Exception):
     """Raised by a rule for arguments that it does not cover; PyTorch then runs the op. The message is the reason."""
 
 
-def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool = False) -> Callable[[_F], _F]:
+def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool = False,
+         random: bool = False) -> Callable[[_F], _F]:
     """Return a decorator that enters a function in the table under ``names``, such as "add.Tensor".
 
     A name without an overload means the overload ``default``.
@@ -48,7 +51,7 @@ def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool =
         for name in names:
             full = name if "." in name else f"{name}.default"
             assert full not in RULES, f"two rules for {full}"
-            RULES[full] = Rule(function, promote, creates, meta)
+            RULES[full] = Rule(function, promote, creates, meta, random)
         return function
 
     return enter
