@@ -24,7 +24,7 @@ MODULE = re.compile(r"tinsmith(?:\.\w+)+$")
 IDENTIFIER = re.compile(r"_?[A-Za-z]\w*$")
 KERNEL = re.compile(r"(?:[rE]|rand|host_svd)(?:_\d+)+$")  # names that kernels get from their sizes
 # Names of other projects: the pages that compare with them, and names that they define.
-ELSEWHERE = ("docs/api.md", "docs/rosetta.md", "docs/from_tinygrad.md", "docs/from_pytorch.md")
+ELSEWHERE = ("docs/api.md", "docs/rosetta.md", "docs/from_tinygrad.md", "docs/from_pytorch.md", "docs/torch.md")
 FOREIGN = {"tinsmith.devices",  # the group of entry points
            "RegexFullMatch", "ImageDecoder", "TreeEnsemble",  # ONNX's ops
            "compute_at",  # Halide's

@@ -21,8 +21,8 @@ from tests.docrun import blocks  # noqa: E402
 # The order of the pages, by part; a Chinese page takes its English page's place.
 PARTS = {
     ("Learn", "学习"): ["lessons/README.md"],
-    ("Use", "使用"): ["from_pytorch.md", "from_tinygrad.md", "rosetta.md", "semantics.md", "data.md", "layers.md",
-                    "formats.md", "training.md", "gradients.md", "jit.md", "plan.md", "devices.md", "symbolic.md",
+    ("Use", "使用"): ["from_pytorch.md", "torch.md", "from_tinygrad.md", "rosetta.md", "semantics.md", "data.md",
+                    "layers.md", "formats.md", "training.md", "gradients.md", "jit.md", "plan.md", "devices.md", "symbolic.md",
                     "cuda.md", "settings.md", "errors.md", "api.md"],
     ("Look inside", "看内部"): ["tour.md", "viz.md", "explain.md", "profiling.md", "sources.md", "opts.md", "search.md",
                              "performance.md", "performance-history.md", "numerics.md"],
