@@ -18,11 +18,12 @@ def core_ops() -> list[Any]:
     import torch
 
     found = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
-            op = getattr(packet, overload)
-            if torch.Tag.core in op.tags and overload != "out":
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full.partition("::")
+        packet, _, overload = name.partition(".")
+        if namespace == "aten" and overload != "out" and not overload.endswith("_out"):
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+            if op is not None and torch.Tag.core in op.tags:
                 found.append(op)
     return sorted(found, key=str)
 
