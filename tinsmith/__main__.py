@@ -13,6 +13,7 @@
     python -m tinsmith ir                  the page docs/ir.md, from the op table
     python -m tinsmith explain-error E040  the causes and remedies of an error code
     python -m tinsmith examples            list the programs to start from; with a name and arguments, run one
+    python -m tinsmith launch -n N SCRIPT  run a script in N processes, which MPI connects; --restart K after failures
     python -m tinsmith --version           the version
 """
 from __future__ import annotations
@@ -43,6 +44,7 @@ from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
+from tinsmith.distributed import launcher
 from tinsmith.inspect import sourcelist
 from tinsmith.inspect.debug import opts_text
 from tinsmith.inspect.search import database
@@ -350,6 +352,24 @@ def run_example(name: str, arguments: Sequence[str]) -> int:
     return 0
 
 
+def launch(arguments: Sequence[str]) -> int:
+    """Run a script in several processes; return the exit code of their launcher."""
+    parser = argparse.ArgumentParser(prog="tinsmith launch", description="Run a Python script in several processes.")
+    parser.add_argument("-n", type=int, default=os_calls.usable_cores(), metavar="N", help="processes; one per core")
+    parser.add_argument("--restart", type=int, default=0, metavar="K", help="restarts after a failure, at most")
+    parser.add_argument("--host", action="append", default=[], metavar="NAME:SLOTS", help="a host; may be repeated")
+    parser.add_argument("--hostfile", default="", help="a file of hosts, as mpirun takes")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="script and its arguments, or -m and a module")
+    chosen = parser.parse_args(arguments)
+    if not chosen.program or chosen.n < 1:
+        parser.error("a script, and at least one process")
+    try:
+        return launcher.launch(chosen.n, chosen.program, chosen.restart, chosen.host, chosen.hostfile)
+    except TinsmithError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tinsmith", description=__doc__,
@@ -378,11 +398,14 @@ def main(arguments: list[str] | None = None) -> int:
     sources.add_argument("--compat", action="store_true", help="the script imports tinygrad")
     commands.add_parser("ir", help="print docs/ir.md")
     commands.add_parser("explain-error", help="explain an error code").add_argument("code")
+    commands.add_parser("launch", help="run a script in several processes")
     programs = commands.add_parser("examples", help="list the programs to start from, or run one")
     programs.add_argument("name", nargs="?", choices=example_names())
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["examples"] and given[1:] and given[1] in example_names():
         return run_example(given[1], given[2:])
+    if given[:1] == ["launch"]:
+        return launch(given[1:])
     own = given.index("--") if "--" in given else len(given)
     chosen, rest = parser.parse_known_args(given[:own])
     rest += given[own + 1 :]

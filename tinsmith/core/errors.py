@@ -101,6 +101,13 @@ def user_line() -> tuple[str, int]:
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
+def line_of(frame: FrameType | None) -> tuple[str, int]:
+    """Return file and line of the user in a thread that is at ``frame``; ``("<unknown>", 0)`` if there is none."""
+    while frame is not None and (frame.f_code.co_filename.startswith(_NOT_THE_USER) or _generated(frame)):
+        frame = frame.f_back
+    return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
 class TinsmithError(RuntimeError):
     """Base of all errors that a user's program can cause.
 

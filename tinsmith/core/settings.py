@@ -127,6 +127,8 @@ DECLARED: Final = (
             "rematerialized instead of stored; empty = no limit"),
     Setting("ALLOW_TF32", 0, "1 lets matrix units multiply float32 rounded to 10 bits of significand (TF32)", True),
     Setting("CUDA_SYNC", 0, "1 waits for every kernel on a GPU, so that an error names it and the user's line"),
+    Setting("RANKS", "", "of a program of many processes, rank 0 prints; all lets every process print, with a prefix"),
+    Setting("DIST_TIMEOUT", 600, "seconds after which processes that wait for another one are ended; 0 = never"),
     Setting("SPIN_US", 2000, "how long an idle CPU worker spins before it sleeps, in microseconds"),
 )
 _BY_NAME: Final = {s.name: s for s in DECLARED}
@@ -181,6 +183,8 @@ class _Names:
     HISTORY_BYTES: int
     MEMORY_BUDGET: str
     CUDA_SYNC: int
+    RANKS: str
+    DIST_TIMEOUT: int
     SPIN_US: int
     ALLOW_TF32: int
 

@@ -55,11 +55,16 @@ def value(kind: str, group: Group, shape: tuple[int, ...], x: Tensor, *options: 
     return host_value(name, shape, here).to(x.device)
 
 
+def _peers(kind: str, group: Group, options: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the ranks that a command waits for; of a message, only the sender waits to be judged by its receiver."""
+    return (group.ranks[options[0]],) if kind in _SENT else group.ranks
+
+
 def _run(kind: str, group: Group, options: tuple[Any, ...], out: Array, x: Array) -> None:
     """Run a command: the function that programs call."""
     here, line = world(), user_line()
     here.check_thread()
-    with here.turn, watch.waiting(kind, group, line):
+    with here.turn, watch.waiting(kind, _peers(kind, group, options), group.calls + 1, line):
         group.calls += kind not in _SENT
         if settings.CHECKED and kind not in _SENT:
             sequence.compare(group, kind, (*options, x.dtype.name, x.shape if kind != "barrier" else ()), line)

@@ -15,6 +15,7 @@ from typing import Any
 from tinsmith.backend.cpu import os_calls
 from tinsmith.core.errors import CommunicationError
 from tinsmith.core.settings import settings
+from tinsmith.distributed import watch
 from tinsmith.distributed.environment import Launched, check_launcher, launched, threads_of
 from tinsmith.tensor.create import random
 
@@ -147,6 +148,7 @@ def share_cores(found: Launched) -> None:
 
 def _started(found: Launched) -> World:
     check_launcher(found)
+    address = watch.start_monitor(found.size, settings.DIST_TIMEOUT) if found.rank == 0 else None
     mpi = _mpi(found)
     everyone = mpi.COMM_WORLD
     if everyone.Get_size() != found.size:
@@ -157,8 +159,10 @@ def _started(found: Launched) -> World:
     number, host = everyone.Get_rank(), socket.gethostname()
     seed, calls = random.state()
     # pickled, but only once: names and a seed
-    told = everyone.allgather((host, seed, calls))
-    random.restore(told[0][1:])
+    told = everyone.allgather((host, seed, calls, address))
+    random.restore(told[0][1:3])
+    watch.Watcher(next(address for *_, address in told if address is not None), number, everyone.Abort)
+    watch.print_as(number, settings.RANKS)
     local = [n for n, (other, *_) in enumerate(told) if other == host]
     group = Group("world", tuple(range(found.size)), number, everyone.Dup(), everyone.Dup())
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
