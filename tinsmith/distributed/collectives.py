@@ -14,7 +14,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, shown
 from tinsmith.distributed.commands import value
 from tinsmith.distributed.groups import group_of
-from tinsmith.distributed.world import Group
+from tinsmith.distributed.world import ProcessGroup
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.autograd.custom_gradient import Function
 from tinsmith.tensor.base import TensorBase
@@ -158,7 +158,7 @@ def barrier(axis: str | None = None) -> None:
 # *** values, without checks and gradients ***
 
 
-def reduced(x: Tensor, op: str, group: Group) -> Tensor:
+def reduced(x: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return the lazy reduction of all processes' ``x``."""
     if op == "mean":
         return reduced(x, "sum", group).mul(1.0 / group.size).cast(x.dtype)
@@ -170,12 +170,12 @@ def reduced(x: Tensor, op: str, group: Group) -> Tensor:
     return gathered(_own_row(rows, op, group), group).reshape(-1)[:size].reshape(x.shape)
 
 
-def gathered(x: Tensor, group: Group) -> Tensor:
+def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
     """Return all processes' ``x``, stacked along a new first axis; lazy."""
     return value("all_gather", group, (group.size, *x.shape), x)
 
 
-def scattered(rows: Tensor, op: str, group: Group) -> Tensor:
+def scattered(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return this process's row of the reduction of all processes' ``rows``; lazy."""
     if op == "mean":
         return scattered(rows, "sum", group).mul(1.0 / group.size).cast(rows.dtype)
@@ -183,7 +183,7 @@ def scattered(rows: Tensor, op: str, group: Group) -> Tensor:
         "reduce_scatter", group, tuple(rows.shape[1:]), rows, op)
 
 
-def _own_row(rows: Tensor, op: str, group: Group) -> Tensor:
+def _own_row(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return the same for dtypes that MPI cannot reduce: each process gets its row of all others, and reduces them."""
     every = value("all_to_all", group, tuple(rows.shape), rows).cast(dtypes.float32)
     found: Tensor = getattr(every, op)(0)
@@ -194,20 +194,20 @@ def _by_kernel(x: Tensor) -> bool:
     return x.dtype.is_float and x.dtype.itemsize < 4
 
 
-def gathered_along(x: Tensor, dim: int, group: Group) -> Tensor:
+def gathered_along(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """Return all processes' ``x`` concatenated along ``dim``; lazy."""
     rows = gathered(x, group)
     shape = (*x.shape[:dim], group.size * x.shape[dim], *x.shape[dim + 1 :])
     return (rows if dim == 0 else rows.permute(*range(1, dim + 1), 0, *range(dim + 1, x.ndim + 1))).reshape(shape)
 
 
-def rows_along(x: Tensor, dim: int, group: Group) -> Tensor:
+def rows_along(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """Return the parts of ``x`` along ``dim``, stacked along a new first axis."""
     parts = x.reshape(*x.shape[:dim], group.size, x.shape[dim] // group.size, *x.shape[dim + 1 :])
     return parts.permute(dim, *range(dim), *range(dim + 1, x.ndim + 1))
 
 
-def _exchanged(x: Tensor, split: int, concat: int, group: Group) -> Tensor:
+def _exchanged(x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
     rows = rows_along(x, split, group)
     part = rows.shape[1:]
     came = value("all_to_all", group, tuple(rows.shape), rows)
@@ -219,7 +219,7 @@ def _exchanged(x: Tensor, split: int, concat: int, group: Group) -> Tensor:
 
 
 class _AllReduce(Function):
-    def forward(self, x: Tensor, op: str, group: Group) -> Tensor:
+    def forward(self, x: Tensor, op: str, group: ProcessGroup) -> Tensor:
         self.op, self.group = op, group
         found = reduced(x, op, group)
         if op in ("max", "min"):
@@ -239,7 +239,7 @@ class _AllReduce(Function):
 
 
 class _AllGather(Function):
-    def forward(self, x: Tensor, dim: int, group: Group) -> Tensor:
+    def forward(self, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
         self.dim, self.group = dim, group
         return gathered_along(x, dim, group)
 
@@ -248,7 +248,7 @@ class _AllGather(Function):
 
 
 class _ReduceScatter(Function):
-    def forward(self, x: Tensor, op: str, dim: int, group: Group) -> Tensor:
+    def forward(self, x: Tensor, op: str, dim: int, group: ProcessGroup) -> Tensor:
         self.op, self.dim, self.group = op, dim, group
         return scattered(rows_along(x, dim, group), op, group)
 
@@ -260,7 +260,7 @@ class _ReduceScatter(Function):
 
 
 class _AllToAll(Function):
-    def forward(self, x: Tensor, split: int, concat: int, group: Group) -> Tensor:
+    def forward(self, x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
         self.split, self.concat, self.group = split, concat, group
         return _exchanged(x, split, concat, group)
 
@@ -269,7 +269,7 @@ class _AllToAll(Function):
 
 
 class _Broadcast(Function):
-    def forward(self, x: Tensor, source: int, group: Group) -> Tensor:
+    def forward(self, x: Tensor, source: int, group: ProcessGroup) -> Tensor:
         self.source, self.group = source, group
         return value("broadcast", group, tuple(x.shape), x, source)
 
@@ -281,7 +281,7 @@ class _Broadcast(Function):
 # *** checks ***
 
 
-def _checked(op: str, x: Any, axis: str | None) -> Group:
+def _checked(op: str, x: Any, axis: str | None) -> ProcessGroup:
     if not isinstance(x, TensorBase):
         raise DTypeError(op, f"takes a tensor, got {shown(x)}", "Tensor(x)")
     if isinstance(x.device, tuple):
@@ -300,7 +300,7 @@ def _check_op(name: str, x: Tensor, op: str) -> None:
         raise DTypeError(name, f"op={op!r} of {x.dtype!r}", 'op="max" (or), op="min" (and), or x.int()')
 
 
-def _check_parts(name: str, x: Tensor, dim: int, group: Group) -> None:
+def _check_parts(name: str, x: Tensor, dim: int, group: ProcessGroup) -> None:
     if x.shape[dim] % group.size:
         raise ShapeError(name, f"axis {dim} of shape {x.shape} among {group.size} processes",
                          f"a multiple of {group.size} there")
@@ -312,11 +312,11 @@ def _dim(name: str, x: Tensor, dim: int) -> int:
     return integer(name, "dim", dim, least=-x.ndim, most=x.ndim - 1) % x.ndim
 
 
-def _peer(name: str, number: int, group: Group) -> int:
+def _peer(name: str, number: int, group: ProcessGroup) -> int:
     return integer(name, "source", number, least=0, most=group.size - 1)
 
 
-def _other(name: str, number: int, group: Group) -> int:
+def _other(name: str, number: int, group: ProcessGroup) -> int:
     found = _peer(name, number, group)
     if found == group.rank:
         raise ArgumentError(name, f"rank {number} is this process", "another one of the group")

@@ -13,7 +13,7 @@ from tinsmith.core.errors import CommunicationError, user_line
 from tinsmith.core.settings import settings
 from tinsmith.distributed import sequence, transport, watch
 from tinsmith.distributed.transport import Array
-from tinsmith.distributed.world import Group, world
+from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.host import WRITERS
 from tinsmith.tensor.host_calls import host_value, on_host
 from tinsmith.tensor.tensor import Tensor
@@ -21,16 +21,16 @@ from tinsmith.tensor.tensor import Tensor
 _SENT = ("send", "receive")  # between two processes: no place in the order of a group
 
 
-def _send(group: Group, out: Array, x: Array, target: int, tag: int) -> None:
+def _send(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
     out[...] = 0
     transport.send(group, x, target, tag)
 
 
-def _receive(group: Group, out: Array, x: Array, source: int, tag: int) -> None:
+def _receive(group: ProcessGroup, out: Array, x: Array, source: int, tag: int) -> None:
     transport.receive(group, out, source, tag)
 
 
-def _barrier(group: Group, out: Array, x: Array) -> None:
+def _barrier(group: ProcessGroup, out: Array, x: Array) -> None:
     out[...] = 0
     group.comm.Barrier()
 
@@ -41,7 +41,7 @@ _RUN: dict[str, Callable[..., None]] = {
     "barrier": _barrier}
 
 
-def value(kind: str, group: Group, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
+def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
     """Return the lazy result of a collective on ``x``, computed on the host.
 
     Args:
@@ -55,12 +55,12 @@ def value(kind: str, group: Group, shape: tuple[int, ...], x: Tensor, *options: 
     return host_value(name, shape, here).to(x.device)
 
 
-def _peers(kind: str, group: Group, options: tuple[Any, ...]) -> tuple[int, ...]:
+def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the ranks that a command waits for; of a message, only the sender waits to be judged by its receiver."""
     return (group.ranks[options[0]],) if kind in _SENT else group.ranks
 
 
-def _run(kind: str, group: Group, options: tuple[Any, ...], out: Array, x: Array) -> None:
+def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array) -> None:
     """Run a command: the function that programs call."""
     here, line = world(), user_line()
     here.check_thread()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tinsmith.core.errors import CommunicationError
 
 
-class Launched(NamedTuple):
+class LaunchVariables(NamedTuple):
     """The launcher's account of this process.
 
     Attributes:
@@ -35,7 +35,7 @@ _NAMES = (
 )
 
 
-def launched(environment: Mapping[str, str] | None = None) -> Launched:
+def launched(environment: Mapping[str, str] | None = None) -> LaunchVariables:
     """Return what the launcher's variables say.
 
     >>> launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
@@ -50,8 +50,8 @@ def launched(environment: Mapping[str, str] | None = None) -> Launched:
     for launcher, *names in _NAMES:
         if all(variables.get(name) for name in names[:2]):
             numbers = [_number(variables, name, default) for name, default in zip(names, (0, 1, 0, 1))]
-            return Launched(launcher, *numbers)
-    return Launched()
+            return LaunchVariables(launcher, *numbers)
+    return LaunchVariables()
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
@@ -61,7 +61,7 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def check_launcher(found: Launched) -> None:
+def check_launcher(found: LaunchVariables) -> None:
     """Check that MPI can connect the processes.
 
     Raises:
@@ -74,7 +74,7 @@ def check_launcher(found: Launched) -> None:
             f"tinsmith launch -n {found.size} train.py")
 
 
-def threads_of(found: Launched, cpus: int, every: int) -> int:
+def threads_of(found: LaunchVariables, cpus: int, every: int) -> int:
     """Return the number of threads for each process of a host; 0 if the launcher has divided the CPUs already.
 
     >>> threads_of(Launched("mpirun", 0, 4, 0, 4), 8, 8), threads_of(Launched("mpirun", 0, 2, 0, 2), 1, 2)

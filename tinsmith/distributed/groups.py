@@ -10,7 +10,7 @@ import numpy as np
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.object_lifetime import WeakTable
-from tinsmith.distributed.world import Group, split, world
+from tinsmith.distributed.world import ProcessGroup, split, world
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.tensor import Tensor
 
@@ -27,7 +27,7 @@ class Mesh:
     def __init__(self, shape: dict[str, int], devices: tuple[str, ...] = ()) -> None:
         self.shape, self.devices = shape, devices
         self.place = dict.fromkeys(shape, 0)
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ProcessGroup] = {}
         if not devices:
             own = world().group.rank
             grid = np.arange(world().group.size).reshape(tuple(shape.values()))
@@ -45,7 +45,7 @@ class Mesh:
         """Return the size of an axis; 1 for one that the mesh does not have."""
         return self.shape.get(axis, 1)
 
-    def group(self, axis: str) -> Group:
+    def group(self, axis: str) -> ProcessGroup:
         """Return this process's line of the mesh along an axis.
 
         Raises:
@@ -107,7 +107,7 @@ def current() -> Mesh | None:
     return _current[0] if _current else None
 
 
-def group_of(op: str, axis: str | None) -> Group:
+def group_of(op: str, axis: str | None) -> ProcessGroup:
     """Return the processes along an axis of the current mesh; all processes for None.
 
     Raises:
@@ -130,7 +130,7 @@ def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
     return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
 
 
-def divided(t: Tensor) -> tuple[Group, ...]:
+def divided(t: Tensor) -> tuple[ProcessGroup, ...]:
     """Return the groups among which a parameter is divided; () for a whole one."""
     mesh, rule = placement(t) or (None, ())
     return () if mesh is None else tuple(mesh.group(a) for a in rule if a is not None and mesh.size(a) > 1)

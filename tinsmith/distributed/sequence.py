@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.errors import CommunicationError, place
-from tinsmith.distributed.world import Group
+from tinsmith.distributed.world import ProcessGroup
 
 _BYTES = 512  # of a record: a hash of what is called, and the text of it
 
 
-def compare(group: Group, kind: str, details: tuple[Any, ...], line: tuple[str, int]) -> None:
+def compare(group: ProcessGroup, kind: str, details: tuple[Any, ...], line: tuple[str, int]) -> None:
     """Compare a call with the other processes' calls at the same place of the group's sequence.
 
     Raises:

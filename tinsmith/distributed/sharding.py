@@ -22,7 +22,7 @@ from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
 from tinsmith.distributed.groups import Mesh, Rule, divided, group_of, note_placement, placement
-from tinsmith.distributed.world import Group
+from tinsmith.distributed.world import ProcessGroup
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.autograd.custom_gradient import Function
@@ -164,7 +164,7 @@ class Parts:
             setattr(found, name, t)
         return found
 
-    def axis(self, layer: Any, dim: int) -> Group | None:
+    def axis(self, layer: Any, dim: int) -> ProcessGroup | None:
         """Return the processes over which the weight is divided along ``dim`` as the layer computes; None for one."""
         rule = self.rules.get("weight", ())
         axis = rule[dim] if dim < len(rule) else None
@@ -247,7 +247,7 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     >>> clip_grad_norm_([w], 1.0).item()
     5.0
     """
-    by_axes: dict[tuple[Group, ...], list[Tensor]] = {}
+    by_axes: dict[tuple[ProcessGroup, ...], list[Tensor]] = {}
     for p in {id(p): p for p in parameters if p.grad is not None}.values():
         by_axes.setdefault(divided(p), []).append(p)
     with Tensor.no_grad():
@@ -270,7 +270,7 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
 class _Copied(Function):
     """A value that processes use for different parts of a result: its gradient is the sum of theirs."""
 
-    def forward(self, x: Tensor, group: Group) -> Tensor:
+    def forward(self, x: Tensor, group: ProcessGroup) -> Tensor:
         self.group = group
         return x
 
@@ -281,7 +281,7 @@ class _Copied(Function):
 class _Summed(Function):
     """The sum of the processes' parts of a result that all then use alike: each part has the result's gradient."""
 
-    def forward(self, x: Tensor, group: Group) -> Tensor:
+    def forward(self, x: Tensor, group: ProcessGroup) -> Tensor:
         return reduced(x, "sum", group)
 
     def backward(self, gradient: Tensor) -> Any:
@@ -291,7 +291,7 @@ class _Summed(Function):
 class _Gathered(Function):
     """A parameter of which each process has a part: each gets the mean of the gradients of its part."""
 
-    def forward(self, x: Tensor, dim: int, group: Group) -> Tensor:
+    def forward(self, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
         self.dim, self.group = dim, group
         return gathered_along(x, dim, group)
 

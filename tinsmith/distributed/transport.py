@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.distributed.world import Group, world
+from tinsmith.distributed.world import ProcessGroup, world
 
 Array = np.ndarray[Any, Any]
 
@@ -20,14 +20,14 @@ LIMIT = 1 << 30  # elements of one call of MPI, on all processes together
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
-def all_reduce(group: Group, out: Array, x: Array, op: str) -> None:
+def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
     """Write the reduction of all processes' ``x`` to ``out``."""
     to, own, kind = _numbers(out), _numbers(x), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Allreduce(own[begin:end], to[begin:end], kind)
 
 
-def reduce_scatter(group: Group, out: Array, x: Array, op: str) -> None:
+def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
     """Write row ``group.rank`` of the reduction of all processes' ``x`` (a row per process) to ``out``."""
     to, own, kind = _numbers(out), _numbers(x).reshape(group.size, -1), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(to), LIMIT // group.size):
@@ -35,7 +35,7 @@ def reduce_scatter(group: Group, out: Array, x: Array, op: str) -> None:
         group.comm.Reduce_scatter_block(part, to[begin:end], kind)
 
 
-def all_gather(group: Group, out: Array, x: Array) -> None:
+def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
     """Write all processes' ``x`` to the rows of ``out``."""
     to, own = _words(out).reshape(group.size, -1), _words(x)
     for begin, end in _parts(len(own), LIMIT // group.size):
@@ -47,7 +47,7 @@ def all_gather(group: Group, out: Array, x: Array) -> None:
             to[:, begin:end] = part
 
 
-def all_to_all(group: Group, out: Array, x: Array) -> None:
+def all_to_all(group: ProcessGroup, out: Array, x: Array) -> None:
     """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process."""
     to, own = _words(out).reshape(group.size, -1), _words(x).reshape(group.size, -1)
     for begin, end in _parts(own.shape[1], LIMIT // group.size):
@@ -59,7 +59,7 @@ def all_to_all(group: Group, out: Array, x: Array) -> None:
             to[:, begin:end] = part
 
 
-def broadcast(group: Group, out: Array, x: Array, source: int) -> None:
+def broadcast(group: ProcessGroup, out: Array, x: Array, source: int) -> None:
     """Write the ``x`` of process ``source`` of the group to ``out``."""
     to = _words(out)
     if group.rank == source:
@@ -68,14 +68,14 @@ def broadcast(group: Group, out: Array, x: Array, source: int) -> None:
         group.comm.Bcast(to[begin:end], source)
 
 
-def send(group: Group, x: Array, target: int, tag: int) -> None:
+def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
     """Send ``x`` to a process, which receives it."""
     own = _words(x)
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Send(own[begin:end], target, tag)
 
 
-def receive(group: Group, out: Array, source: int, tag: int) -> None:
+def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
     """Write what a process sends to ``out``."""
     to = _words(out)
     for begin, end in _parts(len(to), LIMIT):

@@ -16,12 +16,12 @@ from tinsmith.backend.cpu import os_calls
 from tinsmith.core.errors import CommunicationError
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
-from tinsmith.distributed.environment import Launched, check_launcher, launched, threads_of
+from tinsmith.distributed.environment import LaunchVariables, check_launcher, launched, threads_of
 from tinsmith.tensor.create import random
 
 
 @dataclass(eq=False, repr=False)
-class Group:
+class ProcessGroup:
     """Processes that communicate: all of them, or those along an axis of a mesh.
 
     Attributes:
@@ -60,7 +60,7 @@ class World:
         turn: held while a thread communicates.
     """
 
-    group: Group
+    group: ProcessGroup
     local_rank: int = 0
     local_size: int = 1
     hosts: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def world() -> World:
         with _starting:
             if not _world:
                 found = launched()
-                _world.append(_started(found) if found.size > 1 else World(Group("world", (0,))))
+                _world.append(_started(found) if found.size > 1 else World(ProcessGroup("world", (0,))))
     return _world[0]
 
 
@@ -140,13 +140,13 @@ def local_rank() -> int:
     return world().local_rank
 
 
-def share_cores(found: Launched) -> None:
+def share_cores(found: LaunchVariables) -> None:
     """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
 
 
-def _started(found: Launched) -> World:
+def _started(found: LaunchVariables) -> World:
     check_launcher(found)
     address = watch.start_monitor(found.size, settings.DIST_TIMEOUT) if found.rank == 0 else None
     mpi = _mpi(found)
@@ -164,11 +164,11 @@ def _started(found: Launched) -> World:
     watch.Watcher(next(address for *_, address in told if address is not None), number, everyone.Abort)
     watch.print_as(number, settings.RANKS)
     local = [n for n, (other, *_) in enumerate(told) if other == host]
-    group = Group("world", tuple(range(found.size)), number, everyone.Dup(), everyone.Dup())
+    group = ProcessGroup("world", tuple(range(found.size)), number, everyone.Dup(), everyone.Dup())
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
 
-def _mpi(found: Launched) -> Any:
+def _mpi(found: LaunchVariables) -> Any:
     """Return ``mpi4py.MPI``, started."""
     if found.local_size > len(os_calls.usable_cpus()):
         # an idle process must leave its core to one that works
@@ -180,15 +180,15 @@ def _mpi(found: Launched) -> Any:
                                  f"{error}", "pip install 'tinsmith[mpi]'") from None
 
 
-def split(name: str, members: tuple[int, ...]) -> Group:
+def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
     """Return the group of ``members``, which must contain this process; all processes call it at the same time, each
     with its own group."""
     here = world()
     own = here.group.rank
     if len(members) == 1:
-        return Group(name, members)
+        return ProcessGroup(name, members)
     if members == here.group.ranks:
-        return Group(name, members, own, here.group.comm, here.group.checks)
+        return ProcessGroup(name, members, own, here.group.comm, here.group.checks)
     with here.turn:
         comm = here.group.comm.Split(members[0], members.index(own))
-        return Group(name, members, members.index(own), comm, comm.Dup())
+        return ProcessGroup(name, members, members.index(own), comm, comm.Dup())

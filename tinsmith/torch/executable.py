@@ -10,8 +10,8 @@ import torch
 
 from tinsmith.torch.layout import is_readable, meta_of
 from tinsmith.torch.lowering import NoRule, build
-from tinsmith.torch.partition import Part, is_getitem, is_view, partition, reason_against, tensors_in
-from tinsmith.torch.program import Program
+from tinsmith.torch.partition import GraphPart, is_getitem, is_view, partition, reason_against, tensors_in
+from tinsmith.torch.program import TorchProgram
 from tinsmith.torch.report import REPORT, Fallback, GraphRecord
 
 
@@ -36,7 +36,7 @@ DEFAULT: Final = Options()
 class ProgramStep:
     """Run a program: input registers (dense copies of those in ``copied``), output registers, registers to free."""
 
-    program: Program
+    program: TorchProgram
     inputs: list[int]
     outputs: list[int]
     copied: list[int]
@@ -146,7 +146,7 @@ class Executable:
         self.record.ops, self.record.ours = len(ops), sum(self.reasons[n] is None for n in ops)
         self.record.programs, self.record.kernels = len(programs), sum(p.kernels for p in programs)
 
-    def _build_parts(self, parts: Sequence[Part]) -> None:
+    def _build_parts(self, parts: Sequence[GraphPart]) -> None:
         last = self._last_uses(parts)
         for number, part in enumerate(parts):
             if part.ours:
@@ -163,7 +163,7 @@ class Executable:
     def _register(self, node: Any) -> int:
         return self.registers.setdefault(node, len(self.registers))
 
-    def _last_uses(self, parts: Sequence[Part]) -> dict[Any, int]:
+    def _last_uses(self, parts: Sequence[GraphPart]) -> dict[Any, int]:
         """Return node → number of the last part that reads it; the number of parts for results."""
         last: dict[Any, int] = {}
         for number, part in enumerate(parts):
@@ -177,7 +177,7 @@ class Executable:
     def _freed(self, number: int, last: Mapping[Any, int]) -> list[int]:
         return [r for n, r in self.registers.items() if last.get(n, -1) == number and n not in self.constants]
 
-    def _add_program(self, part: Part, number: int, last: Mapping[Any, int]) -> None:
+    def _add_program(self, part: GraphPart, number: int, last: Mapping[Any, int]) -> None:
         mine = set(part.nodes)
         wanted = [n for n in part.nodes if last.get(n, -1) > number and tensors_in(self.values[n])
                   and not isinstance(self.values[n], (tuple, list))]

@@ -13,8 +13,8 @@ from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.dtypes import DTYPES
 from tinsmith.torch.layout import Meta, meta_of, placeholder
 from tinsmith.torch.partition import is_getitem
-from tinsmith.torch.program import Program, result_of
-from tinsmith.torch.rules import Rule, Unsupported, rule_for
+from tinsmith.torch.program import TorchProgram, result_of
+from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
 
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad")
 
@@ -28,7 +28,7 @@ class NoRule(Exception):
 
 
 def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
-          device: str) -> Program:
+          device: str) -> TorchProgram:
     """Return the program of a part.
 
     Args:
@@ -49,7 +49,7 @@ def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], v
 
 
 def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
-           device: str) -> Program:
+           device: str) -> TorchProgram:
     env: dict[Any, Any] = {}
     buffers = []
     for n in inputs:
@@ -67,7 +67,7 @@ def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], 
         tensor, result = result_of(env[n], meta_of(values[n]), values[n].dtype)
         tensors.append(tensor)
         results.append(result)
-    return Program(device, buffers, tensors, results)
+    return TorchProgram(device, buffers, tensors, results)
 
 
 def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], device: str) -> Any:
@@ -87,7 +87,7 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
     return checked(node.target, found, meta)
 
 
-def apply_rule(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
+def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
     """Call a rule with plain arguments, promoted as it asks for."""
     args, more = _plain(list(args)), _plain(dict(kwargs))
     if rule.promote:

@@ -19,7 +19,7 @@ VIEWS: Final = frozenset(f"aten.{name}" for name in (
 
 
 @dataclass
-class Part:
+class GraphPart:
     """Consecutive nodes of one kind.
 
     Attributes:
@@ -79,7 +79,7 @@ def is_plain(t: Any) -> bool:
     return plain and t.layout is torch.strided
 
 
-def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[Part]:
+def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPart]:
     """Return the parts, in order, such that each needs only earlier ones: as few as the dependencies allow.
 
     Ops that PyTorch runs keep their order, since they may draw random numbers.
@@ -100,7 +100,7 @@ def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[Part]:
         elif not mine:
             at = latest = max(at, latest)
         level[n] = at
-    parts = [Part(k % 2 == 0) for k in range(max(level.values(), default=-1) + 1)]
+    parts = [GraphPart(k % 2 == 0) for k in range(max(level.values(), default=-1) + 1)]
     for n in nodes:
         parts[level[n]].nodes.append(n)
     return [p for p in parts if p.nodes]

@@ -36,7 +36,7 @@ KEPT: Final = 1 << 20  # bytes of temporaries that a program keeps between calls
 
 
 @dataclass(frozen=True)
-class Result:
+class ProgramOutput:
     """The memory of an output: dense, allocated at each call.
 
     Attributes:
@@ -58,7 +58,7 @@ class Result:
         return memory if self.view is None else memory.as_strided(*self.view)
 
 
-def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, Result]:
+def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOutput]:
     """Return the tensor to compute, in the order of memory, for a result of layout ``meta``, and its memory."""
     repeated = [n for n in range(value.ndim) if meta.strides[n] == 0 and meta.shape[n] > 1]
     shape, strides = meta.shape, list(meta.strides)
@@ -79,10 +79,10 @@ def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, Result]:
         strides = list(meta.strides)  # also of axes of one element
     if order != list(range(len(order))):
         value = value.permute(order)
-    return value, Result(shape, tuple(strides), dtype, view, copied)
+    return value, ProgramOutput(shape, tuple(strides), dtype, view, copied)
 
 
-class Program:
+class TorchProgram:
     """A compiled program.
 
     Args:
@@ -95,7 +95,7 @@ class Program:
     """
 
     def __init__(self, device: str, inputs: Sequence[Buffer], outputs: Sequence[Tensor],
-                 results: Sequence[Result]) -> None:
+                 results: Sequence[ProgramOutput]) -> None:
         self.device, self.results = device, list(results)
         self.allocations = [(r.shape, r.strides, r.dtype) for r in results]
         self.plain = not any(r.view or r.copied for r in results)

@@ -15,7 +15,7 @@ Promote = str  # "": leave the arguments; "result": cast them to the result's dt
 
 
 @dataclass(frozen=True)
-class Rule:
+class AtenRule:
     """The translation of one op overload.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rule:
     random: bool = False
 
 
-RULES: Final[dict[str, Rule]] = {}
+RULES: Final[dict[str, AtenRule]] = {}
 
 
 class Unsupported(Exception):
@@ -51,13 +51,13 @@ def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool =
         for name in names:
             full = name if "." in name else f"{name}.default"
             assert full not in RULES, f"two rules for {full}"
-            RULES[full] = Rule(function, promote, creates, meta, random)
+            RULES[full] = AtenRule(function, promote, creates, meta, random)
         return function
 
     return enter
 
 
-def rule_for(target: Any) -> Rule | None:
+def rule_for(target: Any) -> AtenRule | None:
     """Return the rule of an ATen op overload; None if there is none, or ``target`` is not an ATen op."""
     name = str(target)
     return RULES.get(name[5:]) if name.startswith("aten.") else RULES.get(name) if name.startswith("prims.") else None
