@@ -5,5 +5,5 @@
 from tinsmith.torch.rules import creation, elementwise, indexing, movement, products, randomness, reductions, windows
 from tinsmith.torch.rules.registry import RULES, AtenRule, Unsupported, rule, rule_for
 
-__all__ = ["RULES", "AtenRule", "Unsupported", "creation", "elementwise", "indexing", "movement", "products", "randomness",
-           "reductions", "rule", "rule_for", "windows"]
+__all__ = ["RULES", "AtenRule", "Unsupported", "creation", "elementwise", "indexing", "movement", "products",
+           "randomness", "reductions", "rule", "rule_for", "windows"]
