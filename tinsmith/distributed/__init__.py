@@ -5,6 +5,8 @@
 - ``groups.py``: meshes with named axes; ``sharding.py``: parameters in parts; ``zero.py``: optimizer state in parts.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
   ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
+- ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: what each tells it; ``launcher.py``:
+  ``tinsmith launch``.
 
 A program of one process imports no ``mpi4py``, and its collectives give back their argument.
 """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tinsmith.core.errors import CommunicationError
 
 
-class LaunchVariables(NamedTuple):
+class LauncherVariables(NamedTuple):
     """The launcher's account of this process.
 
     Attributes:
@@ -35,11 +35,11 @@ _NAMES = (
 )
 
 
-def launched(environment: Mapping[str, str] | None = None) -> LaunchVariables:
+def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
     """Return what the launcher's variables say.
 
     >>> launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
-    Launched(launcher='mpirun', rank=1, size=4, local_rank=0, local_size=1)
+    LauncherVariables(launcher='mpirun', rank=1, size=4, local_rank=0, local_size=1)
     >>> launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).size  # a batch script
     1
 
@@ -50,8 +50,8 @@ def launched(environment: Mapping[str, str] | None = None) -> LaunchVariables:
     for launcher, *names in _NAMES:
         if all(variables.get(name) for name in names[:2]):
             numbers = [_number(variables, name, default) for name, default in zip(names, (0, 1, 0, 1))]
-            return LaunchVariables(launcher, *numbers)
-    return LaunchVariables()
+            return LauncherVariables(launcher, *numbers)
+    return LauncherVariables()
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
@@ -61,7 +61,7 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def check_launcher(found: LaunchVariables) -> None:
+def check_launcher(found: LauncherVariables) -> None:
     """Check that MPI can connect the processes.
 
     Raises:
@@ -74,11 +74,13 @@ def check_launcher(found: LaunchVariables) -> None:
             f"tinsmith launch -n {found.size} train.py")
 
 
-def threads_of(found: LaunchVariables, cpus: int, every: int) -> int:
+def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
     """Return the number of threads for each process of a host; 0 if the launcher has divided the CPUs already.
 
-    >>> threads_of(Launched("mpirun", 0, 4, 0, 4), 8, 8), threads_of(Launched("mpirun", 0, 2, 0, 2), 1, 2)
-    (2, 0)
+    >>> threads_of(LauncherVariables("mpirun", 0, 4, 0, 4), 8, 8)
+    2
+    >>> threads_of(LauncherVariables("mpirun", 0, 2, 0, 2), 1, 2)
+    0
 
     Args:
         cpus: CPUs that this process may run on.

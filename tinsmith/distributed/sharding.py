@@ -219,7 +219,7 @@ def _embedding(layer: Any, whole: Any, idx: Tensor) -> Tensor:
 def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: str | None = None) -> Tensor:
     """Return the mean cross entropy where each process has the logits of its part of the vocabulary.
 
-    >>> vocabulary_cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).numpy().round(4).item()
+    >>> round(vocabulary_cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item(), 4)
     0.6931
 
     Args:

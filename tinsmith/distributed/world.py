@@ -16,7 +16,7 @@ from tinsmith.backend.cpu import os_calls
 from tinsmith.core.errors import CommunicationError
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
-from tinsmith.distributed.environment import LaunchVariables, check_launcher, launched, threads_of
+from tinsmith.distributed.environment import LauncherVariables, check_launcher, launched, threads_of
 from tinsmith.tensor.create import random
 
 
@@ -140,13 +140,13 @@ def local_rank() -> int:
     return world().local_rank
 
 
-def share_cores(found: LaunchVariables) -> None:
+def share_cores(found: LauncherVariables) -> None:
     """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
 
 
-def _started(found: LaunchVariables) -> World:
+def _started(found: LauncherVariables) -> World:
     check_launcher(found)
     address = watch.start_monitor(found.size, settings.DIST_TIMEOUT) if found.rank == 0 else None
     mpi = _mpi(found)
@@ -168,7 +168,7 @@ def _started(found: LaunchVariables) -> World:
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
 
-def _mpi(found: LaunchVariables) -> Any:
+def _mpi(found: LauncherVariables) -> Any:
     """Return ``mpi4py.MPI``, started."""
     if found.local_size > len(os_calls.usable_cpus()):
         # an idle process must leave its core to one that works
