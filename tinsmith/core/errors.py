@@ -47,6 +47,7 @@ def shown(value: Any) -> str:
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 EXAMPLES: Final = os.path.join(_PACKAGE, "examples", "")  # programs of users, which lie in the package
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
 
 
@@ -102,8 +103,9 @@ def user_line() -> tuple[str, int]:
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int]:
-    """Return file and line of the user in a thread that is at ``frame``; ``("<unknown>", 0)`` if there is none."""
-    while frame is not None and (frame.f_code.co_filename.startswith(_NOT_THE_USER) or _generated(frame)):
+    """Return file and line of the user in a thread that is at ``frame``, below Python's own library;
+    ``("<unknown>", 0)`` if there is none."""
+    while frame is not None and (frame.f_code.co_filename.startswith((*_NOT_THE_USER, _LIBRARY)) or _generated(frame)):
         frame = frame.f_back
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 

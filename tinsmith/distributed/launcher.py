@@ -69,8 +69,8 @@ def launch(count: int, program: Sequence[str], restarts: int = 0, hosts: Sequenc
     """Run a program in ``count`` processes; return its exit code.
 
     Args:
-        restarts: how often a failed program is started again; it then continues from its last checkpoint
-            (``dist.latest``).
+        restarts: how often a failed program is started again; the script itself loads its last
+            checkpoint (``TINSMITH_RESTART`` counts the restarts).
         say: prints a line.
 
     Raises:
