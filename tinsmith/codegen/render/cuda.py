@@ -112,6 +112,7 @@ _READ_SIGNS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN, Ops.IDIV, Ops.
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
 UNROLLED = 16  # iterations up to which the compiler unrolls a loop
+WRITTEN_OUT = 8192  # instructions up to which it does with loops inside: 16,000 take ptxas half a minute
 
 
 def generation(arch: str) -> int:
@@ -287,7 +288,8 @@ class CUDARenderer(GPURenderer):
         self.near: dict[UOp, int] = {}  # with rings: offset of each array in local memory
         self.maps: dict[BoxedOperand, int] = {}
         self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
-        self.pipelined = False  # loops load ahead (software pipeline): inner loops are unrolled
+        self.pipelined = False  # loops load ahead (software pipeline): short loops are unrolled
+        self.long = frozenset[str]()  # names of loops that are too long for that, with those inside
         self.compared = frozenset[UOp]()  # differences and products that are operands of MAX or MIN
         self.changed = frozenset[UOp]()  # integers of which the compiler may have changed the sign
 
@@ -353,6 +355,7 @@ class CUDARenderer(GPURenderer):
     def render(self, name: str, program: Sequence[UOp]) -> str:
         own = copy.copy(self)  # a copy that holds the state of this program
         own.by_products, own.pipelined = _shifts(program), any(u.op is Ops.BARRIER and u.src for u in program)
+        own.long = _long_loops(program) if own.pipelined else own.long
         own.compared = frozenset(s for u in program if u.op in (Ops.MAX, Ops.MIN) and _in_register(u.dtype.scalar)
                                  for s in u.src if s.op in _DIFFERENCES)
         own.changed = _sign_changes(program, own.compared)
@@ -427,7 +430,7 @@ class CUDARenderer(GPURenderer):
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
 
     def loop(self, kind: str, name: str, start: str, end: str) -> str:
-        written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED
+        written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED and name not in self.long
         times = "#pragma unroll 1\n  " if self.near else "#pragma unroll\n  " * written_out
         return times + super().loop(kind, name, start, end)
 
@@ -443,6 +446,29 @@ class CUDARenderer(GPURenderer):
                 f"{', '.join(self.parameters(program))}) {{")
         near = "\n  extern __shared__ __align__(1024) unsigned char near[];" if self.near else ""
         return head + near + ("\n" + _EARLY if self.target.launches_early else "")
+
+
+def _long_loops(program: Sequence[UOp]) -> frozenset[str]:
+    """Return the names of loops around others that make more than ``WRITTEN_OUT`` instructions if they are unrolled."""
+    found: set[str] = set()
+    opened: list[UOp] = []
+    counts, around = [0], [False]  # of the program, and of each open loop: instructions; is there a loop inside
+    for u in program:
+        counts[-1] += 1
+        if u.op is Ops.RANGE:
+            around[-1] = True
+            opened.append(u)
+            counts.append(0)
+            around.append(False)
+        elif u.op is Ops.ENDRANGE:
+            loop, count, outer = opened.pop(), counts.pop(), around.pop()
+            end = loop.src[1]
+            times = end.arg if end.op is Ops.CONST and end.arg <= UNROLLED else 1
+            if outer and times * count > WRITTEN_OUT:
+                found.add(f"ridx{loop.arg[0]}")
+                times = 1
+            counts[-1] += times * count
+    return frozenset(found)
 
 
 _INLINE = "__device__ __forceinline__"
