@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from tinsmith import Tensor, dtypes, explain
+from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.ir.uop import forget_dead
+from tinsmith.runtime import realize
+from tinsmith.runtime.compiled_schedule import programs as compiled_programs
+from tinsmith.schedule.canonical import forms
 
 FEW, MANY = 1 << 12, 3_500_000  # rows of about 64 elements
 MOST_BYTES = 32 << 20  # what a pass may take: one that lists the elements of a large tensor takes gigabytes
@@ -87,6 +91,8 @@ def calls(make: Callable[[int], Tensor | list[Tensor]], n: int) -> int:
         nonlocal total
         total += 1
 
+    for table in (realize._compiled, forms, compiled_programs, kernel_programs):
+        table.trim(1)  # large graphs of earlier tests are not dropped during the count
     gc.collect()
     forget_dead()  # what earlier tests left behind is not cleaned up during the count
     gc.disable()

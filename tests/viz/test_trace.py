@@ -180,7 +180,7 @@ def test_programs_beyond_a_failure_are_recorded(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_trace_is_one_file_and_others_are_refused(four: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    for text, words in (("{", "is no trace"), ("[]", "is JSON, but not a trace"),
+    for text, words in (("{", "is not a trace"), ("[]", "is JSON, but not a trace"),
                         (json.dumps({"format": trace.FORMAT, "version": 0}), "of version 0"),
                         (json.dumps({"format": trace.FORMAT, "version": trace.VERSION}), "without programs and")):
         other.write_text(text)
