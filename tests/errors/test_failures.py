@@ -82,6 +82,17 @@ def test_a_failing_assignment_is_not_read_as_if_it_had_happened() -> None:
         assert old.tolist() == [1, 2]
 
 
+@pytest.mark.usefixtures("broken")
+def test_a_write_to_a_part_that_never_began_leaves_the_tensor_intact() -> None:
+    w = Tensor(np.ones((4096, 16), np.float32), device="FRAGILE").realize()
+    with Tensor.no_grad():
+        w[3:5] = 2.0
+        with pytest.raises(KernelError, match="fell off the bus"):
+            w.realize()
+        Fragile.broken = False
+        assert w.sum().item() == 4096 * 16 + 2 * 16
+
+
 def test_devices_that_are_not_names() -> None:
     with pytest.raises(ArgumentError, match="not a device name"):
         Device.register("no name", _fragile)

@@ -162,8 +162,9 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
         KernelError: naming the steps, unless the error already explains itself.
     """
     refused = not launched
-    if launched and bound.parts and launched[0] is bound.parts[0].steps[0] and isinstance(error, Exception):
-        graph = bound.parts[0].graph
+    parts = bound.parts_on([*(inputs[n] for n in bound.inputs), *outputs])
+    if launched and parts and launched[0] is parts[0].steps[0] and isinstance(error, Exception):
+        graph = parts[0].graph
         refused = len(launched) == 1 or (graph is not None and graph.whole)
     for b in outputs:
         if not (refused and bound.queue is None and any(b is old for old in inputs)):  # other devices may have started
