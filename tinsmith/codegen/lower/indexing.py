@@ -134,3 +134,21 @@ def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
             if not (type(needed) is int and needed == 0):
                 valid = condition if valid is None else valid & condition
     return tuple(out), None if valid is None else valid.simplify()
+
+
+def moved_back(node: UOp, view: UOp) -> UOp:
+    """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
+
+    The elements that a SHRINK drops are padding in the result: they have no position in what is viewed.
+    """
+    below = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return view.reshape(below)
+    if node.op is Ops.PERMUTE:
+        return view.permute(tuple(map(node.arg.index, range(len(below)))))
+    if node.op is Ops.FLIP:
+        return view.flip(node.arg)
+    if node.op is Ops.PAD:
+        return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
+    assert node.op is Ops.SHRINK, node.op
+    return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tinsmith.codegen.lower.indexing import place_in
+from tinsmith.codegen.lower.indexing import moved_back, place_in
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -179,24 +179,10 @@ def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
         if inside.op not in _MOVES or placed.op is not inside.op or placed.arg != inside.arg:
             return None
         padded |= inside.op is Ops.SHRINK
-        view, inside, placed = _back(inside, view), inside.src[0], placed.src[0]
+        view, inside, placed = moved_back(inside, view), inside.src[0], placed.src[0]
     if toposort(inside)[0].op is not Ops.CONST or view.shape != placed.shape:
         return None
     return None if padded and not _within(view) else (view, placed)
-
-
-def _back(node: UOp, view: UOp) -> UOp:
-    """Return ``view`` with the movement op ``node`` inverted."""
-    below = node.src[0].shape
-    if node.op is Ops.RESHAPE:
-        return view.reshape(below)
-    if node.op is Ops.PERMUTE:
-        return view.permute(tuple(map(node.arg.index, range(len(below)))))
-    if node.op is Ops.FLIP:
-        return view.flip(node.arg)
-    if node.op is Ops.PAD:
-        return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
-    return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
 
 
 def _within(view: UOp) -> bool:

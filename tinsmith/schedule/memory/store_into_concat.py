@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from tinsmith.backend.device import Device
-from tinsmith.codegen.lower.indexing import place_in
+from tinsmith.codegen.lower.indexing import moved_back, place_in
 from tinsmith.core.dtypes import DType
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -108,7 +108,7 @@ def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]
         elif value.op is Ops.CAST:
             terms.append((value.src[0], view, (value.dtype, *casts)))
         elif value.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD) or (value.op is Ops.SHRINK and _keeps_axes(view)):
-            terms.append((value.src[0], _back(value, view), casts))
+            terms.append((value.src[0], moved_back(value, view), casts))
         elif value.op in (Ops.CONTIGUOUS, *FOR_GRADIENTS):
             terms.append((value.src[0], view, casts))
         else:
@@ -116,21 +116,6 @@ def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]
         if found and found[-1] is None:
             return [None]
     return found
-
-
-def _back(node: UOp, view: UOp) -> UOp:
-    """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
-
-    The elements that a SHRINK drops are padding in the result: they have no position in the assembled value.
-    """
-    below = node.src[0].shape
-    if node.op is Ops.RESHAPE:
-        return view.reshape(below)
-    if node.op is Ops.PERMUTE:
-        return view.permute(tuple(map(node.arg.index, range(len(below)))))
-    if node.op is Ops.PAD:
-        return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
-    return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
 
 
 def _keeps_axes(view: UOp) -> bool:
