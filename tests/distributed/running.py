@@ -28,6 +28,20 @@ from tinsmith import distributed as dist
 r, n = dist.rank(), dist.world_size()
 """
 
+# Part of scripts that define the blocks.
+GPT_OF_BLOCKS = """
+class GPT:
+    def __init__(self, blocks, vocab=8, size=16, length=16):
+        self.wte, self.wpe = nn.Embedding(vocab, size), nn.Embedding(length, size)
+        self.blocks = blocks
+        self.ln, self.head = nn.LayerNorm(size), nn.Linear(size, vocab, bias=False)
+    def __call__(self, ids):
+        x = self.wte(ids) + self.wpe(Tensor.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.ln(x))
+"""
+
 
 def clean(variables: dict[str, str]) -> dict[str, str]:
     """Return variables without those of a launcher."""

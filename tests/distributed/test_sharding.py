@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.distributed.running import needs_mpi, passes
+from tests.distributed.running import GPT_OF_BLOCKS, needs_mpi, passes
 from tests.distributed.test_training import trained
 from tinsmith import Tensor, nn
 from tinsmith import distributed as dist
@@ -31,18 +31,8 @@ class Block:
         x = x + self.proj(h.reshape(*x.shape[:2], -1))
         return x + self.down(self.up(self.ln2(x)).gelu())
 
-class GPT:
-    def __init__(self, vocab=8, size=16, length=16):
-        self.wte, self.wpe = nn.Embedding(vocab, size), nn.Embedding(length, size)
-        self.blocks = [Block(size) for _ in range(1)]
-        self.ln, self.head = nn.LayerNorm(size), nn.Linear(size, vocab, bias=False)
-    def __call__(self, ids):
-        x = self.wte(ids) + self.wpe(Tensor.arange(ids.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.ln(x))
-
-model = GPT()
+""" + GPT_OF_BLOCKS + """
+model = GPT([Block(16)])
 tensor_parallel = {"wte.weight": ("model",), "head.weight": ("model",), "*.[qkv].*": ("model",), "*.up.*": ("model",),
                    "*.proj.weight": (None, "model"), "*.down.weight": (None, "model")}
 zero3 = {"wte.weight": ("model", "data"), "head.weight": ("model", "data"), "*.[qkv].weight": ("model", "data"),

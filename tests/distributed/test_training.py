@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distributed.running import needs_mpi, passes
+from tests.distributed.running import GPT_OF_BLOCKS, needs_mpi, passes
 from tinsmith import nn
 from tinsmith.core.errors import ArgumentError
 
@@ -60,18 +60,8 @@ class Block:
         x = x + self.proj(q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
         return x + self.down(self.up(self.ln2(x)).gelu())
 
-class GPT:
-    def __init__(self, vocab=8, size=16, length=16):
-        self.wte, self.wpe = nn.Embedding(vocab, size), nn.Embedding(length, size)
-        self.blocks = [Block(size) for _ in range(2)]
-        self.ln, self.head = nn.LayerNorm(size), nn.Linear(size, vocab, bias=False)
-    def __call__(self, ids):
-        x = self.wte(ids) + self.wpe(Tensor.arange(ids.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.ln(x))
-
-model = GPT()
+""" + GPT_OF_BLOCKS + """
+model = GPT([Block(16) for _ in range(2)])
 optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=0.01)
 windows = nn.DataLoader(nn.loader.Windows(tokens, 16), batch_size=8, shuffle=True, seed=2, shard=(r, n))
 

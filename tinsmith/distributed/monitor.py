@@ -80,7 +80,10 @@ class Monitor:
             data = b""
         *lines, rank.rest = (rank.rest + data).split(b"\n")
         for line in lines:
-            self.told(rank, json.loads(line))
+            try:
+                self.told(rank, json.loads(line))
+            except (ValueError, KeyError, AttributeError):  # not written by a rank: a stranger at this port
+                return self.lost(rank)
         if not data:
             self.lost(rank)
             if rank.number >= 0 and rank.state == "running":
