@@ -163,5 +163,3 @@ def backend(module: Any, inputs: Sequence[Any], *, options: dict[str, Any] | Non
     return aot_autograd(fw_compiler=compiler("forward", chosen), bw_compiler=compiler("backward", chosen),
                         inference_compiler=compiler("inference", chosen), decompositions=decompositions(),
                         partition_fn=min_cut_rematerialization_partition)(module, inputs)
-
-

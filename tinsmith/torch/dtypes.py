@@ -7,10 +7,9 @@ import torch
 
 from tinsmith.core.dtypes import DType, dtypes
 
-_NAMES: Final = {"bool": "bool", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-                 "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "float16",
-                 "bfloat16": "bfloat16", "float32": "float32", "float64": "float64"}
-DTYPES: Final[dict[Any, DType]] = {getattr(torch, theirs): getattr(dtypes, ours) for theirs, ours in _NAMES.items()}
+_NAMES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+                 "float16", "bfloat16", "float32", "float64")
+DTYPES: Final[dict[Any, DType]] = {getattr(torch, name): getattr(dtypes, name) for name in _NAMES}
 
 
 def dtype_of(dtype: Any) -> DType:

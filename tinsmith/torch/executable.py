@@ -61,7 +61,7 @@ class TorchStep:
     constants: dict[Any, Any]
     output: int
     freed: list[int]
-    entry: Fallback | None
+    entry: Fallback | None = None
 
     def __call__(self, env: list[Any]) -> None:
         find = lambda n: env[self.registers[n]] if n in self.registers else self.constants[n]  # noqa: E731
@@ -141,6 +141,9 @@ class Executable:
                 self.registers, self.steps = dict(registers), []
                 continue
             break
+        for step in self.steps:
+            if isinstance(step, TorchStep) and not is_getitem(step.node):
+                step.entry = REPORT.fallback(str(step.node.target), self.reasons[step.node] or "")
         ops = [n for n in computed if not is_getitem(n)]
         programs = [s.program for s in self.steps if isinstance(s, ProgramStep)]
         self.record.ops, self.record.ours = len(ops), sum(self.reasons[n] is None for n in ops)
@@ -153,11 +156,8 @@ class Executable:
                 self._add_program(part, number, last)
                 continue
             for n in part.nodes:
-                entry = None
-                if not is_getitem(n):
-                    entry = REPORT.fallback(str(n.target), self.reasons[n] or "")
                 self.steps.append(TorchStep(n, self.registers, {**self.constants, **self.numbers}, self._register(n),
-                                            [], entry))
+                                            []))
             self.steps[-1].freed += self._freed(number, last)
 
     def _register(self, node: Any) -> int:
@@ -233,7 +233,7 @@ class Executable:
         return node
 
     def _same_storage(self, node: Any, source: Any) -> bool:
-        """Return True if PyTorch's own metadata say that a node is a view of its source, of the same dtype."""
+        """Return True if a view and the node below it are strided and of one dtype, so that offsets are comparable."""
         a, b = self.values[node], self.values[source]
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and b.layout is torch.strided
 

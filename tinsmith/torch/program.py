@@ -155,7 +155,10 @@ class TorchProgram:
                 addresses = [inputs[n].data_ptr() if n >= 0 else held[-1 - n].opaque.address for n in self.sources]
                 addresses += [made[n].data_ptr() for n in self.order]
             if self.bound.blocks:
-                blocks = self.blocks.pop() if self.blocks else self.bound.new_blocks()
+                try:
+                    blocks = self.blocks.pop()
+                except IndexError:  # the first call, or another thread is using them
+                    blocks = self.bound.new_blocks()
                 addresses += [b.opaque.address + b.offset for b in blocks]
                 self.fast.run(addresses, values)
                 if self.small:
@@ -180,5 +183,3 @@ class TorchProgram:
 
     def _buffer(self, t: Any, size: int, dtype: Any) -> Buffer:
         return borrowed(self.device, size, dtype, t.data_ptr(), t)
-
-

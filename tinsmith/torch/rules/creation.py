@@ -1,4 +1,4 @@
-"""Rules for ops that make tensors from numbers. Random numbers are PyTorch's, so that its generator decides them."""
+"""Rules for ops that make tensors from numbers."""
 from __future__ import annotations
 
 from typing import Any

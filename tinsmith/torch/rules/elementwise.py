@@ -12,11 +12,9 @@ _UNARY = ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos
           "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "rsqrt", "sigmoid",
           "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "digamma", "lgamma", "erfinv", "frac", "sinc", "i0",
           "hardswish", "hardsigmoid", "silu", "mish", "relu", "relu6", "sgn", "sign", "deg2rad", "rad2deg", "square",
-          "special_i0e", "special_i1", "special_i1e", "special_ndtri", "special_log_ndtr", "special_entr")
+          "special_i0e", "special_i1", "special_i1e", "special_log_ndtr", "special_entr")
 for _name in _UNARY:
-    _method = getattr(Tensor, _name.removeprefix("special_"), None)
-    if _method is not None:
-        rule(_name, promote="result")(_method)
+    rule(_name, promote="result")(getattr(Tensor, _name.removeprefix("special_")))
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
     rule(_name)(getattr(Tensor, _name))
 

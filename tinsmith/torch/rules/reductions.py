@@ -90,13 +90,6 @@ def _all(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
     return _reduced(x.cast(dtypes.bool), dim, keepdim, lambda t, a, k: t.all(a, k))
 
 
-def _count(x: Tensor, axes: Sequence[int]) -> int:
-    count = 1
-    for a in axes:
-        count *= x.shape[a]
-    return count
-
-
 @rule("var.correction", meta=True)
 def _var(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *, meta: Any) -> Any:
     correction = 1 if correction is None else correction
