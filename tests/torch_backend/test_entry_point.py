@@ -28,5 +28,6 @@ def test_pytorch_finds_the_entry_point(tmp_path: Path) -> None:
     (installed / "entry_points.txt").write_text(
         "[torch_dynamo_backends]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()), "utf-8")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True)
+    # not in the checkout, where an older installation may have left metadata
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "[3.0, 3.0]", done.stderr[-2000:]
