@@ -146,7 +146,7 @@ def _mesh_and_rule(t: Tensor) -> tuple[Mesh, Rule]:
 
 
 class Parts:
-    """How the parameters of a layer are divided."""
+    """The division of a layer's parameters: for each one, the axes of the mesh."""
 
     def __init__(self, rules: Mapping[str, Rule], gathered: tuple[str, ...]) -> None:
         self.rules, self.gathered = dict(rules), gathered

@@ -1,4 +1,4 @@
-"""What this process tells the monitor: what it waits for, the user's line, an exception, the end."""
+"""Messages of this process to the monitor: the collective that it waits in, the user's line, an exception, the end."""
 from __future__ import annotations
 
 import atexit

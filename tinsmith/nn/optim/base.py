@@ -250,8 +250,9 @@ class Optimizer:
         return [*extra, *self.params, *self.buffers, self.lr]
 
     def plan(self, skip: Tensor | None = None, memory_budget: float | str | None = None) -> Plan:
-        """What ``step`` will take: time, traffic and memory of the program for parameters, state and losses. Nothing is
-        run or changed, once parameters and state have memory; docs/plan.md explains an example.
+        """Return the plan of ``step``: time, traffic and memory of the program for parameters, state and losses.
+
+        Nothing is run or changed, once parameters and state have memory; docs/plan.md explains an example.
 
         >>> from tinsmith.nn.optim import SGD
         >>> w = Tensor([[1., 2.], [3., 4.]])
