@@ -124,11 +124,16 @@ class Trace:
             found = table_rows(value)
         else:
             found = _listing(value)
-        return [[text, self.origin(n.origin)] for n, text in found[:MOST_ROWS]]
+        return [[text, self.origin_of(n)] for n, text in found[:MOST_ROWS]]
 
     def origin(self, found: Sequence[Origin]) -> int:
         """Return the number of the last of some origins; -1 if there is none."""
         return self.origins.setdefault(found[-1], len(self.origins)) if found else -1
+
+    def origin_of(self, node: UOp) -> int:
+        """Return the same for a node; -1 for a constant and its views, which other programs share: their origins may
+        be of another program's line."""
+        return -1 if node.base.op is Ops.CONST else self.origin(node.origin)
 
     def _origins(self, found: Sequence[Origin]) -> list[int]:
         return list(dict.fromkeys(self.origin((o,)) for o in found))
@@ -204,7 +209,7 @@ class Trace:
             state = ("realized" if n.op is Ops.BUFFER else "stored" if n in schedule.slot_of else
                      "view" if n.op.kind == "movement" else "constant" if not n.src else "fused")
             rows.append([n.op.name, repr(n.dtype).removeprefix("dtypes."), _shape(n), _short(n.arg),
-                         [number[s] for s in n.src], self.origin(n.origin), state, sorted(items.get(n, ()))])
+                         [number[s] for s in n.src], self.origin_of(n), state, sorted(items.get(n, ()))])
         return rows
 
     # *** kernels ***

@@ -120,10 +120,12 @@ def _kind(file: str) -> int:
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Return the prefixes of the file names that are not part of the user's program: those of the standard library and
-    of installed packages (``sysconfig`` knows these folders, too, but takes milliseconds to import)."""
-    installed = os.path.join(sys.prefix, "Lib" if os.name == "nt" else "lib")
-    folders = os.path.dirname(os.__file__), installed, os.path.dirname(os.path.dirname(np.__file__))
+    """Return the prefixes of the file names that are not part of the user's program: those of the standard library, of
+    installed packages and of their console scripts (``sysconfig`` knows these folders, too, but takes milliseconds to
+    import)."""
+    windows = os.name == "nt"
+    installed = [os.path.join(sys.prefix, folder) for folder in (("Lib", "Scripts") if windows else ("lib", "bin"))]
+    folders = os.path.dirname(os.__file__), *installed, os.path.dirname(os.path.dirname(np.__file__))
     return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
