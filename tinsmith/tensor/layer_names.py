@@ -129,6 +129,7 @@ def _installed() -> tuple[str, ...]:
     return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
+@functools.cache
 def _is_installed(file: str) -> bool:
     return file.startswith(_installed()) and not file.startswith(EXAMPLES)
 
@@ -174,7 +175,7 @@ def _layer(frame: FrameType, kind: int) -> Any:
 def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> str:
     """Return the label of the innermost running layer, ``layer``, which runs in the frame ``innermost``."""
     if layer is None:  # a function, which a layer may have called
-        return _walked(innermost, tensor)[0]
+        return _walked(innermost, tensor)[0] if _may_run_a_layer(innermost) else ""
     if hasattr(type(layer), "kernel_label"):  # an optimizer
         named: str = layer.kernel_label
         return named
@@ -192,6 +193,28 @@ def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> s
     if steps is not None:
         _kept[key] = _Kept(weakref.ref(chain[0][0]), steps, label)
     return label
+
+
+def _may_run_a_layer(frame: FrameType | None) -> bool:
+    """Return False if no frame, from this one outwards, can be of a layer.
+
+    The code of each frame tells, without a look at its variables. Frames of installed packages count if the user's
+    program called them: others run that program (pytest, a notebook).
+    """
+    method_of_package = False
+    while frame is not None:
+        code = frame.f_code
+        kind = _kind(code.co_filename)
+        if kind == _NN or (kind == _SEQUENTIAL and code.co_name == "sequential"):
+            return True
+        if kind == _USER:
+            method = code.co_argcount > 0 and code.co_varnames[0] == "self"
+            if _is_installed(code.co_filename):
+                method_of_package |= method
+            elif method or method_of_package:
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[Step, ...] | None:
