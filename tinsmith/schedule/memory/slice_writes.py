@@ -93,6 +93,8 @@ def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[Sche
         return [item]
     writes = {n: _write(schedule, item, n, value, later) for n, value in enumerate(item.sink.src)}
     found = {n: write for n, write in writes.items() if write is not None}
+    if not found:
+        return [item]
     rest = [n for n in range(item.outputs) if n not in found]
     items = [_with(item, [(item.slots[n], item.sink.src[n]) for n in rest], item.reason)] if rest else []
     for n, write in found.items():
