@@ -55,6 +55,7 @@ class Compilation:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._abandoned = True
+        sys.setswitchinterval(self._interval)  # also if an exception came before the first thread was noted
         self._finish()
         first = raised_by_handler(error)
         if first is not None and first is not error:

@@ -16,13 +16,16 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinsmith.backend.cpu import os_calls
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.core.settings import settings
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 SYMBOLS: Final = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
 
@@ -342,6 +345,24 @@ def _located(message: str, ir_text: str) -> str:
     return f"{message.strip()}\n{_numbered(ir_text, line)}"
 
 
+def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Wrap a function that calls llvmlite, so that an exception of a signal handler does not leave its lock taken.
+
+    llvmlite takes the lock around each of its calls by Python code (``_LLVMLock``, the same up to version 0.50), which
+    the exception may end between the lock and the ``with`` block; every other thread would then wait forever.
+    """
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        finally:  # also without an exception here: one in a finalizer of llvmlite's objects is dropped
+            lock = _llvm().ffi.lib._lock._lock
+            while lock._is_owned():  # no call of llvmlite is under way in this thread any more
+                lock.release()
+
+    return run
+
+
 class ObjectCompiler:
     """Compiles LLVM IR text to object files for this machine, through the disk cache."""
 
@@ -351,6 +372,7 @@ class ObjectCompiler:
         version = ".".join(map(str, _llvm().llvm_version_info))
         return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
 
+    @_interruptible
     def compile(self, ir_text: str) -> bytes:
         """Return the object file of ``ir_text``.
 
@@ -369,6 +391,7 @@ class ObjectCompiler:
         cache_put("llvm", key, compiled)
         return compiled
 
+    @_interruptible
     def assembly(self, ir_text: str) -> str:
         """Return the assembly of ``ir_text``, for reading.
 
@@ -479,6 +502,7 @@ def _halves() -> tuple[str, Loaded]:
         return "tinsmith-halves", _link(builder, "tinsmith-halves", list(SYMBOLS))
 
 
+@_interruptible
 def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     """Link object files into one library of this process, which also sees the C library's symbols.
 
