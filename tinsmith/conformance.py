@@ -226,7 +226,7 @@ def cases(device: str) -> Iterator[Case]:
 
 
 def _difference(got: Array, want: Array, dtype: DType, rounding: int) -> str:
-    """Return a description of the difference; "" if the values agree."""
+    """Return a description of the first wrong element, and their number; "" if all are close enough."""
     if not dtype.is_float:
         wrong = got != want
     else:

@@ -96,7 +96,7 @@ class Allocator(ours.Allocator):
 
 
 class _Source(Renderer):
-    """A renderer that asks a compiler with ``render(name, uops)`` for the source."""
+    """A ``Renderer`` over a compiler object of the tutorials, whose ``render(name, uops)`` returns the source."""
 
     def __init__(self, target: Target, compiler: Any) -> None:
         super().__init__(target)

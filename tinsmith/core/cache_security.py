@@ -100,7 +100,10 @@ def _secret(*of: str | int) -> bytes | None:
 
 
 def _checked(default: bool, shared: bool) -> tuple[bytes | None, str]:
-    """Return (secret, fault). Both are empty if nothing can be written there, as in a container's read-only home."""
+    """Return (key that signs cache entries, "") or (None, reason why the cache folder is not trusted).
+
+    (None, "") if nothing can be written there, as in a container's read-only home.
+    """
     try:
         folder = cache_dir()
         wrong = _folder_fault(folder, default, shared)

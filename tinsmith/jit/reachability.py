@@ -56,11 +56,13 @@ def _direct_counts() -> tuple[int, int, int]:
 
 @functools.cache
 def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> list[int]:
-    """Return the result of ``_sole`` for a sole owner whose buffer is also in one list of the caller.
+    """Return the reference counts (``_sole``) of a tensor that nothing else refers to: the expected counts.
+
+    They are measured on a tensor made here, whose buffer is, as in the caller, also in one list.
 
     Args:
-        views: number of views between the owner and the buffer.
-        above: number of those below the value of the storage that the owner keeps; None: it keeps none.
+        views: number of movement ops from the buffer to the tensor's value.
+        above: number of these below the value of the tensor's shared storage; None: it has no shared storage.
     """
     parts = () if layout is None else layout.devices
     held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else

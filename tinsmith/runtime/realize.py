@@ -107,8 +107,10 @@ def forget_old() -> None:
 
 
 def _spared(buffers: Sequence[UOp], free: Collection[UOp]) -> tuple[int, ...]:
-    """Return the numbers of ``free`` inputs under a memory budget, else (): only a budget
-    makes the program depend on them."""
+    """Return the positions in ``buffers`` of the ``free`` ones if there is a memory budget, else ().
+
+    Only under a budget does the program depend on inputs that may be freed while it runs.
+    """
     return _numbers(buffers, free) if settings.memory_limit else ()
 
 
@@ -141,7 +143,10 @@ def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> Compiled
 
 
 def _name_origins(compiled: CompiledSchedule, roots: Sequence[UOp]) -> None:
-    """Give the steps of a program the origins of the graph that it runs for now: equal layers share a program."""
+    """Set the origins (methods and lines) of the steps to those of ``roots``.
+
+    Equal layers share one program, which then runs for nodes of other origins.
+    """
     made = tuple(n.origin for n in toposort(roots))
     if made == compiled.named_for:
         return
@@ -157,7 +162,10 @@ _KEPT: Final = 4096  # (line, structure) pairs that are remembered
 
 @dataclass
 class _Programs:
-    """The programs of one line and one structure: the shapes in each, and the seconds to compile them all."""
+    """The programs compiled for one line and one graph structure: their shapes, and the seconds spent in total.
+
+    Many shapes of one structure cause the warning about recompilation.
+    """
 
     shapes: list[tuple[Any, ...]] = field(default_factory=list)
     seconds: float = 0.0

@@ -220,7 +220,7 @@ class Storage:
         self._came.add(t)
 
     def members(self) -> Iterator[TensorBase]:
-        """The tensors that look at the value: those that came and did not part."""
+        """Return the live tensors that share this value: those added and not detached since."""
         return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
     def let_copies_go(self) -> None:
@@ -283,7 +283,7 @@ def whole(t: TensorBase) -> UOp:
 
 
 def sharing(t: TensorBase) -> list[TensorBase]:
-    """The tensors that show the same memory, this one among them."""
+    """Return all live tensors that share memory with ``t``, including ``t`` itself."""
     return [t] if t._shared is None else list(t._shared.storage.members())
 
 

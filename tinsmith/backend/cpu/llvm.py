@@ -165,7 +165,7 @@ def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
 
 
 def _with_places(source: str) -> str:
-    """Return the text with a debug location for each instruction."""
+    """Return LLVM IR with a debug location for each instruction: its line in this text."""
     lines, locations = list[str](), list[str]()
     for n, text in enumerate(source.split("\n"), 1):
         if text.startswith("define "):
@@ -364,7 +364,7 @@ def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class ObjectCompiler:
-    """Compiles LLVM IR text to object files for this machine, through the disk cache."""
+    """The compiler from LLVM IR text to object files for this machine; results are kept in the disk cache."""
 
     def key(self) -> str:
         """Return the cache key: everything besides the text that the object file depends on."""

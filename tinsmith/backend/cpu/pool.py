@@ -441,7 +441,7 @@ class PythonPool:
 
 
 def has_native_pool() -> bool:
-    """Return True if this system supports the native pool."""
+    """Return True if the thread pool in machine code works here: Linux (futex) on a processor it is written for."""
     return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
 
 

@@ -350,7 +350,7 @@ class CUDADevice(Compiled):
 
 
 def gpu_target(gpu: CudaGPU) -> Target:
-    """Return the target (features of generated code) of a GPU."""
+    """Return the ``Target`` (features of generated code) of a GPU: its architecture and multiprocessor count."""
     return cuda_target(gpu.arch, gpu.attribute("MULTIPROCESSOR_COUNT"))
 
 

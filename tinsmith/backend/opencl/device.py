@@ -142,7 +142,7 @@ class OpenCLCompiler(Compiler):
 
 
 class OpenCLProgram(Program):
-    """A kernel of a loaded program."""
+    """An OpenCL kernel, built from its binary and ready to be launched."""
 
     def __init__(self, queue: OpenCLQueue, kernel: Launch, binary: bytes) -> None:
         super().__init__(kernel, binary)
@@ -160,7 +160,10 @@ class OpenCLProgram(Program):
         self.launch(buffers, variables)
 
     def launch(self, buffers: Sequence[Any], variables: Sequence[int]) -> Any:
-        """Enqueue the kernel; return its completion event."""
+        """Enqueue the kernel, and after it the copies back of written views at unaligned offsets (see ``part``).
+
+        Return the kernel's completion event.
+        """
         copied: list[tuple[Any, Any]] = []
         arguments = [self.part(b, number in self.kernel.written, copied)
                      for number, b in zip(self.kernel.buffers, buffers)]
@@ -209,7 +212,7 @@ class OpenCLDevice(Compiled):
 
 
 def device_target(device: Any) -> Target:
-    """Return the target (features of generated code) of a device."""
+    """Return the ``Target`` (features of generated code) of an OpenCL device."""
     held = frozenset(dtypes.all) if device.double_fp_config else frozenset(dtypes.all) - {dtypes.float64}
     return Target("opencl", 16, 32, local_bytes=min(device.local_mem_size, 48 << 10), storage=held,
                   dtypes=held - {dtypes.float16, dtypes.bfloat16}, fma=True,

@@ -56,7 +56,9 @@ class Clock:
 
 
 class RaceDetector:
-    """The accesses of a memory.
+    """A detector of data races on one memory, which records the last reads and writes of each element.
+
+    Two accesses of one element race if one of them writes and no barrier orders them (vector clocks).
 
     Args:
         kernel, name: for messages.

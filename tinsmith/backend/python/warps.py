@@ -109,7 +109,10 @@ Lines = Generator[Order, None, None]
 
 
 class ThreadBlock:
-    """Warps that run until all have ended.
+    """The warps of a thread block, interleaved in an order that ``seed`` draws, between their barriers.
+
+    Args:
+        seed: of the random order; FORWARD or BACKWARD: the first or the last warp that can run goes on.
 
     Raises:
         KernelError: for a deadlock.

@@ -86,7 +86,10 @@ class CLanguage(Renderer):
         return f"(({self.type_name(u.dtype.scalar)}){text})" if small else text
 
     def plain(self, u: UOp, src: list[str]) -> str:
-        """Return an operation with C's integer promotion, not yet truncated."""
+        """Return the C expression of the operation ``u`` on the operands ``src``.
+
+        C promotes integers below 32 bits to int: the result is not yet truncated to their dtype.
+        """
         op, dtype = u.op, u.dtype.scalar
         a, b = src[0], src[1] if len(src) > 1 else ""
         if op in (Ops.ADD, Ops.MUL) and dtype.is_bool:

@@ -10,7 +10,7 @@ from tinsmith.ir import Op, Ops, UOp
 
 
 class Lines:
-    """The text of a kernel under construction: lines, names of values, and declarations."""
+    """The LLVM IR of a kernel under construction: lines, names of values, and declared functions."""
 
     def __init__(self, renderer: Renderer, name: str, program: Sequence[UOp]) -> None:
         self.renderer, self.name, self.program, self.current = renderer, name, program, program[0]

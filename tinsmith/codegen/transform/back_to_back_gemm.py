@@ -165,7 +165,10 @@ def inner_of(k: KernelGraph, number: int) -> list[UOp]:
 
 
 def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
-    """Let all values equal to ``fold``, up to renaming of reduced ranges, read it from one accumulator in registers."""
+    """Stage the product ``fold`` in accumulator registers of ``unit``: its tiles along ``r`` are computed once.
+
+    All values equal to ``fold``, up to the names of their reduced ranges, are replaced by reads of this stage.
+    """
     fixed = frozenset(x for x in fold.ranges if x is not r)
     same = equal_values(k.sink, fold, fixed)
     found = matrix_units.operands(fold, m, r, unit)

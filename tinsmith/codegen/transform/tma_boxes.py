@@ -73,8 +73,10 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
 
 
 def loaded(value: UOp) -> UOp | None:
-    """Return the load of an operand, also behind a rounding to the unit's type (``units.in_memory``); None for other
-    values."""
+    """Return the load of an operand, also below a CAST that the unit does itself (``units.in_memory``).
+
+    Return None if the operand is computed.
+    """
     if value.op is Ops.CAST and in_memory(value.dtype) is value.src[0].dtype:
         value = value.src[0]
     return value if value.op is Ops.LOAD and value.src[0].op is Ops.PARAM else None

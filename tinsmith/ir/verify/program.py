@@ -18,7 +18,7 @@ from tinsmith.ir.verify.kernel import index, memory, position_of_valid, valid
 
 @dataclass
 class ProgramState:
-    """The verifier's state before a line."""
+    """State of the verifier before a line: open scopes with their values, and the groups of asynchronous MMAs."""
 
     # Open scopes, outermost first: (opening RANGE or IF, values defined in the scope).
     scopes: list[tuple[UOp | None, set[UOp]]] = field(default_factory=lambda: [(None, set())])

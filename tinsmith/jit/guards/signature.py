@@ -164,7 +164,9 @@ def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
               held: list[Any] | None = None) -> tuple[tuple[Any, ...], Bound]:
-    """A hashable description of a call, and the bound variables among the arguments, whose values are no part of it.
+    """Return a hashable description of a call's arguments, and the bound variables among them.
+
+    The values of bound variables are not part of the description: a replay takes other values.
 
     Args:
         args, kwargs: the call's; tensors among them must be realized.

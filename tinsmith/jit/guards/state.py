@@ -367,7 +367,10 @@ class State:
             self.visit(getattr(value, name), f"{var}.{name}", path if name != "__self__" else path or "self")
 
     def behind(self, value: Any, var: str, path: str) -> None:
-        """The attributes of what is not a value of Python's own, or of ours."""
+        """Guard the attributes of ``value``: a function, class, module or instance of the user's code.
+
+        Values of the standard library, of Tinsmith (``fixed``) and logging are assumed constant.
+        """
         kind = type(value)
         if issubclass(value if isinstance(value, type) else kind, (logging.Filterer, logging.Manager)):
             return  # logging state does not change results

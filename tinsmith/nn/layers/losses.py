@@ -9,7 +9,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class _Loss(Layer):
-    """The base of the losses; ``reduction`` is "mean", "sum" or "none"."""
+    """The base class of loss layers; ``reduction`` is "mean", "sum" or "none"."""
 
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = choice(type(self).__name__, "reduction", reduction, ("mean", "sum", "none"))

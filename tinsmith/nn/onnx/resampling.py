@@ -23,7 +23,8 @@ def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, an
            coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75, exclude_outside: int = 0,
            extrapolation_value: float = 0.0, keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
            nearest_mode: str = "round_prefer_floor", opset: int = 19) -> Tensor:
-    """One axis after the other, each a product with a matrix of weights, or rows picked where they are ones."""
+    """ONNX ``Resize``: one axis after the other, by a product with a matrix of interpolation weights, or, for
+    "nearest", by indexing."""
     if opset < 11:  # the second input is the scales
         scales, coordinate_transformation_mode = roi, "asymmetric"
         nearest_mode = "floor"
@@ -133,7 +134,13 @@ def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
 
 def _interpolated(x: Tensor, at: list[Tensor], mode: str, padding: str, a: float = -0.75,
                   mirrored: Callable[[Tensor, int], Tensor] | None = None) -> Tensor:
-    """Values of images ``[n, c, …]`` at places ``[n, k]`` between the elements."""
+    """Return the values of images ``[n, c, …]`` at fractional positions, ``at`` per spatial axis, each ``[n, k]``.
+
+    Args:
+        mode: "nearest", "linear" or "cubic" (with the coefficient ``a``).
+        padding: "zeros": elements outside the image are 0; otherwise the border is repeated.
+        mirrored: maps positions outside an axis of a given size back into it.
+    """
     def picked(places: list[Tensor]) -> Tensor:
         if mirrored is not None:
             places = [mirrored(p, s) for p, s in zip(places, x.shape[2:])]

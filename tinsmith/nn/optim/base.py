@@ -306,9 +306,10 @@ def _separate(params: Sequence[Tensor]) -> None:
 
 
 def _fill(t: Tensor) -> None:
-    """Give a constant on one device memory of its own, filled by the host: no program runs.
+    """Store a constant tensor in a buffer of its own, filled by the host: no program runs.
 
-    So the first step is the same program as those that follow, and equal constants, one node, are tensors apart.
+    The first step then runs the same program as later steps. Equal constants are one node of the graph; with buffers
+    they are separate tensors.
     """
     base = t.uop.base
     moved = {n.op for n in toposort(t.uop) if n is not base}

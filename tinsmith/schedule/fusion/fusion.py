@@ -307,8 +307,10 @@ class Fusion:
     # *** streams ***
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
-        """Return the contractions with a computed operand that a kernel of ``root`` fuses: at most
-        one, whose tiles it walks over."""
+        """Return the contractions with a computed operand that are fused into the kernel of ``root``: at most one.
+
+        The kernel iterates over the tiles of that contraction and computes the operand tile by tile.
+        """
         allowed = self.costs.streams or self.costs.chain_bytes
         if settings.NOOPT or not allowed or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()

@@ -53,8 +53,10 @@ def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with kernels merged that one walk over common tiles computes, where
-    none reads another's contraction."""
+    """Return the items with contractions merged that one loop nest over the same tiles can compute.
+
+    Kernels of which one reads the other's contraction are not merged.
+    """
     members = {id(i): [i] for i in items}
     for item in [i for i in items if i.tiles]:
         for other in takewhile(functools.partial(is_not, item), items):
@@ -132,7 +134,10 @@ class _Siblings:
 
 
 def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with siblings merged, in one pass over items in dependency order."""
+    """Return the items with siblings merged: independent kernels of equal loops that read a common input.
+
+    One pass over items in dependency order.
+    """
     groups: list[_Siblings] = []
     home: dict[int, _Siblings] = {}
     readers: dict[tuple[Any, int], _Siblings] = {}  # (key, slot) → the latest group of this key that reads the slot

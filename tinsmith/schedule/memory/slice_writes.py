@@ -61,7 +61,10 @@ def write_slices(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
-    """Return the items without those that copy a whole temporary to a new version: its kernel writes there."""
+    """Return the items without copies of a whole temporary to a new version of a tensor.
+
+    The kernel that computed the temporary writes to the new version's slot instead.
+    """
     slots, renamed = schedule.slots, dict[int, int]()
     kept = []
     for item in schedule.items:
@@ -88,7 +91,11 @@ def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
 
 
 def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[ScheduleItem]:
-    """Return the items for one: itself without the outputs that are writes to parts, and two or three for each such."""
+    """Return ``item`` without the outputs that write a part of a tensor, followed by the items of each such output.
+
+    These are: the item that carries the old version over, the one that stores the part, and before it, where the
+    values depend on other elements of the old version, one that computes them into a temporary.
+    """
     if item.sink is None or item.sink.arg is not None or item.tiles:
         return [item]
     writes = {n: _write(schedule, item, n, value, later) for n, value in enumerate(item.sink.src)}

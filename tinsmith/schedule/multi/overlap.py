@@ -17,7 +17,10 @@ def queue_of(copy: bool, target: str, source: str = "") -> str:
 
 
 def workers(names: Iterable[str]) -> set[str]:
-    """Return the workers that run the kernels of a program on these devices."""
+    """Return the names of the workers (``Compiled.worker``) of devices that run kernels; of a single device, its name.
+
+    Only devices with different workers run at the same time.
+    """
     devices = set(names)
     return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
 

@@ -202,7 +202,7 @@ class Spreader:
         return self.whole(s) if None in s.parts else s
 
     def everywhere(self, node: UOp, devices: tuple[str, ...]) -> Spread:
-        """Return a value of one device, or of none, replicated on every device of a group."""
+        """Return ``node``, a value on one device or a constant without device, replicated on ``devices``."""
         if node.device is None:
             first, *others = devices
             here = UOp(Ops.CONTIGUOUS, None, (node,)) if first == self.device else sent(node, first)

@@ -77,7 +77,7 @@ class WindowFunctions:
     @classmethod
     def bartlett_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
                         dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
-        """A triangle.
+        """Return the Bartlett (triangular) window: linear from 0 to 1 and back.
 
         >>> Tensor.bartlett_window(4).tolist()
         [0.0, 0.5, 1.0, 0.5]

@@ -34,7 +34,9 @@ class Matrices:
     __slots__ = ()
 
     def lstsq(self: Tensor, other: Tensor) -> LeastSquares:
-        """x with the least ``(self @ x - other)²``; of several, the shortest. By ``qr``, for matrices of full rank.
+        """Return the least-squares solution x of ``self @ x = other``, and the sum of squared residuals per column.
+
+        If there are several solutions, x is that of least norm. By ``qr``, for matrices of full rank.
 
         >>> Tensor([[1.0], [1.0]]).lstsq(Tensor([[1.0], [3.0]])).solution.numpy().round(4).tolist()
         [[2.0]]

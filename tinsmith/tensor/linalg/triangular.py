@@ -270,7 +270,10 @@ def bound_step(x: Tensor, k: int) -> Tensor:
 
 
 def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
-    """Return the element at a step's number along an axis, which is kept with size 1, by a gather of constant shape."""
+    """Return the elements of ``x`` at index ``at`` (a computed scalar) along ``axis``, which is kept with size 1.
+
+    The gather has a constant shape, so that all steps of an algorithm run one program.
+    """
     axis %= x.ndim
     return x._new(x.uop.gather(at.uop.expand_to((*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis))
 

@@ -232,9 +232,11 @@ class Losses:
 
         Args:
             weight: a factor per class; the mean divides by the sum of the weights used.
+            ignore_index: samples with this class index contribute nothing.
 
         Raises:
-            AxisError: if a label known on the host is out of range; a computed one contributes 0.
+            AxisError: if a class index known on the host is out of range. A computed one is not checked and
+                contributes 0.
         """
         axis = 1 if self.ndim > 1 else 0
         rows = self._rows("nll_loss", axis)

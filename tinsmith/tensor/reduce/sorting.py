@@ -193,7 +193,10 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``_counted_values`` of any vector, by sorting; inverse and counts stay lazy."""
+    """Return the distinct elements of a vector, each element's index among them, and their counts, by sorting.
+
+    The elements are realized; indices and counts stay lazy.
+    """
     values, order = flat.sort()
     type(flat).realize(values, order)  # together: the next lines read both
     new = values[1:].ne(values[:-1]).pad(((1, 0),), value=1)

@@ -291,7 +291,8 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
 
 
 def steps(kernel: Kernel, most: int) -> None:
-    """Unroll ``most`` steps of every contraction."""
+    """Unroll the summed range of every contraction by ``most``: in full if it is shorter, by 2 if ``most`` does not
+    divide it."""
     for r in dict.fromkeys(f.src[-1] for f in kernel.folds if contraction(f)):
         size = range_size(r) if r in kernel.order else 1
         if r.arg[1] is Role.REDUCE and size > 1:

@@ -117,7 +117,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def rows_to_block(kernel: Kernel, amount: int) -> None:
-    """Let a block take ``amount`` short rows."""
+    """Make a block of threads compute up to ``amount`` rows: split the innermost range of the grid (LOCAL)."""
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     if outer and amount > 1:
         split(kernel, OptOps.LOCAL, outer[-1], min(amount, 1 << (range_size(outer[-1]).bit_length() - 1)))
@@ -375,8 +375,10 @@ def amount_for(size: int, most: int) -> int:
 
 
 def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
-    """Split ranges of the grid into threads of a block, first those whose neighbours are adjacent in memory
-    (coalesced)."""
+    """Split ranges into threads of a block: the innermost loop that all stores share, else ranges of the grid.
+
+    Of the grid, ranges whose neighbours are adjacent in memory are split first, so that accesses are coalesced.
+    """
     used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
     shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)
     beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP and all(r in s.ranges for s in kernel.stores)]
