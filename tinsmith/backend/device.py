@@ -201,8 +201,8 @@ class Compiled:
 
     @property
     def worker(self) -> str:
-        """The name of the worker that runs this device's work. Devices with the same worker take turns; different
-        workers overlap."""
+        """The name of the host thread that runs this device's work: devices with the same worker run one at a time,
+        devices with different workers at the same time."""
         return self.device
 
     def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:

@@ -42,7 +42,7 @@ def _where(self: Tensor, x: Any, y: Any) -> Tensor:
 
 def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
     def method(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
-        """Of equal extremes the first one has its place given; ours gives the last."""
+        """Return running extremes and the index of the first of equal ones; Tinsmith's method gives the last."""
         values = _OURS[name](self, axis).values
         if not self.ndim or not self.shape[axis]:
             return values, values.cast("int32")
@@ -58,7 +58,8 @@ def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[
 
 def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
             reduction: str = "mean") -> Tensor:
-    """A row labelled -1 is of no class, but counts: in the mean, and in what is smoothed. Others are ignored as ours.
+    """tinygrad's ``sparse_categorical_crossentropy``: a label of -1 adds no class term, but its row counts in the mean
+    and in label smoothing. With another ``ignore_index`` it is Tinsmith's method.
 
     >>> from tinsmith.compat import install, uninstall
     >>> install()
@@ -82,7 +83,7 @@ def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
 
 
 def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
-    """Zeros for a class that is out of range; ours refuses one that the host knows."""
+    """tinygrad's ``one_hot``: zeros for a class out of range, where Tinsmith's method raises if the host knows it."""
     if num_classes == -1:
         return _OURS["one_hot"](self)  # type: ignore[no-any-return]
     inside = (self >= 0) & (self < num_classes)
@@ -119,7 +120,7 @@ def _numpy(self: Tensor) -> np.ndarray[Any, Any]:
 
 def _pool(name: str, *order: str) -> Callable[..., Any]:
     def method(self: Tensor, kernel_size: Any = 2, stride: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Positional arguments in tinygrad's order alone; ours may be PyTorch's, too."""
+        """Read positional arguments in tinygrad's order; Tinsmith's method also accepts PyTorch's order."""
         return _OURS[name](self, kernel_size, stride, **dict(zip(order, args)), **kwargs)
     return method
 
@@ -161,7 +162,7 @@ def _const(b: Any, dtype: Any = None) -> Tensor:
 
 
 def _missing(name: str, instead: str) -> Callable[..., Any]:
-    """A method that only tinygrad has: its error says what to use instead."""
+    """Return a method that raises ArgumentError with the replacement ``instead``, for a name that only tinygrad has."""
     def method(*args: Any, **kwargs: Any) -> Any:
         raise ArgumentError(name, "exists only in tinygrad (docs/api.md lists its names)", instead)
     return method

@@ -25,7 +25,7 @@ class Allocator(ours.Allocator):
     ``_free(opaque, options)``. A subclass may have ours instead, which take the byte to begin at."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let ``copyin(dest, src)`` and ``copyout(dest, src)``, the names of 2024, be the methods of today."""
+        """Rename a subclass's ``copyin(dest, src)`` and ``copyout(dest, src)`` of 2024 to ``_copyin``, ``_copyout``."""
         super().__init_subclass__(**kwargs)
         for name in ("copyin", "copyout"):
             own = vars(cls).get(name)
@@ -64,7 +64,7 @@ class Allocator(ours.Allocator):
             self._free(opaque, _NO_WISHES)
 
     def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
-        """Write a part of a block: read the block, change it, and write it, unless the part is all of it."""
+        """Write ``source`` at ``offset`` of a block; less than a full block is read, modified and written back."""
         if self._is_all_of(opaque, offset, source.nbytes):
             return self._copyin(opaque, source)
         whole = self._whole(opaque)
@@ -72,7 +72,7 @@ class Allocator(ours.Allocator):
         return self._copyin(opaque, memoryview(whole))
 
     def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
-        """Read a part of a block: read all of it, unless the part is all of it."""
+        """Read bytes at ``offset`` of a block into ``target``; less than a full block is cut from a full read."""
         if self._is_all_of(opaque, offset, target.nbytes):
             return self._copyout(target, opaque)
         target.cast("B")[:] = memoryview(self._whole(opaque))[offset : offset + target.nbytes]
@@ -154,7 +154,7 @@ class Compiled(ours.Compiled):
         return lambda kernel, binary: _Program(self, runtime, kernel, binary)
 
     def part(self, buffer: Buffer) -> tuple[Any, bool]:
-        """Return a buffer's memory as one block, and True if it is a copy, of a part that has no block of its own."""
+        """Return (block, is a copy) for a buffer: a view at an offset is copied if the allocator has no ``_offset``."""
         block, offset = buffer.opaque, buffer.offset
         allocator: Any = self.allocator
         if not offset:
@@ -168,7 +168,7 @@ class Compiled(ours.Compiled):
         return copied, True
 
     def put_back(self, buffer: Buffer, block: Any) -> None:
-        """Write the copy that ``part`` made to where it is from."""
+        """Write a copy that ``part`` made back to ``buffer``, and free it."""
         data = bytearray(buffer.nbytes)
         self.allocator.copyout(memoryview(data), block, 0)
         self.allocator.copyin(buffer.opaque, buffer.offset, memoryview(data))

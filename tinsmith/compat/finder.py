@@ -97,7 +97,7 @@ _finder = Finder()
 
 
 def install() -> None:
-    """Let ``import tinygrad`` mean Tinsmith from now on, and give the tutorials' device names a meaning."""
+    """Make ``import tinygrad`` load Tinsmith from now on, and map the tutorials' device names to ours (``ALIAS``)."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _forget()
@@ -114,7 +114,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let ``import tinygrad`` mean an installed tinygrad again. Device names keep their meaning."""
+    """Undo ``install`` for ``import tinygrad``; the mapping of device names stays."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
         drop()

@@ -36,7 +36,7 @@ CI = os.getenv("CI", "") != ""
 
 
 def prod(x: Iterable[Any]) -> Any:
-    """Product; 1 for nothing.
+    """Return the product of numbers; 1 if there are none.
 
     >>> prod((2, 3))
     6
@@ -201,7 +201,7 @@ def get_single_element(x: Sequence[T]) -> T:
 
 
 def to_tuple(x: Any) -> tuple[Any, ...]:
-    """``x`` if it is a tuple, else one of it."""
+    """Return ``x`` if it is a tuple, else ``(x,)``."""
     return x if isinstance(x, tuple) else (x,)
 
 
@@ -327,7 +327,7 @@ def temp(x: str, append_user: bool = False) -> str:
 
 def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, gunzip: bool = False,
           allow_caching: bool = True, headers: dict[str, str] | None = None) -> Path:
-    """The file with what is at ``url``, downloaded once; ``gunzip`` unpacks it."""
+    """Download ``url`` once; return the path of the cached file (``gunzip``: of its decompressed content)."""
     path = fetched(url, None if name is None else str(name), subdir, again=not allow_caching, headers=headers)
     if not gunzip:
         return path
@@ -338,7 +338,7 @@ def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, g
 
 
 def diskcache_clear() -> None:
-    """Drop everything that the disk cache holds."""
+    """Delete all entries of the disk cache."""
     cache_prune(0)
 
 
@@ -366,13 +366,13 @@ class Timing(contextlib.ContextDecorator):
 
 
 def profile_marker(name: str, color: str = "gray") -> None:
-    """Print a mark with the time, so that what a profile shows can be told apart."""
+    """Print a marker with the time to standard error if PROFILE is set, to separate sections of a profile."""
     if settings.PROFILE:
         print(colored(f"*** {name} at {time.perf_counter() * 1e3:.2f} ms", color), file=sys.stderr)
 
 
 def perf_counter_us() -> decimal.Decimal:
-    """Microseconds from a clock that never goes back."""
+    """Return the time of a monotonic clock in microseconds."""
     return decimal.Decimal(time.perf_counter_ns()) / 1000
 
 

@@ -90,7 +90,7 @@ def kernel(sink: UOp) -> LazyOp:
 
 
 def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
-    """Build what lies below ``root``, bottom up; ``made`` has what is built already."""
+    """Return the LazyOp of ``root``, built bottom-up; ``made`` holds the ones built already."""
     root = collected(*root)
     stack = [root]
     while stack:
@@ -107,7 +107,7 @@ def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
 
 
 def _parts(node: UOp, moves: Moves) -> tuple[str, str, list[State]]:
-    """Return the op, the text of its argument, and what it reads."""
+    """Return the op's name, the text of its argument, and its sources."""
     if not node.src or node.op is Ops.BIND:
         seen = tracker(node, moves)
         if seen is not None:

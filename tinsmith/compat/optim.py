@@ -12,7 +12,10 @@ from tinsmith.tensor.tensor import Tensor
 
 def _made(make: Callable[..., optim.Optimizer], params: Sequence[Tensor], lr: float, device: DeviceName | None,
           **arguments: Any) -> optim.Optimizer:
-    """An optimizer whose state lies where the parameters do; its step is one program, as ``fused`` asks for."""
+    """Return the optimizer that ``make`` builds; raise if ``device`` is not the parameters': its state is there.
+
+    The step is always one program, as with tinygrad's ``fused``.
+    """
     opt = make(params, lr, **arguments)
     _check_device(opt, device)
     return opt

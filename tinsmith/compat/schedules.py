@@ -12,7 +12,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def create_schedule(outs: Sequence[UOp | Tensor], seen: Any = None) -> CompiledSchedule:
-    """The program that computes what tensors hold (``tensor.lazydata``, or the tensors).
+    """Return the program that computes ``outs``: tensors, or their ``lazydata``.
 
     >>> len(create_schedule([Tensor([1, 2]).dot(Tensor([3, 4])).lazydata]).steps)
     3

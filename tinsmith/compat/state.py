@@ -49,7 +49,7 @@ def _part(t: Tensor, start: int, entry: dict[str, Any]) -> Tensor:
 
 def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
               metadata: dict[str, Any] | None = None) -> None:
-    """As ours; what is no text in the metadata becomes it."""
+    """``nn.state.safe_save``, with the values of ``metadata`` converted to text."""
     state.safe_save(tensors, fn, None if metadata is None else {k: str(v) for k, v in metadata.items()})
 
 
@@ -70,5 +70,5 @@ def _from_np_dtype(npdtype: Any) -> DType:
 
 
 def _to_np_dtype(dtype: DType) -> Any:
-    """The NumPy type; None where NumPy has none of its own."""
+    """Return the NumPy scalar type of a dtype; None for types that NumPy does not have (bfloat16, fp8)."""
     return None if dtype.numpy.kind == "V" else np.dtype(dtype.numpy).type

@@ -17,10 +17,12 @@ from tinsmith.tensor.tensor import Tensor
 
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:
-    """The environment variable ``key`` as the type of ``default``; read once. Nothing is 0 where a number is wanted.
+    """Return the environment variable ``key`` converted to the type of ``default``; read once.
+
+    Empty text is 0 if the default is a number.
 
     Raises:
-        ArgumentError: for what is no such number.
+        ArgumentError: if the text is not a number.
     """
     kind, text = type(default), os.environ.get(key)
     if text is None:
@@ -169,14 +171,14 @@ def from_environment() -> None:
 
 
 class Context(contextlib.ContextDecorator):
-    """Change settings inside a ``with`` block; those that Tinsmith does not have change for the script alone.
+    """Change settings inside a ``with`` block; variables that only tinygrad has can be read by the script only.
 
     >>> with Context(TRAINING=1, DEFAULT_FLOAT="HALF"):
     ...     Tensor.training, dtypes.default_float
     (True, dtypes.half)
 
     Raises:
-        ArgumentError: for a name that is no setting here or there.
+        ArgumentError: for a name that is a setting of neither.
     """
 
     def __init__(self, **changes: Any) -> None:

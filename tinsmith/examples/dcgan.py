@@ -33,7 +33,7 @@ def discriminator(width: int = 32) -> nn.Sequential:
 
 
 class Game:
-    """Both networks, each with an optimizer of its own."""
+    """The generator and the discriminator, each with its own optimizer."""
 
     def __init__(self, width: int = 32, lr: float = 2e-4) -> None:
         self.draws, self.judges, self.loss = generator(width), discriminator(width), nn.BCEWithLogitsLoss()

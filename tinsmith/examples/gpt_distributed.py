@@ -35,7 +35,7 @@ class Block:
 
 
 class GPT:
-    """Tokens ``[N, T]`` → logits of the next ones ``[N, T, vocabulary]``, of which a process may have a part."""
+    """A GPT: tokens ``[N, T]`` → logits of the next ones ``[N, T, vocabulary]``; a process may hold a part of them."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, length: int, head: int = 16) -> None:
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)

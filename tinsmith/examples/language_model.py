@@ -29,7 +29,7 @@ from tinsmith.tensor.realize import realize_tensors
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of a model. ``paired`` says that neighbours are rotated together, as in GGUF, and not the two halves."""
+    """Sizes of a model. ``paired``: rotary embeddings rotate adjacent elements (as in GGUF), not the two halves."""
 
     kind: str
     vocabulary: int
@@ -61,7 +61,7 @@ class Cache:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, start: Any, cache: Cache | None) -> Tensor:
-    """Each query ``[batch, length, heads, width]`` sees the keys up to its own position."""
+    """Return causal attention of queries ``[batch, length, heads, width]``; ``cache`` holds earlier keys and values."""
     batch, length = q.shape[:2]
     if cache is not None:
         k, v = cache.extended(k, v, start)
@@ -162,7 +162,7 @@ class Model:
 
     def __call__(self, tokens: Tensor, start: Any = 0, caches: list[Cache] | None = None,
                  last: bool = False) -> Tensor:
-        """``start`` is the position of the first token; ``last`` asks for the scores behind the last one alone."""
+        """Return the next tokens' logits; ``start``: position of the first token, ``last``: of the last token only."""
         x, length = self.token_embd(tokens), tokens.shape[1]
         if self.config.kind == "gpt2":
             x = x + self.position_embd.weight[start : start + length]
@@ -300,7 +300,7 @@ class Tokenizer:
 
 
 def pairs(ids: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges that a vocabulary of pieces with scores stands for: each piece of two others, the best ones first."""
+    """Return the merges (left, right) of a vocabulary of pieces with scores, best score first."""
     found = [(scores[n], word[:k], word[k:]) for word, n in ids.items() for k in range(1, len(word))
              if word[:k] in ids and word[k:] in ids]
     return [(a, b) for _, a, b in sorted(found, key=lambda f: -f[0])]

@@ -63,7 +63,7 @@ def train(model: Writer, codes: np.ndarray, steps: int, batch: int, length: int,
 
 
 def write(model: Writer, prompt: list[int], count: int, temperature: float, rng: np.random.Generator) -> list[int]:
-    """``count`` characters that follow the prompt, the likeliest ones at temperature 0; one captured step for all."""
+    """Return ``count`` sampled characters after the prompt (temperature 0: the most likely), by one captured step."""
     @TinyJit
     def step(code: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, (h, c) = model(code, (h, c))

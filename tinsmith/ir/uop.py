@@ -537,7 +537,7 @@ def _pickling(new: bool = False) -> _Pickling:
 
 
 class _Pickled:
-    """A node where it is pickled: its ``_Pickling``, which is pickled before, is asked then."""
+    """A reference to a node in a pickle, resolved through its ``_Pickling``, which is pickled first."""
 
     __slots__ = ("node",)
 
@@ -603,7 +603,7 @@ def _one_of(_: Any, part: list[UOp], number: int, done: Any = None) -> UOp:
 
 
 def _last_of(_: Any, node: UOp) -> UOp:
-    """Return a pickled node, which comes after the ``_Pickling``."""
+    """Return ``node``, the second of a pickled pair: the first is the ``_Pickling`` that it needs to be loaded."""
     return node
 
 

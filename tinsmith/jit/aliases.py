@@ -40,7 +40,7 @@ class Alias(NamedTuple):
 
 
 def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None, value: Value) -> None:
-    """Make a result share the memory of ``other``, or of a storage among the results."""
+    """Make the result ``t`` a view of the memory of ``other``, or of ``storage``, which another result has."""
     looks = _rebound(alias.looks, value)
     if storage is None:
         assert other is not None, "a guard has found no tensor to share memory with"

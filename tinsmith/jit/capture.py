@@ -36,7 +36,10 @@ class Uncapturable(Exception):
 
 
 class Disturbed(Uncapturable):
-    """Another thread wrote what the call works on, or it parted what shared memory: the next one may be captured."""
+    """The call cannot be captured because another thread wrote its tensors, or a tensor left its shared memory.
+
+    A later call may be captured.
+    """
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
@@ -215,7 +218,7 @@ class Capture(CacheCollector):
         return found
 
     def added_to(self, graded: list[Tensor]) -> list[TensorPath]:
-        """The tensors whose gradient was added to where it was though nobody asked for it: it may be forgotten then."""
+        """Return the tensors to whose earlier, unrequested gradient the call added: a replay may drop the gradient."""
         new = {id(t) for t in graded}
         old = [self.before[id(t)][0] for t in self.graded if id(t) in self.before and id(t) not in new]
         return [self.place(t) for t in old if t.gradient_unasked()]
@@ -224,7 +227,7 @@ class Capture(CacheCollector):
         """Refuse a call during which another thread wrote what it reads or writes.
 
         Raises:
-            Disturbed: if there was such a write, or the call parted a tensor from views that it shared memory with.
+            Disturbed: if there was such a write, or the call detached a tensor from memory that it shared with views.
         """
         if self.parted:
             raise Disturbed

@@ -48,7 +48,10 @@ def _can_wait(t: Tensor) -> bool:
 
 
 class SetAside:
-    """Lazy gradients, each a buffer that may never be filled, until ``end``; those that cannot wait are computed."""
+    """Lazy gradients that are represented by unfilled buffers until ``end``, and computed only if they are read.
+
+    Gradients for which this is impossible are computed at once.
+    """
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self._entries: list[tuple[Tensor, UOp, Unread]] = []

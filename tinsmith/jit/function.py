@@ -218,8 +218,9 @@ class TinyJit(Generic[R]):
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
              finish: Callable[[R], bool] | None = None) -> R:
-        """Run the function. What it returns and writes, and gradients, are computed and have no history, as after a
-        replay.
+        """Run the function; compute its results, the tensors that it writes, and gradients, as a replay does.
+
+        None of them keeps a history for gradients.
 
         Args:
             watch: held while the function runs.

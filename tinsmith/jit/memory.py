@@ -36,7 +36,7 @@ def settle(t: Tensor) -> None:
 
 
 def compute(results: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-    """Compute results and what was written: of memory that several of them share the whole, which they look at."""
+    """Compute the results and the written tensors; where several share memory, compute their whole storage once."""
     counts = Counter(id(t._shared.storage) for t in {id(t): t for t in results}.values() if t._shared is not None)
     several = [t for t in results if t._shared is not None and counts[id(t._shared.storage)] > 1]
     wholes: dict[int, Tensor] = {}

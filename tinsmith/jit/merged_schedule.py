@@ -125,7 +125,7 @@ def _key(source: Source, part: int) -> tuple[Source | int, int]:
 
 
 def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
-    """One schedule that runs ``items`` in order; of their outputs only the ``wanted`` ones outlive it."""
+    """Return one schedule that runs ``items`` in order; only the ``wanted`` outputs outlive it, others share memory."""
     joiner = _Joiner(items, wanted)
     for number, item in enumerate(items):
         joiner.add(number, item)

@@ -40,7 +40,7 @@ def _sole(t: Tensor) -> list[int]:
 
 
 def _direct(t: Tensor) -> tuple[int, int, int]:
-    """Reference counts of a tensor's buffer, of its node, and of the one view through which the tensor sees it."""
+    """Return the reference counts of a tensor's buffer, the buffer's node, and the one view of it, ``t.uop``."""
     view = t.uop
     return references(view.src[0].arg), references(view.src[0]), references(view)
 

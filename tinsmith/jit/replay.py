@@ -130,13 +130,14 @@ class Output:
         return OutputMemory(buffer, self.templates)
 
     def taken_over(self, seen: list[UOp], whole: Buffer, part: int) -> OutputMemory | Same:
-        """A part of memory that a value is seen in, for the value's new version: it is seen through the same nodes, for
-        equal nodes are one, where it was when they were made anew.
+        """Return the memory of an old value for its new version, which is written in its place.
+
+        The new version is a view through the same nodes: equal nodes are one object.
 
         Args:
-            seen: the value's node, and that of the storage that it is a view of, if it keeps one.
+            seen: the value's node, and the node of its storage if it has one.
             whole: the memory.
-            part: number of the part, of memory on several devices.
+            part: number of the part if the memory is on several devices.
         """
         if self.same:
             return Same(whole, seen)

@@ -53,7 +53,7 @@ def placeholder(number: int, b: Buffer) -> UOp:
 
 
 class Returned:
-    """A tensor among the results: an earlier tensor itself, or a new one of a value. (No dataclass: it is a leaf.)"""
+    """A tensor among the results: an earlier tensor, or a new one. (Not a dataclass, which would be a nesting.)"""
 
     def __init__(self, place: TensorPath | None, template: Template | None, device: str, requires_grad: bool | None,
                  alias: Alias | None = None) -> None:
@@ -82,13 +82,13 @@ class Written:
     replaces: bool = False
 
     def fits(self, t: Tensor) -> bool:
-        """Return True if ``t`` sees its memory as at the capture: all of it, or the same views of a storage."""
+        """Return True if ``t`` covers its memory as at the capture: all of it, or by the same view operations."""
         shared = t._shared
         return self.whole is None if shared is None else self.whole is not None and self.whole[1] == shared.looks
 
 
 class _LateTensor(Tensor):
-    """A gradient that nobody has asked for yet: its graph is made when its node is first looked at."""
+    """A gradient that has not been read yet: its graph is created when its node is first accessed."""
 
     __slots__ = ()
 

@@ -76,10 +76,12 @@ class Placement(TensorBase):
         return out
 
     def _on_host(self, alone: bool = False) -> UOp | None:
-        """Data that no device has got yet, where they are: they need not go through the default device to another.
+        """Return the tensor's host data if it was not copied to a device yet, else None.
+
+        To move it to another device then takes one copy, not two.
 
         Args:
-            alone: this tensor gives its value up. Otherwise a gradient must find its way from the other device to it.
+            alone: this tensor gives its value up. Otherwise its gradient must flow back from the other device: None.
         """
         node = self.uop
         if files.on_disk(self._device):

@@ -89,7 +89,7 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
 
 def _refuse_tensors(data: Sequence[Any]) -> None:
-    """NumPy would read tensors inside a list one by one, and forget where their values came from."""
+    """Raise DTypeError for tensors inside a list: NumPy would read them one by one and lose their gradients."""
     for v in data:
         if isinstance(getattr(v, "uop", None), UOp):
             raise DTypeError("Tensor", f"cannot make a tensor of a {type(data).__name__} of tensors",
@@ -117,7 +117,7 @@ _LARGEST = int(np.finfo(np.float64).max)
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:
-    """``array``, made of ``data``, if it holds numbers that a dtype can hold."""
+    """Return ``array`` if a dtype can hold its elements; raise an error that describes ``data`` otherwise."""
     if array.dtype.kind in "biuf" or array.dtype.name in _NAMED_FLOATS:
         return array
     if data is None:

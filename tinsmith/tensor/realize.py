@@ -111,7 +111,7 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
 
 
 def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
-    """The nodes below the views of tensors, with the ids of those that are views of each."""
+    """Return the node below each tensor's views, with the ids of the tensors that are views of it."""
     mine: dict[UOp, list[int]] = {}
     for t in tensors:
         mine.setdefault(_below_views(t.uop), []).append(id(t))
@@ -120,7 +120,7 @@ def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
 
 def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None], known: Seen | None,
                  free: Collection[UOp] = ()) -> dict[UOp, UOp]:
-    """Compute ``tensors``, which hold their values from then on; returns what ``compute`` did."""
+    """Compute ``tensors`` and let them refer to the results; return ``compute``'s mapping of node to buffer view."""
     before = [t.uop for t in tensors]
     done = compute(before, [t._device for t in tensors], free, known)
     for node, view in done.items():
@@ -140,7 +140,7 @@ def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made 
 
 
 def _take_into(tensors: Sequence[TensorBase], done: dict[UOp, UOp]) -> None:
-    """Let tensors that another thread has written meanwhile refer to values that were computed."""
+    """Substitute computed values in tensors that another thread has written in the meantime."""
     for t in tensors:
         if t._shared is None:
             (t.uop,) = substitute([t.uop], done)
@@ -150,7 +150,7 @@ def _take_into(tensors: Sequence[TensorBase], done: dict[UOp, UOp]) -> None:
 
 
 def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
-    """A value that was computed, or views of one, on top of what now holds it; None if it was not computed."""
+    """Return ``uop``, a computed value or views of one, over the buffer that now holds it; None if not computed."""
     views: list[UOp] = []
     while uop not in done:
         if uop.op.kind != "movement":
@@ -213,7 +213,7 @@ def value_of(tensor: TensorBase) -> UOp:
 
 
 def known_value(uop: UOp) -> UOp | None:
-    """A view of a buffer with a value that was computed or read before; None for one that was not."""
+    """Return the value as a view of a buffer if it was computed or read before, else None."""
     below = _below_views(uop)
     if is_realized(uop):
         return uop
@@ -330,7 +330,10 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
 
 
 def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
-    """The nodes below the views of ``uops``, and what a program computes for each, from values that are known."""
+    """Return the nodes below the views of ``uops``, and for each the root of a program that computes it.
+
+    Roots are expressed by values that are already in buffers.
+    """
     targets = dict(zip(map(_below_views, uops), devices))
     nodes = list(targets)
     if _read or _written:
@@ -341,8 +344,10 @@ def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list
 
 
 def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict[UOp, Buffer]]:
-    """Roots over data from the host that is copied to its device now, unless it is there, and stays there as long as
-    its node lives; and buffers of those roots that are such data: these belong to who asks for them.
+    """Copy the host data below ``roots`` to its device now; return the roots over it, and buffers of copied roots.
+
+    A copy is made once and kept as long as its node lives. A root that is itself such data maps to its buffer, which
+    the caller then owns.
     """
     new: dict[UOp, UOp] = {}
     data: dict[UOp, Buffer] = {}
@@ -377,7 +382,7 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | Non
 
 
 def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) -> Plan:
-    """The plan of what ``compute`` would run now."""
+    """Return the plan of the program that ``compute`` would run now."""
     targets, roots = _roots(uops, devices)
     for target, root in zip(targets, roots):
         note_origin(root, target)  # a constant's, or a copy's of a value that was read before
@@ -406,7 +411,7 @@ def _is_settled(node: UOp) -> bool:
 
 
 def buffer_of(tensor: TensorBase) -> Buffer | None:
-    """The memory that ``tensor`` is a view of, before what is assigned to it; None while it waits to be computed."""
+    """Return the buffer that ``tensor`` is a view of, before pending assignments; None if it is not computed."""
     base = tensor.uop.base
     while base.op is Ops.ASSIGN:
         base = base.src[0].base
@@ -464,7 +469,7 @@ def tuned_kernel(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, de
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:
-    """The buffer in the shape of the value that it holds; with a symbolic size only its beginning is in use."""
+    """Return the buffer in the shape of ``target``; with a symbolic size only its beginning is used."""
     shape = target.shape
     flat = UOp(Ops.BUFFER, target.dtype, (), buffer)
     if shape == buffer.shape:
@@ -507,7 +512,7 @@ def root_of(uop: UOp) -> UOp:
 
 
 def _concrete(uop: UOp) -> UOp:
-    """The node to compute for a value: itself, or a dense copy where it is a view or has no memory of its own."""
+    """Return the node to compute for a value: itself, or CONTIGUOUS of it if it is a view or has no memory."""
     while uop.op in FOR_GRADIENTS or (uop.op is Ops.RESHAPE and _below_gradients(uop)):
         uop = uop.src[0]
     if uop.op.kind == "movement" or uop.op in (Ops.CONST, Ops.BUFFER, Ops.IOTA, Ops.BIND):
@@ -535,7 +540,7 @@ def version(old: UOp, value: UOp) -> UOp:
 
 
 def _assigned(old: UOp, value: UOp, kept: bool | None = None) -> UOp:
-    """The node of a new version: not one that was computed where the old one lay, and that somebody still has."""
+    """Return the ASSIGN node of a new version of ``old``; a node that was computed before is not used again."""
     node = UOp(Ops.ASSIGN, None, (_memory(old), value), kept)
     if node not in _written:
         return node
@@ -548,7 +553,7 @@ def unseen_version(old: UOp, value: UOp) -> UOp:
 
 
 def kept_version(old: UOp, value: UOp) -> UOp:
-    """A new version of what was computed, with the gradient of the old one."""
+    """Return a new version of a computed value, with the gradient of the old one."""
     return _assigned(old, value, True)
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """One way to look at memory: a constant of this module, and pickled as such.
+    """A kind of view operation (RESHAPE, SLICE, …): a constant of this module, pickled by its name.
 
     Attributes:
         name: of that constant.
-        node: what is seen of a node, with the look's argument.
-        view: strides of what is seen, from those of what is looked at; None where strides cannot say it.
+        node: applies the operation, with its argument, to a node.
+        view: applies it to the strides of memory; its result is None if strides cannot express it.
     """
 
     name: str
@@ -87,7 +87,7 @@ STRIDED = Look("STRIDED", lambda x, _: x, lambda _, view: view)  # the strides o
 UNRECORDED = (DETACH, BITS)  # a write through these has no gradient
 
 class Looks:
-    """A sequence of (look, argument): each is the one before it and one look more, so that a view takes constant time.
+    """A sequence of view operations (look, argument), as a linked list: to append one takes constant time.
 
     >>> looks = Looks.of([(PERMUTE, (1, 0))]).then(RESHAPE, (6,))
     >>> len(looks), [look.name for look, _ in looks], looks == Looks.of(looks)
@@ -148,10 +148,10 @@ class Looks:
         return Looks.of, (list(self),)
 
     def follow(self, node: UOp, known: dict[int, UOp] | None = None) -> UOp:
-        """Return what the looks show of ``node``.
+        """Return ``node`` with all view operations applied.
 
         Args:
-            known: by the id of a sequence, what it shows of ``node``; those before this one are added.
+            known: results by the id of a sequence, for prefixes that sequences share; new ones are added.
         """
         table = {} if known is None else known
         looks, rest = self, []
@@ -166,7 +166,7 @@ class Looks:
         return node
 
     def strides(self, shape: tuple[int, ...]) -> View | None:
-        """Return the strides of what the looks show of dense memory of a shape; None if it is no view of that."""
+        """Return the view (strides) that the operations give of dense memory of ``shape``; None if not expressible."""
         looks, rest = self, []
         while looks.before is not None and (looks._strides is None or looks._strides[0] != shape):
             rest.append(looks)
@@ -193,7 +193,7 @@ class Share(NamedTuple):
         """Return the present value of the view: the looks applied to the storage's value.
 
         Args:
-            known: what other looks at the same storage show, to which these are added (``Looks.follow``).
+            known: results for other views of the same storage, to which this one is added (``Looks.follow``).
         """
         return self.looks.follow(self.storage.value, known)
 
@@ -202,7 +202,7 @@ class Storage:
     """The value that a tensor and its views share.
 
     Attributes:
-        value: of all of it.
+        value: the node of the whole memory, of which each tensor is a view.
     """
 
     __slots__ = ("_came", "value")
@@ -212,11 +212,11 @@ class Storage:
         self._came: LiveSet[TensorBase] = LiveSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The value: tensors come again, each when it is loaded."""
+        """Pickle the value only: each member adds itself when it is loaded."""
         return Storage, (self.value,)
 
     def add(self, t: TensorBase) -> None:
-        """Take in a tensor that looks at the value."""
+        """Add a tensor that is a view of the value."""
         self._came.add(t)
 
     def members(self) -> Iterator[TensorBase]:
@@ -250,8 +250,10 @@ def _is_view(looks: Looks, shape: tuple[Any, ...]) -> bool:
 
 
 def _is_even(looks: Looks, shape: tuple[Any, ...]) -> bool:
-    """Return True if one stride leads through what the looks show, so that each ``reshape`` of it is a view; assumed
-    where no strides are known."""
+    """Return True if the elements that ``looks`` select have one common stride, so that every ``reshape`` is a view.
+
+    Assumed to be true if the strides are unknown.
+    """
     if not looks or not _known(looks, shape):
         return True
     view = looks.strides(shape)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def _missing(owner: type, name: str) -> Exception:
-    """The error for a name that tensors have not; of PyTorch's names, with what does their work."""
+    """Return the error for an unknown attribute; for a PyTorch name it suggests the replacement."""
     if name in ABSENT:
         return UnknownNameError(owner.__name__, f"no attribute {name!r}", ABSENT[name])
     error: Exception = unknown(owner.__name__, name, dir(owner))

@@ -34,7 +34,7 @@ class Names(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> Names:
-    """The names in a function alone: those that it makes count when they run."""
+    """Return the names in the code of one function, without functions defined in it: these count when they run."""
     spaces, attributes, stored, modules = set(), set(), set(), set()
     for i in dis.get_instructions(code):
         if i.opname in _GLOBAL:
@@ -87,5 +87,5 @@ def fixed(module: str) -> bool:
 
 
 def library(module: str) -> bool:
-    """Return True for the standard library and ``nn``, whose functions read only what they are given."""
+    """Return True for the standard library and ``nn``, whose functions read only their arguments."""
     return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)

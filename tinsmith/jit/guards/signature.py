@@ -62,7 +62,7 @@ def _collect(tree: Any, found: list[Any]) -> None:
 
 
 def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with where it is, such as ``[0]['loss'].mean``."""
+    """Yield (path, value) of every leaf of a nesting; a path is like ``[0]['loss'].mean``."""
     if isinstance(tree, (list, tuple)):
         for n, item in enumerate(tree):
             yield from paths(item, f"{path}[{n}]")
@@ -77,7 +77,7 @@ def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
-    """A copy of the nesting with every leaf replaced; what was one object is one object again."""
+    """Return a copy of the nesting with ``leaf`` applied to every leaf; an object that occurs twice is copied once."""
     made = {} if made is None else made
     if id(tree) not in made:
         made[id(tree)] = _rebuilt(tree, leaf, made)
@@ -125,7 +125,7 @@ def base_of(uop: UOp) -> UOp:
 
 
 def placed(uop: UOp) -> bool:
-    """A view of a buffer, on the host too, or empty: nothing is left to compute."""
+    """Return True if nothing is left to compute: a view of a buffer (also on the host), or an empty value."""
     return base_of(uop).op is Ops.BUFFER or 0 in uop.shape
 
 

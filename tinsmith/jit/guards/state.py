@@ -123,7 +123,7 @@ MOST_GUARDS: Final = 20_000
 
 
 class Unguardable(Exception):
-    """State that no guard can watch; the text says which."""
+    """The call reads state that no guard can check; the message names it."""
 
 
 def other(value: Any, old: Any) -> bool:
@@ -322,8 +322,7 @@ class State:
             self.object(value, at, path)
 
     def large(self, value: np.ndarray[Any, Any], at: str, path: str) -> None:
-        """A guard that ``at`` gives this very array, in the version that it is in: to compare all elements takes longer
-        than most calls."""
+        """Guard a large array by identity and version number: to compare all elements takes longer than most calls."""
         self.passed.append(value)
         self.held.append(value)
         self.guard(f"id({at}) != {id(value)} or version({at}) != {self.constant(version(value))}", path)
@@ -398,7 +397,7 @@ class State:
         self.attributes(node, None if self.any else self.names)
 
     def add_methods(self, node: _Node) -> None:
-        """The functions of a class count when they run, whatever they are called through."""
+        """Register the functions of a class: when one runs, however it is called, its attribute is guarded."""
         for kind in node.value.__mro__:
             for name, raw in vars(kind).items() if not fixed(kind.__module__) else ():
                 for f in (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "func"))):
@@ -421,7 +420,7 @@ class State:
 
     def row(self, items: tuple[Any, ...], whole: str, path: str, keys: list[Any] | None = None,
             direct: bool = False) -> None:
-        """Values in a row, which the expression ``whole`` gives again; ``direct``: it can be indexed."""
+        """Guard the items of a sequence, which the expression ``whole`` evaluates to; ``direct``: it can be indexed."""
         if all(type(i) in SCALARS for i in items):
             self.guard(f"others({whole}, {self.constant(items)})", path)
             return
@@ -436,7 +435,7 @@ class State:
             self.visit(item, f"{whole}[{n}]", path + shown)
 
     def attributes(self, node: _Node, names: Collection[str] | None) -> None:
-        """The attributes of a node with these names, or all; those that nobody has changed say where to look."""
+        """Guard the attributes of a node with these names (None: all names that the call may read)."""
         value = node.value
         for name in sorted((own_names(value) | self.names if names is None else set(names)) - node.seen):
             if name.startswith("__") and name.endswith("__") and not isinstance(value, type):
@@ -484,11 +483,11 @@ class State:
     # *** afterwards ***
 
     def compile(self, placed: Collection[int], graded: Collection[int]) -> None:
-        """Make the guards of what was found.
+        """Generate the guards of all tensors found and compile the guard function.
 
         Args:
-            placed: ids of tensors whose size, dtype and device others guard.
-            graded: of those whose gradient others guard.
+            placed: ids of tensors whose size, dtype and device are guarded elsewhere.
+            graded: ids of tensors whose gradient is guarded elsewhere.
         """
         for t, var, path in self.tensors:
             self.guard(f"{var}.requires_grad is not {self.constant(t.requires_grad)}", path)
@@ -544,7 +543,7 @@ class State:
         return None if number is None else self.paths[number] or "the function"
 
     def gone_on(self) -> Iterator[tuple[str, str, int]]:
-        """(what it is, file, line) of iterators, files and random generators that the call has moved."""
+        """Yield (kind, file, line) of each iterator, file and random generator that the call has advanced."""
         for value, path, position in self.opaque:
             if position is None or _position(value) != position:
                 kinds = (random.Random, "random"), (IOBase, "an open file"), (_GENERATORS, "np.random")

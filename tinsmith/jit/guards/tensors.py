@@ -115,7 +115,7 @@ class Gradient(NamedTuple):
 
 
 class Decisions:
-    """Sizes and conditions on the bound variables among the arguments, and the values that a call went by.
+    """Sizes and conditions that depend on bound variables among the arguments, with their values in the captured call.
 
     Args:
         decided: node → value.

@@ -180,7 +180,7 @@ class OnnxNode:
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    """The version of a definition that holds at an opset."""
+    """Return the newest of ``versions`` of an operator that is not newer than ``opset``; else the oldest."""
     return max((v for v in versions if v <= opset), default=min(versions))
 
 

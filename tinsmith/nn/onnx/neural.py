@@ -78,7 +78,10 @@ def ConvTranspose(x: Tensor, w: Tensor, b: Tensor | None = None, auto_pad: str =
 
 def _ceil_pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
                pads: Pads) -> Pads:
-    """Padding with what the last window needs beyond the end; a window begins inside of image and padding."""
+    """Return the pads for ``ceil_mode``: the end is extended so that the last window fits.
+
+    A window that would begin after the image and its first padding is dropped.
+    """
     out = []
     for n, k, s, d, (b, e) in zip(size, kernel, strides, dilations, pads):
         count = -(-(n + b + e - (k - 1) * d - 1) // s) + 1
@@ -166,7 +169,7 @@ def GlobalLpPool(x: Tensor, p: int = 2) -> Tensor:
 
 def MaxUnpool(x: Tensor, indices: Tensor, output_shape: Any = None, kernel_shape: Any = None, pads: Any = None,
               strides: Any = None) -> Tensor:
-    """Values at their places among the whole batch's; the places count in the image that was pooled."""
+    """ONNX ``MaxUnpool``: scatter the values to ``indices``, which count through the whole pooled batch."""
     rank = len(kernel_shape)
     by, edges = strides or [1] * rank, pads or [0] * 2 * rank
     size = [(n - 1) * s - edges[k] - edges[rank + k] + kernel_shape[k]

@@ -274,7 +274,7 @@ def DeformConv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, ma
 
 def NonMaxSuppression(boxes: Tensor, scores: Tensor, max_output_boxes_per_class: Any = None,
                       iou_threshold: Any = None, score_threshold: Any = None, center_point_box: int = 0) -> Tensor:
-    """Computed on the host, since how many boxes stay depends on the values."""
+    """ONNX ``NonMaxSuppression``, on the host, because the number of boxes kept depends on the values."""
     most = 0 if max_output_boxes_per_class is None else int(number(max_output_boxes_per_class))
     overlap = 0.0 if iou_threshold is None else float(number(iou_threshold))
     least = -math.inf if score_threshold is None else float(number(score_threshold))

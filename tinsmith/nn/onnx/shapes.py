@@ -94,7 +94,7 @@ def GatherElements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 def _places(x: Tensor, indices: Tensor, batch: int) -> tuple[Tensor, int]:
-    """Rows of coordinates as positions among the blocks of ``x`` behind them."""
+    """Return the flat index that each coordinate row means in the axes of ``x`` from ``batch`` on, and their size."""
     depth = indices.shape[-1]
     sizes = x.shape[batch : batch + depth]
     flat = Tensor.zeros(*indices.shape[:-1], dtype=dtypes.int64)

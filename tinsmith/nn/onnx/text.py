@@ -39,7 +39,7 @@ def StringNormalizer(x: Any, case_change_action: str = "NONE", is_case_sensitive
 
 
 def StringSplit(x: Any, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, Tensor]:
-    """Parts of each text along a new last axis, empty ones behind; and how many there are."""
+    """ONNX ``StringSplit``: the parts of each text along a new last axis, padded with "", and their counts."""
     given = _text("StringSplit", x)
     parts = [t.split(delimiter or None, -1 if maxsplit is None else maxsplit) for t in given.reshape(-1).tolist()]
     longest = max(map(len, parts), default=0)

@@ -7,7 +7,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def _parts(values: tuple[Tensor, ...], kinds: int) -> list[tuple[Tensor, ...]]:
-    """For each parameter its value, gradient and states, which come as all values, all gradients, …"""
+    """Regroup inputs (all values, then all gradients, then all states, …) into one tuple per parameter."""
     count = len(values) // kinds
     return list(zip(*(values[n * count : (n + 1) * count] for n in range(kinds))))
 

@@ -30,7 +30,7 @@ NUMBER_OF: Final = {dtype: number for number, dtype in reversed(DTYPES.items())}
 
 
 def known(t: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor's values. What follows from data of the host alone is worked out here: shapes cost no kernel."""
+    """Return a tensor's values; computed on the host if all its data is there, so that shapes need no kernel."""
     leaves = {}
     for node in toposort([t.uop]):
         if node.op is Ops.BUFFER:
@@ -112,7 +112,7 @@ def _cast(t: Tensor, to: int, saturate: bool) -> Tensor:
 
 
 def _to_scale(t: Tensor, saturate: bool, round_mode: str) -> Tensor:
-    """A power of two from 2**-127 to 2**127: the exponent of a float, one more where it is rounded up."""
+    """Round a float32 to a power of two from 2**-127 to 2**127 (the scale format e8m0)."""
     bits = t.bitcast(dtypes.uint32).cast(dtypes.int32)
     exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
     half = 0x400000

@@ -104,7 +104,7 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
-        """The first rate times what the group's function says."""
+        """Return the initial rate times the group's function of ``t``."""
         found: Tensor = first * self.functions[group](t.cast(dtypes.int32))
         return found
 
@@ -247,12 +247,12 @@ class CosineAnnealingLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
-        """Between the first rate and ``eta_min``."""
+        """Return the cosine interpolation from the initial rate to ``eta_min``."""
         return (first - self.eta_min) * _cosine(t / self.T_max) + self.eta_min
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Cosines one after the other, each from the rate to ``eta_min``: of ``T_0`` steps, then ``T_mult`` times as many.
+    """Cosine annealing from the rate to ``eta_min`` over ``T_0`` steps, restarted with ``T_mult`` times the length.
 
     >>> from tinsmith.nn.optim import SGD
     >>> opt = SGD([Tensor([1.])], lr=0.5)
@@ -268,7 +268,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, first: Tensor, t: Tensor, group: int) -> Tensor:
-        """Between the first rate and ``eta_min``, by where ``t`` is in its cosine."""
+        """Return the cosine interpolation from the initial rate to ``eta_min`` within the present cycle."""
         t, length = t + 0.5, self.T_0  # between two steps, so that no rounding puts the last one into the next cosine
         if self.T_mult == 1:
             done = (t / length).floor()
@@ -365,7 +365,7 @@ def _by_group(op: str, name: str, given: Any, parts: Sequence[Optimizer]) -> lis
 
 
 class SequentialLR(LRScheduler):
-    """One schedule after the other: each from its milestone on, where its own steps begin.
+    """Several schedulers in sequence: each takes over at its milestone, from its own step 0.
 
     >>> from tinsmith.nn.optim import SGD
     >>> opt = SGD([Tensor([1.])], lr=0.5)

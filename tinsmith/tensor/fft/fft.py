@@ -321,7 +321,7 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
 
 
 def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """The axes to transform, and what to cut or fill them up to."""
+    """Return the axes to transform, and the size to which each is cut or zero-padded (None: unchanged)."""
     given = None if s is None else integers(op, "s", s)
     if dim is None:
         axes = tuple(range(count)) if given is None else tuple(range(count - len(given), count))
@@ -496,7 +496,7 @@ def _largest_prime(n: int) -> int:
 
 
 def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """``exp(-2 pi i turns / n)``, conjugated for the inverse; whole numbers where it is one."""
+    """Return ``exp(-2 pi i turns / n)``, conjugated for the inverse; exact where it is 1, -1, i or -i."""
     angle = 2 * np.pi * turns / n
     roots = np.exp(1j * angle if inverse else -1j * angle)
     return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
@@ -510,7 +510,7 @@ def _turns(a: int, done: int, inverse: bool) -> np.ndarray[Any, Any]:
 
 @functools.lru_cache(64)
 def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """The matrix of the transform of rows of ``n`` pairs, to all real parts and then all imaginary ones."""
+    """Return the DFT matrix ``[2 n, 2 n]``: from n pairs (real, imaginary) to n real and then n imaginary parts."""
     w = _roots(np.outer(np.arange(n), np.arange(n)) % n, n, inverse)
     matrix = np.empty((n, 2, 2, n))
     matrix[:, 0, 0], matrix[:, 1, 1] = w.real, w.real
@@ -519,14 +519,17 @@ def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
 
 
 def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
-    """Pairs times complex numbers that the host knows."""
+    """Return complex values, as pairs (real, imaginary), times the complex constants ``w``."""
     re, im = _beside(x, w.real), _beside(x, w.imag)
     a, b = x[..., 0], x[..., 1]
     return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
 
 
 def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """``j k = (j² + k² - (j - k)²) / 2`` makes it a convolution, which transforms of another length compute."""
+    """Return the DFT of any length n by Bluestein's algorithm: a convolution, computed by DFTs of a power of two.
+
+    Because ``j k = (j² + k² - (j - k)²) / 2``.
+    """
     length = 1 << math.ceil(math.log2(2 * n - 1))
     chirp = _roots(np.arange(n) ** 2 % (2 * n), 2 * n, inverse)
     kernel = np.zeros(length, np.complex128)

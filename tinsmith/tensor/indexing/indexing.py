@@ -71,7 +71,7 @@ class Indexing:
         self._put("setitem", index, value)
 
     def _put(self: Tensor, op: str, index: Any, value: Any, reduce: str | None = None) -> None:
-        """Write values where an index points, or combine them with those that are there."""
+        """Assign ``value`` to ``self[index]`` in place, or combine it with the present elements by ``reduce``."""
         plan = taken_apart(op, self, index)
         part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
         v = operand(op, value, self).cast(self.dtype)
@@ -253,16 +253,16 @@ def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
 
 
 class _Picked:
-    """Picked axes made one, where the index axes come in PyTorch's order: in the place of neighbours, else in front.
-    Index tensors of no axes choose as integers do, before the others.
+    """The axes that index tensors select from, merged into one axis in PyTorch's order.
 
-    So values that are picked lie in memory in the order in which they are read: nothing is moved behind a gather.
+    If the indexed axes are adjacent, the merged axis takes their place, else it comes first. A 0-d index tensor acts
+    like an integer. Selected values are read in the order of the result: the gather needs no transposition after it.
 
     Attributes:
-        source: (other axes before, all picked positions, other axes behind).
-        axis: the one of all picked positions.
+        source: shape (axes before, product of the indexed sizes, axes after).
+        axis: position of the merged axis.
         flat: index into that axis, -1 where any coordinate is out of range.
-        shape: of what is picked: the index tensors' common shape in place of that axis.
+        shape: of the result: the index tensors' common shape in place of the merged axis.
         order: permutation of the original axes that brings picked ones together.
     """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Interop:
-    """Ways in and out that copy nothing where memory can be shared."""
+    """Conversions from and to other libraries (DLPack, array and buffer protocols), without a copy where possible."""
 
     __slots__ = ()
 
@@ -107,8 +107,10 @@ class Interop:
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __buffer__(self: Tensor, flags: int) -> memoryview:
-        """Python 3.12 and later: ``memoryview(t)`` shows the memory itself, which is not to be written. NumPy asks here
-        first, and ``__array__`` where this raises an error."""
+        """Return a read-only ``memoryview`` of the tensor's own memory (Python 3.12 and later).
+
+        NumPy calls this first, and ``__array__`` if it raises.
+        """
         if self.dtype.numpy.kind == "V":
             raise DTypeError("memoryview", f"Python has no format for {self.dtype!r}", '.bitcast("uint16") or .float()')
         seen: Any = self._seen()
@@ -118,7 +120,7 @@ class Interop:
         return memoryview(seen)
 
     def _seen(self: Tensor) -> np.ndarray[Any, Any] | None:
-        """The values over the memory that holds them, to be read; None where the host cannot."""
+        """Return a read-only NumPy array over the tensor's memory; None if the host cannot access it."""
         found = self._memory() if self.__dlpack_device__() == dlpack.HOST else None
         if found is not None:
             found = found.view()
@@ -129,7 +131,7 @@ class Interop:
         return self._array().tobytes()
 
     def _memory(self: Tensor) -> np.ndarray[Any, Any] | None:
-        """The tensor's values over the memory that holds them, computed if need be."""
+        """Return a NumPy array over the tensor's memory, after computing it if needed."""
         if 0 in self.shape:
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
         if not files.on_disk(self._device):

@@ -1,4 +1,4 @@
-"""Tensors of what lies elsewhere: in a file, at an address, behind a URL."""
+"""Tensors of data outside of the program: a file, a memory address, a URL."""
 # mypy: disable-error-code=misc
 # ``cls`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -35,8 +35,10 @@ class Sources:
     @classmethod
     def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
                   device: DeviceName | None = None) -> Tensor:
-        """The elements at an address of this process, which must stay valid as long as anything refers to them: what is
-        written there is read. On a device that computes in memory of its own they are a copy of what is there now.
+        """Return a tensor over memory at address ``ptr`` of this process, without a copy on a device of the host.
+
+        The memory must stay valid as long as tensors refer to it; later writes to it are visible. On a device with
+        memory of its own, or if the address is not aligned, the present content is copied.
 
         >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
         >>> x = Tensor.from_blob(ctypes.addressof(numbers), (2,)); numbers[0] = 9.0; x.tolist()
@@ -58,10 +60,10 @@ class Sources:
 
     @classmethod
     def from_url(cls: type[Tensor], url: str, gunzip: bool = False, device: DeviceName | None = None) -> Tensor:
-        """The bytes at ``url``, downloaded once and kept among the cached files.
+        """Return the bytes at ``url`` as a uint8 tensor; the file is downloaded once and cached.
 
         Args:
-            gunzip: give what the gzip file holds.
+            gunzip: decompress the file.
 
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "x"; _ = path.write_bytes(b"abc")
@@ -69,7 +71,7 @@ class Sources:
         [97, 98, 99]
 
         Raises:
-            OSError: if it cannot be had.
+            OSError: if the download fails.
         """
         path = fetched(url)
         if gunzip:

@@ -170,7 +170,7 @@ def _identity(x: Tensor, n: int) -> Tensor:
 
 
 def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
-    """The square Q: the matrix and the identity beside it are reflected column by column."""
+    """Return the square Q of ``x = Q R`` by Householder reflections of ``[x, identity]``, column by column."""
     if on_host(x):
         return host_value("qr", (*x.shape[:-2], rows, rows), x)
     both, row = x.cat(_identity(x, rows), dim=-1), rows_of(x, rows)
@@ -190,7 +190,10 @@ def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
-    """A change of A turns Q by what lies below the diagonal of ``Qᵀ dA R⁻¹``, and Q stays orthonormal."""
+    """Return the gradient of the QR factor Q with respect to A.
+
+    With L the part of ``Qᵀ dA R⁻¹`` below the diagonal, ``dQ = Q (L - Lᵀ)``, so Q stays orthonormal.
+    """
     rows, columns = x.shape[-2:]
     k = min(rows, columns)
     turned = q.transpose(-1, -2).matmul(g)
@@ -206,7 +209,7 @@ def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U (square), S and V of a matrix with at least as many rows as columns."""
+    """Return U (square), S and V of a matrix with at least as many rows as columns (one-sided Jacobi)."""
     rows, columns = x.shape[-2:]
     right = _orthogonalizing(x)
     left = x.matmul(right)
@@ -223,10 +226,10 @@ def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _orthogonalizing(x: Tensor) -> Tensor:
-    """The rotation V that makes the columns of ``x @ V`` orthogonal.
+    """Return the orthogonal V for which the columns of ``x @ V`` are orthogonal (one-sided Jacobi sweeps).
 
-    In round r of a sweep the columns i and j with i + j = r modulo the (odd) number of columns are a pair; the one that
-    would be its own partner rests. A step of Newton and Schulz takes away what rounding left.
+    In round r of a sweep the columns i and j with i + j = r modulo the (odd) number of columns are a pair; a column
+    that is its own partner is not rotated. A Newton-Schulz step removes the rounding errors of V.
     """
     rows, columns = x.shape[-2:]
     both = x.cat(_identity(x, columns), dim=-2).contiguous()
@@ -302,8 +305,11 @@ def _singular_slope(g: Tensor, s: Tensor, x: Tensor, both: Tensor) -> tuple[Tens
 
 
 def _factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
-    """With P = Uᵀ dA V, a change of A turns U by E∘(P S + S Pᵀ) and V by E∘(S P + Pᵀ S), E = 1 / (s[j]² - s[i]²); what
-    leaves the space of U's first columns turns the rest of them."""
+    """Return the gradient of the SVD's U and V with respect to A.
+
+    With P = Uᵀ dA V and E[i, j] = 1 / (s[j]² - s[i]²): Uᵀ dU = E∘(P S + S Pᵀ), Vᵀ dV = E∘(S P + Pᵀ S). The further
+    columns of a square U change with the part of dA outside the space of its first columns.
+    """
     rows, n = x.shape[-2:]
     u, v = both[..., :rows, :rows], both[..., rows:, rows:]
     in_u = u.transpose(-1, -2).matmul(g[..., :rows, :rows])

@@ -1,4 +1,4 @@
-"""Square matrices: Cholesky's and LU's factors, and what triangular factors solve.
+"""Square matrices: Cholesky and LU factorization, triangular solves, inverse and determinant.
 
 On a CPU a factorization is a function of the host (``hostcalls``). Elsewhere one of n columns takes n steps of a kernel
 or three. The number of the step is a bound variable, so that all steps run the same compiled kernels: 64 columns are
@@ -254,13 +254,13 @@ def square(op: str, x: Tensor) -> int:
 
 
 def check_wide(op: str, x: Tensor) -> None:
-    """Refuse what is too coarse to be factorized."""
+    """Raise DTypeError unless the dtype is float32 or float64: 16-bit floats are too coarse to factorize."""
     if not x.dtype.is_float or x.dtype.itemsize < 4:
         raise DTypeError(op, f"takes float32 or float64, got {x.dtype!r}", ".float()")
 
 
 def rows_of(x: Tensor, n: int) -> Tensor:
-    """The numbers of ``n`` rows, as a column."""
+    """Return the row indices 0 to n - 1 as a column ``[n, 1]``."""
     return x._new(UOp.iota(n)).reshape(n, 1)
 
 
