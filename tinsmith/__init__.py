@@ -21,7 +21,7 @@ from tinsmith.core.counters import GlobalCounters, note_import
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
 from tinsmith.core.lazy_import import Late
-from tinsmith.core.settings import Context
+from tinsmith.core.settings import Context, settings
 from tinsmith.core.suggestions import guide, hint_at_gradients, unknown
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
@@ -44,6 +44,8 @@ inspectors.register(search=Late("tinsmith.inspect.search.beam"), trace=Late("tin
                     debug=Late("tinsmith.inspect.debug"), checked=Late("tinsmith.inspect.checked"),
                     profile=Late("tinsmith.inspect.profile"))
 endings.append(lambda trace: viz.ending.finish(trace))
+if settings.VIZ:
+    inspectors.trace.current()  # so that a script that computes nothing is told so at its end
 
 
 def __getattr__(name: str) -> object:

@@ -23,6 +23,21 @@ def test_the_dot_product() -> None:
     assert str(schedule[:2]) == f"[{lines[0]}, {lines[1]}]" and repr(schedule[-1]) == lines[-1]
 
 
+class _Model:
+    def __init__(self) -> None:
+        self.hidden = Linear(4, 3)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.hidden(x).relu()
+
+
+def test_lines_name_the_layers_of_a_model() -> None:
+    model, x = _Model(), Tensor.ones(2, 4).contiguous().realize()
+    item = model(x).schedule()[-1]
+    assert "hidden Linear" in item.layers and f"; {item.layers}; " in repr(item)
+    assert Tensor([1, 2]).sum().schedule()[-1].layers == ""
+
+
 def test_an_item_has_what_its_line_says() -> None:
     with Context(NOOPT=0):
         *_, item = Tensor([[1.0, 2.0], [3.0, 4.0]]).sum(0).schedule()
@@ -38,7 +53,7 @@ def test_an_item_has_what_its_line_says() -> None:
 @pytest.mark.parametrize("name, said", [
     ("ast", r"Try: \.sink"), ("bufs", r"\.written and \.read"), ("inputs", r"\.read"), ("outputs", r"\.written"),
     ("metadata", r"\.origin"), ("prg", r"\.step\.program"), ("var_vals", "schedule_with_vars"),
-    ("reasn", "did you mean ScheduledItem.reason"), ("quux", "one of device, name, opts")])
+    ("reasn", "did you mean ScheduledItem.reason"), ("quux", "one of device, layers, name, opts")])
 def test_an_item_says_what_it_has_instead(name: str, said: str) -> None:
     item = Tensor([1, 2]).sum().schedule()[-1]
     with pytest.raises(AttributeError, match=said):

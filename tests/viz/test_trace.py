@@ -207,6 +207,14 @@ def test_a_block_can_ask_for_it(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "p.trace.json").read_text("utf-8"))["programs"]) == 1
 
 
+def test_a_script_that_computes_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("from tinsmith import Tensor\nx = Tensor([1, 2]) + 1\n")
+    done = run(["p.py"], tmp_path, VIZ="1")
+    words = " ".join(done.stderr.split() + done.stdout.split())
+    assert done.returncode == 0 and "VIZ: no program ran" in words and ".numpy()" in words
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "cache") == ["p.py"]
+
+
 def test_nothing_is_recorded_without_it(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(
         "import sys\nfrom tinsmith import Tensor\nprint((Tensor([1, 2]) + 1).tolist())\n"

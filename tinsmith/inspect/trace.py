@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import linecache
+import multiprocessing
 import os
 import platform
 import sys
@@ -419,7 +420,12 @@ def recording() -> Iterator[Trace]:
 
 
 def _at_exit(pid: int) -> None:
-    if pid != os.getpid() or not _run[0].programs:
+    if pid != os.getpid():
+        return
+    if not _run[0].programs:
+        if _run[0].wanted.get("VIZ") and multiprocessing.parent_process() is None:
+            show("VIZ: no program ran, so there is nothing to show; tensors are lazy until .numpy(), .item() or "
+                 ".realize() computes them")
         return
     for ending in endings:
         try:

@@ -9,6 +9,7 @@ from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import UnknownNameError, place
+from tinsmith.core.origin import layers_of, layers_text
 from tinsmith.core.suggestions import unknown
 from tinsmith.core.terminal import cut, fitted, width
 from tinsmith.ir import Ops, UOp
@@ -85,21 +86,31 @@ class ScheduledItem:
     def __getattr__(self, name: str) -> Any:
         meant = _THERE.get(name)
         if meant is None:
-            raise unknown("ScheduledItem", name, (*type(self).__dataclass_fields__, "tree", "where"))
+            raise unknown("ScheduledItem", name, (*type(self).__dataclass_fields__, "tree", "where", "layers"))
         raise UnknownNameError("ScheduledItem", f"no attribute {name!r}", meant)
 
     def __repr__(self) -> str:
-        """Return one line, no wider than the terminal: long parts are cut off."""
+        """Return one line, no wider than the terminal: long parts are cut off.
+
+        Labels of layers are never cut, so that they can be searched for: they are left out where they do not fit.
+        """
         opts = "" if self.sink is None else f"opts {inspectors.debug.opts_text(list(self.opts))}"
         buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
         reason = f"reason: {self.reason}" if self.reason else ""
-        parts = [p for p in (f"{self.device} {self.name}", opts, buffers, reason, self.where) if p]
+        parts = [p for p in (f"{self.device} {self.name}", self.layers, opts, buffers, reason, self.where) if p]
         over = sum(map(len, parts)) + 2 * (len(parts) - 1) - width()
         for part in [*sorted((opts, reason), key=len, reverse=True), buffers]:
             if over > 0 and part:
                 parts[parts.index(part)] = short = cut(part, max(len(part) - over, _LEAST))
                 over -= len(part) - len(short)
+        if over > 0 and self.layers:
+            parts.remove(self.layers)
         return cut("; ".join(parts), width())
+
+    @property
+    def layers(self) -> str:
+        """The labels of the model's layers that it computes, such as ``layers.0 Conv2d``; empty outside of a model."""
+        return layers_text(layers_of(self.origin), 2)
 
     @property
     def where(self) -> str:
