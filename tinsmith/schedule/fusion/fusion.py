@@ -567,8 +567,11 @@ def _seam(value: UOp, index: Index) -> UOp | None:
 
 
 def fused(roots: list[UOp], costs: Costs) -> tuple[Fusion, list[UOp]]:
-    """Return the decision for a graph and its staged nodes in order; decided again if
-    contractions are better stored bare."""
+    """Decide what the kernels of a graph fuse: return the ``Fusion`` record and the staged nodes, sources first.
+
+    A staged node is stored; ``Fusion.reasons`` says why. All other nodes are computed inside their readers' kernels.
+    If several functions of one contraction would be stored, the decision is repeated with the contraction stored.
+    """
     fusion = Fusion(roots, costs)
     staged = fusion.run()
     bare = frozenset(below for below, values in fusion.functions.items() if len(values) > 1)
