@@ -190,5 +190,9 @@ if __name__ == "__main__":
         from benchmarks import check
 
         sys.exit(check.main(sys.argv[2:]))
+    elif sys.argv[1:2] == ["zoo"]:
+        from benchmarks.zoo import runner
+
+        sys.exit(runner.main(sys.argv[2:]))
     else:
         main()

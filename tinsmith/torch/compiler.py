@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from tinsmith.core.errors import ArgumentError
 from tinsmith.torch.executable import Executable, Options
-from tinsmith.torch.partition import tensors_in
+from tinsmith.torch.partition import is_getitem, tensors_in
 from tinsmith.torch.report import REPORT, GraphRecord
 
 # ops that have rules of their own, which are better than PyTorch's decompositions
@@ -59,6 +59,7 @@ class CompiledGraph:
         self.refused = _refused(self.nodes, self.values)
         if self.refused:
             self.record.refused = self.refused
+            self.record.ops = sum(n.op == "call_function" and not is_getitem(n) for n in self.nodes)
             warnings.warn(f"tinsmith: PyTorch runs a {kind} graph, because of {self.refused}", stacklevel=2)
         elif not self.dynamic:
             self.only = self._compile(self.values)

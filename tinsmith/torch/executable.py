@@ -148,6 +148,7 @@ class Executable:
         programs = [s.program for s in self.steps if isinstance(s, ProgramStep)]
         self.record.ops, self.record.ours = len(ops), sum(self.reasons[n] is None for n in ops)
         self.record.programs, self.record.kernels = len(programs), sum(p.kernels for p in programs)
+        self.record.names = [name for p in programs for name in p.names]
 
     def _build_parts(self, parts: Sequence[GraphPart]) -> None:
         last = self._last_uses(parts)

@@ -91,7 +91,7 @@ class TorchProgram:
         results: the memory of the outputs.
 
     Attributes:
-        kernels: the number of kernels.
+        kernels: the number of kernels; names: their names.
     """
 
     def __init__(self, device: str, inputs: Sequence[Buffer], outputs: Sequence[Tensor],
@@ -125,7 +125,8 @@ class TorchProgram:
         self.same = [(n, self.first[place]) for n, place in enumerate(places) if self.first[place] != n]
         self.order = [self.first[n] for n in range(len(bound.outputs))]
         self.in_order = sources == list(range(len(inputs))) and self.order == list(range(len(results)))
-        self.kernels = len(self.compiled.steps)
+        self.names = [step.name for step in self.compiled.steps]
+        self.kernels = len(self.names)
         self.small = sum(size for _, size in bound.blocks) <= KEPT
         self.blocks: list[list[Buffer]] = []
         self.fast = self._fast()

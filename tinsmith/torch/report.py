@@ -24,6 +24,7 @@ class GraphRecord:
         kind: "forward", "backward" or "inference".
         ops: the number of its ATen ops; ours: of those with a rule.
         sizes: the number of sizes that it was compiled for.
+        names: of the kernels, in the order in which they run, of the sizes compiled last.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class GraphRecord:
     calls: int = 0
     compile_seconds: float = 0.0
     refused: str = ""
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -1,0 +1,298 @@
+"""Correctness, times and memory of one model under eager PyTorch, Tinsmith and Inductor."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+import tinsmith.torch as ours
+from benchmarks.zoo.registry import Example, Model
+
+MODES: Final = ("inference", "training")
+PRECISIONS: Final = ("f32", "bf16")
+STEPS: Final = 10  # training steps with equal losses
+SLACK: Final = {"f32": 1e-4, "bf16": 1e-2}  # relative error allowed beside ALLOWED times eager PyTorch's own
+ALLOWED: Final = 4.0
+LOSSES: Final = {"f32": 2e-3, "bf16": 5e-2}  # relative difference of two losses
+SECONDS: Final = 2.0  # of each system per row, at most, after the first round
+SHARE: Final = 0.05  # of ops or time that PyTorch may run
+
+System = str  # "eager", "tinsmith" or "inductor"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a measurement: rounds in turn (0: no times), and the systems beside Tinsmith's."""
+
+    rounds: int = 5
+    inductor: bool = False
+    strict: bool = False
+
+
+@dataclass
+class Row:
+    """The results of one model, size, mode and precision; ``error`` is "" where all went well."""
+
+    key: str
+    correct: bool = False
+    error: str = ""
+    errors: dict[str, float] = field(default_factory=dict)  # relative errors, of results, gradients and losses
+    seconds: dict[str, float] = field(default_factory=dict)  # the least of a call, by system
+    first: dict[str, float] = field(default_factory=dict)  # the first call, by system, tracing included
+    peak: dict[str, int] = field(default_factory=dict)  # bytes that a call needs at most, by system
+    graphs: int = 0
+    breaks: int = 0
+    ops: int = 0
+    torch_ops: int = 0  # ops that PyTorch ran
+    torch_share: float = 0.0  # their share of time
+    fallbacks: dict[str, str] = field(default_factory=dict)  # op → reason
+    kernels: dict[str, int] = field(default_factory=dict)  # name → number of places
+
+    @property
+    def passed(self) -> bool:
+        """Return True if results are right and PyTorch ran at most 5 % of ops and time."""
+        return self.correct and not self.error and self.torch_ops <= SHARE * self.ops and self.torch_share <= SHARE
+
+
+class Training(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """A model and its loss as one module."""
+
+    def __init__(self, example: Example) -> None:
+        super().__init__()
+        self.model, self.loss = example.module, example.loss
+
+    def forward(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Any:
+        return self.loss(self.model(*inputs), *targets)
+
+
+def _leaves(found: Any) -> list[Any]:
+    """Return the floating-point tensors of a result."""
+    return [t for t in torch.utils._pytree.tree_leaves(found) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    return torch.utils._pytree.tree_map(
+        lambda t: t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, value
+    )
+
+
+def distance(got: list[Any], want: list[Any]) -> float:
+    """Return the greatest relative error (norm of the difference / norm) of the tensors of two results.
+
+    A tensor that is small beside the others counts by their mean norm: a gradient that is zero but for rounding.
+    """
+    if len(got) != len(want) or any(
+        (g is None) != (w is None) or (g is not None and g.shape != w.shape) for g, w in zip(got, want)
+    ):
+        return float("inf")
+    pairs = [(g.detach().double(), w.detach().double()) for g, w in zip(got, want) if g is not None]
+    for n, (g, w) in enumerate(pairs):  # -inf is a usual value of masked scores
+        same = (g == w) | (g.isnan() & w.isnan())
+        w = w.masked_fill(same & ~w.isfinite(), 0)
+        pairs[n] = torch.where(same, w, g), w
+    norms = [float(w.norm()) for _, w in pairs]
+    floor = 1e-2 * sum(norms) / max(len(norms), 1) + 1e-12
+    return max((_finite(float((g - w).norm()) / max(norm, floor)) for (g, w), norm in zip(pairs, norms)), default=0.0)
+
+
+def _finite(value: float) -> float:
+    return value if value == value else float("inf")
+
+
+def without_dropout(module: Any) -> None:
+    """Set all dropout of a module to zero: results of different generators have to agree."""
+    for m in module.modules():
+        if isinstance(m, torch.nn.modules.dropout._DropoutNd):
+            m.p = 0.0
+
+
+class Subject:
+    """A model in one mode and precision.
+
+    Args:
+        small: compare with float64 as well; without it eager PyTorch is the reference.
+    """
+
+    def __init__(self, example: Example, mode: str, precision: str, small: bool) -> None:
+        self.example, self.mode, self.precision = example, mode, precision
+        without_dropout(example.module)
+        example.module.train(mode == "training")
+        self.module = Training(example) if mode == "training" else example.module
+        self.args = (example.inputs, example.targets) if mode == "training" else example.inputs
+        self.initial = copy.deepcopy(self.module.state_dict())
+        self.small = small
+
+    @contextlib.contextmanager
+    def _mode(self) -> Any:
+        grad = torch.enable_grad() if self.mode == "training" else torch.no_grad()
+        low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16")
+        with grad, low:
+            yield
+
+    def forward(self, run: Callable[..., Any]) -> Any:
+        with self._mode():
+            return run(*self.args)
+
+    def step(self, run: Callable[..., Any]) -> Any:
+        """Run inference, or a forward and a backward pass; return the result."""
+        if self.mode == "inference":
+            return self.forward(run)
+        for p in self.module.parameters():
+            p.grad = None
+        loss = self.forward(run)
+        loss.backward()
+        return loss
+
+    def results(self, run: Callable[..., Any]) -> dict[str, list[Any]]:
+        """Return results, gradients and changed buffers of one step from the initial state."""
+        self.module.load_state_dict(self.initial)
+        torch.manual_seed(1)
+        found = {"results": [t.detach().clone() for t in _leaves(self.step(run))]}
+        if self.mode == "training":
+            found["gradients"] = [None if p.grad is None else p.grad.clone() for p in self.module.parameters()]
+            found["buffers"] = [b.clone() for b in self.module.buffers() if b.is_floating_point()]
+        return found
+
+    def exact(self) -> dict[str, list[Any]] | None:
+        """Return the results in float64; None if the model cannot be run in it."""
+        self.module.load_state_dict(self.initial)
+        wide = Subject(
+            Example(
+                copy.deepcopy(self.example.module).double(),
+                _cast(self.example.inputs, torch.float64),
+                _cast(self.example.targets, torch.float64),
+                self.example.loss,
+            ),
+            self.mode,
+            "f32",
+            True,
+        )
+        try:
+            found = wide.results(wide.module)
+        except RuntimeError:  # a dtype written in the model
+            return None
+        return found if all(t is None or t.dtype is torch.float64 for t in found["results"]) else None
+
+    def losses(self, run: Callable[..., Any]) -> list[float]:
+        """Return the losses of ``STEPS`` training steps from the initial state."""
+        self.module.load_state_dict(self.initial)
+        optimizer = torch.optim.SGD(self.module.parameters(), lr=1e-3, momentum=0.9)
+        torch.manual_seed(1)
+        found = []
+        for _ in range(STEPS):
+            found.append(float(self.step(run)))
+            optimizer.step()
+        return found
+
+
+def compare(subject: Subject, run: Callable[..., Any], row: Row) -> None:
+    """Fill in the errors of a compiled model, and if it is correct."""
+    eager = subject.results(subject.module)
+    begin = time.perf_counter()
+    got = subject.results(run)
+    row.first["tinsmith"] = time.perf_counter() - begin
+    reference = subject.exact() if subject.small else None
+    slack, right = SLACK[subject.precision], True
+    for name, want in eager.items():
+        ideal = reference[name] if reference is not None else want
+        error, own = distance(got[name], ideal), distance(want, ideal)
+        between = distance(got[name], want)
+        row.errors[name], row.errors[f"eager {name}"] = min(error, between), own
+        right &= min(error, between) <= ALLOWED * own + slack * (1 if subject.small else 5)
+    if subject.mode == "training":
+        ours_, theirs = subject.losses(run), subject.losses(subject.module)
+        row.errors["losses"] = max(
+            _finite(abs(a - b) / max(abs(b), 1e-3)) if a == a or b == b else 0.0 for a, b in zip(ours_, theirs)
+        )
+        right &= row.errors["losses"] <= LOSSES[subject.precision]
+    row.correct = right
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """Return the bytes that a call needs beyond those resident before; 0 where Linux does not tell."""
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        call()
+        return max(_status("VmHWM") - before, 0)
+    except (OSError, KeyError):
+        return 0
+
+
+def _status(name: str) -> int:
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) * 1024
+
+
+def time_in_turn(subject: Subject, runs: dict[System, Callable[..., Any]], row: Row, rounds: int) -> None:
+    """Fill in the least time of a step for each system, and PyTorch's share of ours."""
+    spent = dict.fromkeys(runs, 0.0)
+    outside, total = 0.0, 0.0
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            if turn > 1 and spent[name] > SECONDS:
+                continue
+            before = sum(f.seconds for f in ours.report().fallbacks.values())
+            begin = time.perf_counter()
+            subject.step(run)
+            seconds = time.perf_counter() - begin
+            if turn == 0:  # the caches of all are warm from here
+                row.first.setdefault(name, seconds)
+                continue
+            spent[name] += seconds
+            row.seconds[name] = min(seconds, row.seconds.get(name, seconds))
+            if name == "tinsmith":
+                total += seconds
+                outside += sum(f.seconds for f in ours.report().fallbacks.values()) - before
+    row.torch_share = outside / total if total else 0.0
+    for name, run in runs.items():
+        row.peak[name] = peak_of(lambda run=run: subject.step(run))  # type: ignore[misc]
+
+
+def account(row: Row) -> None:
+    """Fill in what the backend reports about the graphs."""
+    report = ours.report()
+    row.graphs, row.breaks = len(report.graphs), sum(torch._dynamo.utils.counters["graph_break"].values())
+    row.ops = sum(g.ops for g in report.graphs)
+    row.torch_ops = sum(g.ops - g.ours for g in report.graphs)
+    row.fallbacks = {f.op: "; ".join(f.reasons) for f in report.fallbacks.values()}
+    for graph in report.graphs:
+        if graph.refused:
+            row.fallbacks[f"a {graph.kind} graph"] = graph.refused
+        for name in graph.names:
+            row.kernels[name] = row.kernels.get(name, 0) + 1
+
+
+def measured(model: Model, size: str, mode: str, precision: str, settings: Settings) -> Row:
+    """Return the row of one model, mode and precision."""
+    row = Row(f"{model.name}/{size}/{mode}/{precision}")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    ours.report().clear()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            subject = Subject(model.build(size), mode, precision, size == "small")
+            runs: dict[System, Callable[..., Any]] = {"tinsmith": ours.compile(subject.module, strict=settings.strict)}
+            compare(subject, runs["tinsmith"], row)
+            account(row)
+            if settings.rounds:
+                runs["eager"] = subject.module
+                if settings.inductor:
+                    runs["inductor"] = torch.compile(subject.module, backend="inductor")
+                time_in_turn(subject, runs, row, settings.rounds)
+        except Exception as error:
+            row.error = f"{type(error).__name__}: {error}".replace("\n", " ")[:600]
+            account(row)
+    return row
