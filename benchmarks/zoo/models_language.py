@@ -73,7 +73,8 @@ def _made(kind: str, auto: str, fields: Fields) -> Any:
     declare_ops()
     import transformers
 
-    return getattr(transformers, auto).from_config(_configured(kind, fields))
+    found, config = getattr(transformers, auto), _configured(kind, fields)
+    return found.from_config(config) if auto.startswith("Auto") else found(config)
 
 
 def next_word(output: Any, tokens: Any) -> Any:
@@ -590,7 +591,7 @@ for _name, _auto, _small, _full in (
     ),
     (
         "levit",
-        "AutoModelForImageClassification",
+        "LevitForImageClassification",
         dict(
             image_size=64, hidden_sizes=[16, 32, 32], depths=[1, 1, 1], key_dim=[8, 8, 8], num_attention_heads=[2, 2, 2]
         ),
@@ -637,7 +638,7 @@ for _name, _auto, _small, _full in (
         dict(),
     ),
     ("textnet", "AutoModel", dict(), dict()),
-    ("hgnet_v2", "AutoModelForImageClassification", dict(), dict()),
+    ("hgnet_v2", "AutoModelForImageClassification", dict(image_size=96), dict()),
     (
         "efficientnet",
         "AutoModelForImageClassification",

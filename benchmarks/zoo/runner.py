@@ -205,6 +205,7 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(f"{m.name}  ({m.family})" for m in models().values()))
         return 0
     if given.ops:
+        os.environ["THREADS"] = str(given.threads)
         from benchmarks.zoo import ops
 
         return ops.main(given)

@@ -299,6 +299,23 @@ def test_complex_numbers_are_left_to_pytorch() -> None:
     assert "aten.abs.default" in str(ours.report())
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_queries_that_see_no_key_are_zero(kind: str) -> None:
+    q, k, v = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[1, :, 2:], mask[0, :, :, 4:] = False, False
+    if kind == "float":
+        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    function = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # noqa: E731
+    want = function(q, k, v)
+    gradients = torch.autograd.grad(want.square().sum(), (q, k, v))
+    got = ours.compile(function, strict=True)(q, k, v)
+    assert torch.equal(got[1, :, 2:], torch.zeros(2, 3, 8))
+    for a, b in zip((got, *torch.autograd.grad(got.square().sum(), (q, k, v))), (want, *gradients)):
+        assert is_close(a, b)
+    assert not fallbacks()
+
+
 def test_custom_ops_are_left_to_pytorch() -> None:
     @torch.library.custom_op("tinsmith_tests::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:

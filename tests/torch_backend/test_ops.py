@@ -40,8 +40,12 @@ def flat(found: Any) -> list[Any]:
     return [t for v in found for t in flat(v)] if isinstance(found, (tuple, list)) else []
 
 
-def traced(op: Any, sample: Any) -> tuple[Any, list[Any], list[Any]] | None:
-    """Return the graph of an op on a sample, its tensors and PyTorch's results; None if PyTorch cannot trace it."""
+def traced(op: Any, sample: Any, gradients: bool = False) -> tuple[Any, list[Any], list[Any]] | None:
+    """Return the graph of an op on a sample, its tensors and PyTorch's results; None if PyTorch cannot trace it.
+
+    Args:
+        gradients: the results are the gradients of a weighted sum of the op's results.
+    """
     leaves, spec = torch.utils._pytree.tree_flatten(([sample.input, *sample.args], sample.kwargs))
     places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -52,19 +56,27 @@ def traced(op: Any, sample: Any) -> tuple[Any, list[Any], list[Any]] | None:
         args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
         return flat(op.op(*args, **kwargs))
 
-    tensors = [leaves[n] for n in places]
+    def slopes(*tensors: Any) -> list[Any]:
+        inputs = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
+        parts = [r for r in function(*inputs) if r.is_floating_point() and r.requires_grad]
+        weighted = sum((r * torch.cos(torch.arange(r.numel(), dtype=r.dtype)).view(r.shape)).sum() for r in parts)
+        wanted = [t for t in inputs if t.is_floating_point()]
+        return [g for g in torch.autograd.grad(weighted, wanted, allow_unused=True) if g is not None]
+
+    tensors = [leaves[n].detach() for n in places]
+    results = slopes if gradients else function
     try:
-        want = function(*tensors)
-        functional = torch.func.functionalize(function, remove="mutations")
+        want = results(*tensors)
+        functional = torch.func.functionalize(results, remove="mutations")
         graph = make_fx(functional, decomposition_table=decompositions(), tracing_mode="fake")(*tensors)
     except Exception:  # sizes that depend on data, sparse tensors
         return None
     return graph, tensors, want
 
 
-def check(op: Any, sample: Any) -> bool:
+def check(op: Any, sample: Any, gradients: bool = False) -> bool:
     """Compare one sample; return True if our rules ran any op of it."""
-    found = traced(op, sample)
+    found = traced(op, sample, gradients)
     if found is None or any(t.layout is not torch.strided for t in (*found[1], *found[2])):
         return False
     graph, tensors, want = found
@@ -96,6 +108,21 @@ def test_rules_agree_with_pytorch(name: str) -> None:
             break
         samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
         run += check(op, draw.choice(samples)) if samples else 0
+    assert run == min(wanted, len(ops)) or wanted > len(ops) // 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_agree_with_pytorch() -> None:
+    wanted = max(FEW // 4, 1)
+    draw = random.Random("gradients")
+    ops = [op for op in infos() if op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")]
+    draw.shuffle(ops)
+    run = 0
+    for op in ops:
+        if run == wanted:
+            break
+        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=True))
+        run += check(op, draw.choice(samples), gradients=True) if samples else 0
     assert run == min(wanted, len(ops)) or wanted > len(ops) // 2
 
 

@@ -58,6 +58,13 @@ def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: floa
     return scores if bias is None else scores + bias.cast(scores.dtype)
 
 
+def _hidden(q: Tensor, k: Tensor, causal: bool, mask: Tensor) -> Tensor:
+    """Return True for the queries that no key is visible to, with an axis of one element in place of the keys."""
+    bias = _bias(q, k, causal, mask)
+    assert bias is not None
+    return (bias == float("-inf")).all(-1, True)
+
+
 def _accumulator(q: Tensor) -> Any:
     return dtypes.float32 if q.dtype.itemsize < 4 else q.dtype
 
@@ -68,7 +75,11 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causa
     if dropout_p:
         raise Unsupported("dropout inside attention")
     scores = _scores(q, k, is_causal, attn_mask, scale)
-    return scores.softmax(-1).cast(v.dtype).matmul(v), scores.logsumexp(-1)
+    out, sums = scores.softmax(-1).cast(v.dtype).matmul(v), scores.logsumexp(-1)
+    if attn_mask is None:
+        return out, sums
+    hidden = _hidden(q, k, is_causal, attn_mask)  # such rows are zero, not NaN, and so are their gradients
+    return hidden.where(0, out), hidden.squeeze(-1).where(0, sums)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
