@@ -3,15 +3,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.distributed.running import needs_mpi, passes, run, started
 from tests.golden.running import run as run_python
 from tinsmith.distributed import launcher
-from tinsmith.distributed.monitor import LATE, Monitor, Rank
+from tinsmith.distributed.monitor import ENDED, LATE, SILENT, Monitor, Peer, process
 
 HEAD = """
 import os, sys, time
@@ -25,15 +28,18 @@ dist.barrier()
 @pytest.mark.parametrize(("fault", "message"), [
     ("os.kill(os.getpid(), 9)", r"died"),
     ("raise ValueError('bad data')", "raised ValueError: bad data at program.py:6"),
-    ("sys.exit(0)", "in all_reduce at program.py:7 for rank 1"),
-    ("time.sleep(100)", "which is at program.py:6"),
+    ("sys.exit(0)", "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:7 for rank 1"),
+    ("time.sleep(100)", "has been at program.py:6 for "),
+    ("import ctypes; ctypes.PyDLL(None).sleep(100)", "waits in all_reduce(sum, float32, (1,)) at program.py:7"),
+    ("dist.recv(Tensor([1.0]), 0)", "ranks wait for each other: rank 0 waits in all_reduce(sum, float32, (1,)) at "
+     "program.py:7; rank 1 waits in receive(float32, (1,)) from rank 0 at program.py:6"),
 ])
 def test_a_fault_of_a_rank_is_named(fault: str, message: str, tmp_path: Path) -> None:
     text = f"if r == 1: {fault}\ndist.all_reduce(Tensor([1.0]))\n"
-    done = run(2, tmp_path, text, head=HEAD, DIST_TIMEOUT="4")
+    done = run(2, tmp_path, text, head=HEAD, DIST_TIMEOUT="4" if "sleep" in fault else "600")
     assert done.returncode != 0
     line = next(line for line in done.stderr.splitlines() if line.startswith("tinsmith: "))
-    assert message in line and "rank 1 on" in line, done.stderr
+    assert message in line and "rank 1 " in line, done.stderr
 
 
 @needs_mpi
@@ -78,31 +84,172 @@ def test_command_without_a_program(tmp_path: Path) -> None:
     assert done.returncode == 2 and "a script" in done.stderr
 
 
+@needs_mpi
+def test_a_rank_that_computes_for_long_is_reported_and_lives(tmp_path: Path) -> None:
+    """The interpreter's lock is held for longer than the monitor waits for signs."""
+    text = f"""
+if r == 1:
+    import ctypes
+    ctypes.PyDLL(None).sleep({int(LATE) + 3})
+assert dist.all_reduce(Tensor([1.0])).item() == 2
+"""
+    done = run(2, tmp_path, text, head=HEAD)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("tinsmith: ")]
+    assert len(said) == 1 and said[0].startswith("tinsmith: rank 1 on ") and "holds the interpreter's lock" in said[0]
+    assert "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:10" in said[0]
+
+
+@needs_mpi
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_in_different_calls(count: int, tmp_path: Path) -> None:
+    """Without CHECKED: by the monitor, or by the hash of the sequence where MPI takes one for the other."""
+    done = run(count, tmp_path, """
+        for _ in range(4):
+            dist.barrier()
+        x = Tensor.ones(64, 64).contiguous().realize()
+        if r == 0:
+            dist.all_reduce(x)
+        else:
+            dist.all_to_all(x)
+        for _ in range(3):
+            dist.barrier()
+    """)
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "call 5 of" in said and "all_reduce(sum, float32, (64, 64)) at program.py:12" in said
+    assert f"all_to_all(float32, ({count}, {64 // count}, 64)) at program.py:14" in said, done.stderr
+
+
+@needs_mpi
+def test_the_same_sequence_is_compared_without_checked(tmp_path: Path) -> None:
+    """Calls of one size, which MPI cannot tell apart."""
+    done = run(2, tmp_path, """
+        x = Tensor([1.0, 2.0]).realize()
+        for k in range(70):
+            dist.all_reduce(x)
+        dist.all_reduce(x, "max") if r else dist.all_reduce(x)
+        for k in range(70):
+            dist.all_reduce(x)
+        print("not found")
+    """)
+    assert done.returncode != 0 and "not found" not in done.stdout
+    said = " ".join(done.stderr.split())
+    assert "call 71 of" in said and "rank 0: all_reduce(sum, float32, (2,)) at program.py:11; rank 1: " \
+        "all_reduce(max, float32, (2,)) at program.py:11" in said, done.stderr
+
+
 class Silent:
     """A connection on which nothing comes."""
 
     def sendall(self, data: bytes) -> None:
         self.sent = data
 
+    def close(self) -> None:
+        pass
+
+
+def monitored(count: int, timeout: float = 60.0) -> tuple[Monitor, list[Peer], Peer]:
+    """Return a monitor, its ranks, and the agent of their host."""
+    monitor = Monitor(count, timeout, "word")
+    peers = []
+    for number in (*range(count), -1):
+        connection = Silent()
+        peer = monitor.peers[connection] = Peer(connection)  # type: ignore[arg-type]
+        monitor.told(peer, {"token": "word", "rank": number, "host": "here", "pid": 7 + number})
+        peers.append(peer)
+    return monitor, peers[:-1], peers[-1]
+
+
+def call(line: str, ranks: list[int], number: int = 3, seconds: float = 0.0, kind: str = "all_reduce",
+         world: list[int] | None = None, tag: int = 0) -> dict[str, Any]:
+    world = ranks if world is None else world
+    return {"line": line, "waiting": {"kind": kind, "group": "g", "world": world, "ranks": ranks, "call": number,
+                                      "what": f"{kind}(x)", "tag": tag, "line": line, "seconds": seconds}}
+
 
 def test_who_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = Monitor(2, 60.0, "word")
-    ranks = []
-    for number in range(2):
-        connection = Silent()
-        rank = monitor.ranks[connection] = Rank(connection)  # type: ignore[index, arg-type]
-        monitor.told(rank, {"token": "word", "rank": number, "host": "here", "pid": 7})
-        ranks.append(rank)
-    waiting = {"kind": "all_reduce", "ranks": [0, 1], "call": 3, "line": "a.py:1", "seconds": LATE + 1}
-    monitor.told(ranks[0], {"line": "a.py:1", "waiting": waiting})
-    monitor.told(ranks[1], {"line": "a.py:1", "waiting": waiting})
+    monitor, ranks, agent = monitored(3)
+    for rank in ranks:
+        monitor.told(rank, call("a.py:1", [0, 1, 2], seconds=LATE + 1))
     monitor.judge()
-    assert not capsys.readouterr().err  # both are there: MPI is slow
+    assert not capsys.readouterr().err  # all are there: MPI is slow
+    monitor.told(agent, {"processes": {"8": ["R", 12.0]}})
     monitor.told(ranks[1], {"line": "a.py:9", "waiting": None})
+    monitor.told(agent, {"processes": {"8": ["R", 30.0]}})
     for _ in range(2):
         monitor.judge()
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "which is at a.py:9. All are ended after 60 s" in said and not monitor.reason
-    monitor.told(ranks[0], {"line": "a.py:1", "waiting": {**waiting, "seconds": 61}})
+    assert said.count("\n") == 1 and not monitor.reason
+    assert "rank 1 on here (process 8) has been at a.py:9 for 0 s (18 s of CPU); ranks 0, 2 wait in all_reduce(x) at " \
+        "a.py:1, for 21 s. All are ended after 60 s (DIST_TIMEOUT), unless it comes" in said
+    monitor.told(ranks[0], call("a.py:1", [0, 1, 2], seconds=61))
     monitor.judge()
-    assert monitor.reason.startswith("rank 0 has waited 61 s in all_reduce at a.py:1 for rank 1 on here")
+    assert monitor.reason.startswith("rank 1 on here (process 8) has been at a.py:9")
+    assert "for 61 s: more than DIST_TIMEOUT=60" in monitor.reason
+
+
+def test_a_rank_that_computes_is_never_ended_without_a_limit() -> None:
+    monitor, ranks, _ = monitored(2, timeout=0)
+    monitor.told(ranks[0], call("a.py:1", [0, 1], seconds=1e6))
+    ranks[1].seen -= 1e6  # its host's agent gives signs
+    monitor.judge()
+    assert not monitor.reason
+
+
+def test_hosts_and_stopped_ranks() -> None:
+    monitor, ranks, agent = monitored(2)
+    monitor.told(agent, {"processes": {"8": ["T", 12.0]}})
+    ranks[1].seen -= SILENT + 1
+    monitor.judge()
+    assert not monitor.reason  # nobody waits for it
+    monitor.told(ranks[0], call("a.py:1", [0, 1]))
+    monitor.judge()
+    assert "rank 1 on here (process 8) was stopped by a signal 16 s ago" in monitor.reason
+    monitor, ranks, agent = monitored(2)
+    agent.seen -= SILENT + 1
+    ranks[1].seen -= SILENT + 1
+    monitor.judge()
+    assert "has given no sign for 16 s, nor has its host" in monitor.reason
+
+
+def test_deadlocks_are_told_from_waiting() -> None:
+    def judged(*waits: dict[str, Any] | None, ended: tuple[int, ...] = ()) -> str:
+        monitor, ranks, _ = monitored(len(waits))
+        for rank, wait in zip(ranks, waits):
+            monitor.told(rank, wait or {"line": "a.py:99", "waiting": None})
+        for n in ended:
+            ranks[n].state = "ended"
+        monitor.judge()
+        return monitor.reason
+
+    long = ENDED + 1
+    pair = call("a.py:1", [1], seconds=long, kind="send", world=[0, 1])
+    assert not judged(pair, call("a.py:2", [0], seconds=long, kind="receive", world=[0, 1]))
+    assert "wait for each other" in judged(pair, call("a.py:2", [0], seconds=long, kind="receive", world=[0, 1], tag=1))
+    assert not judged(pair, call("a.py:2", [0], seconds=1, kind="receive", world=[0, 1], tag=1))  # it may be on its way
+    every, both = call("a.py:1", [0, 1, 2], seconds=long), call("a.py:2", [1, 2], seconds=long)
+    assert not judged(every, both, None)  # rank 2 may come
+    assert "rank 0 waits in all_reduce(x) at a.py:1; rank 1 waits in all_reduce(x) at a.py:2; rank 2" in judged(
+        every, both, call("a.py:3", [0], seconds=long, kind="receive", world=[0, 1, 2]))
+    assert "rank 2 on here (process 9), which has ended" in judged(every, every, None, ended=(2,))
+    assert "rank 2 on here (process 9), which has ended" in judged(every, None, None, ended=(2,))
+    assert "call 3 of processes 0, 1 differs: rank 0: all_reduce(x) at a.py:1; rank 1: barrier(x) at a.py:2" in judged(
+        call("a.py:1", [0, 1]), call("a.py:2", [0, 1], kind="barrier"))
+
+
+def test_processes_that_never_start(capsys: pytest.CaptureFixture[str]) -> None:
+    monitor, _, _ = monitored(2)
+    monitor.count = 3
+    monitor.begin -= LATE + 1
+    for _ in range(2):
+        monitor.judge()
+    assert capsys.readouterr().err == "tinsmith: rank 0 has waited 21 s in dist.init() for the other 2 processes\n"
+
+
+def test_the_state_of_a_process() -> None:
+    found = process(os.getpid())
+    assert found is not None and found[0] in "RS" and found[1] > 0
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    assert process(child.pid) is None

@@ -6,11 +6,11 @@ programs and share cached ones.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
 from tinsmith.core.errors import CommunicationError, user_line
-from tinsmith.core.settings import settings
 from tinsmith.distributed import sequence, transport, watch
 from tinsmith.distributed.transport import Array
 from tinsmith.distributed.world import ProcessGroup, world
@@ -64,12 +64,18 @@ def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x
     """Run a command: the function that programs call."""
     here, line = world(), user_line()
     here.check_thread()
-    with here.turn, watch.waiting(kind, _peers(kind, group, options), group.calls + 1, line):
-        group.calls += kind not in _SENT
-        if settings.CHECKED and kind not in _SENT:
-            sequence.compare(group, kind, (*options, x.dtype.name, x.shape if kind != "barrier" else ()), line)
-        try:
-            _RUN[kind](group, out, x, *options)
-        except here.mpi.Exception as error:
-            raise CommunicationError(f"dist.{kind}", f"MPI failed in rank {here.group.rank}: {error}",
-                                     "CHECKED=1, which compares what the processes call", line) from None
+    details = (*options[len(options) * (kind in _SENT) :], x.dtype.name, tuple(x.shape))
+    what = kind if kind == "barrier" else f"{kind}({', '.join(map(str, details))})"
+    with here.turn:
+        call = watch.Waiting(kind, group.name, group.ranks, _peers(kind, group, options), group.calls + 1, what,
+                             options[1] if kind in _SENT else 0, line, time.monotonic())
+        with watch.waiting(call):
+            if kind not in _SENT:
+                group.calls += 1
+                sequence.check(group, kind, what, line)
+            try:
+                _RUN[kind](group, out, x, *options)
+            except here.mpi.Exception as error:
+                raise CommunicationError(
+                    f"dist.{kind}", f"MPI failed in rank {here.group.rank} in call {call.call} of {group}, {what}: "
+                    f"{error}", "CHECKED=1, which compares what the processes call", line) from None

@@ -2,36 +2,58 @@
 
 Rank 0 starts it as a program of its own, so that it outlives all of them and a rank that is stuck in native code can
 be named. It imports nothing of this package. Each rank keeps a connection open and writes a line of JSON every second:
-what it waits for, and the user's line that it is at.
+the collective that it waits in, and the user's line that it is at. Each host has an agent, another process of this
+file, which tells the state and the CPU time of the host's ranks: those of a rank that cannot speak, too.
+
+Ranks are ended at once when they cannot go on: one died or raised, all wait for each other, or two are in different
+calls at the same place of a group's sequence. A rank that computes while others wait is only reported, until
+``DIST_TIMEOUT``.
 """
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
+import signal
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-SILENT: Final = 15.0  # seconds without a sign of a rank that is connected
+SILENT: Final = 15.0  # seconds without a sign of a host, or of a rank that others wait for
 LATE: Final = 20.0  # seconds that ranks wait for another one before it is reported
-ENDED: Final = 5.0  # seconds that ranks wait for one that has ended
+AGAIN: Final = 3.0  # times as late it is reported again
+ENDED: Final = 5.0  # seconds that ranks wait for one that has ended, or for each other
+AGENT: Final = 1.0  # seconds between two reports of an agent
+LEFT: Final = 3.0  # seconds after the end of the program until an agent kills the ranks that are left
+
+_STOPPED: Final = "T"  # by a signal; "t" is a debugger's
+_MESSAGES: Final = ("send", "receive")
 
 
-class Rank:
-    """A connected rank, and what it said last."""
+class Peer:
+    """A connection: of a rank, with what it said last, or of the agent of a host."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.rest = connection, b""
         self.number, self.host, self.pid = -1, "?", 0
+        self.agent = False
         self.seen = time.monotonic()
-        self.line = ""
+        self.line, self.since, self.used = "", self.seen, 0.0  # where it is, since when, CPU seconds at that time
         self.waiting: dict[str, Any] | None = None
         self.state = "running"  # or "ended", "stopped": ended by the launcher
+        self.process, self.seconds = "", 0.0  # the agent's account: state and CPU time
 
     def __str__(self) -> str:
         return f"rank {self.number} on {self.host} (process {self.pid})"
+
+    @property
+    def known(self) -> bool:
+        """True once it has given the word of this program."""
+        return self.number >= 0 or self.agent
 
 
 class Monitor:
@@ -39,10 +61,16 @@ class Monitor:
 
     def __init__(self, count: int, timeout: float, token: str) -> None:
         self.count, self.timeout, self.token = count, timeout, token
-        self.ranks: dict[socket.socket, Rank] = {}
-        self.gone: list[Rank] = []
+        self.peers: dict[Any, Peer] = {}
+        self.gone: list[Peer] = []
         self.reason = ""
-        self.reported: set[tuple[int, ...]] = set()
+        self.begin = time.monotonic()
+        self.reported: dict[tuple[int, ...], float] = {}  # ranks that others wait for → seconds of the next report
+
+    @property
+    def ranks(self) -> list[Peer]:
+        """The connected ranks, in order."""
+        return sorted((p for p in self.peers.values() if p.number >= 0), key=lambda p: p.number)
 
     def say(self, text: str) -> None:
         print(f"tinsmith: {text}", file=sys.stderr, flush=True)
@@ -53,108 +81,303 @@ class Monitor:
             return
         self.reason = reason
         self.say(reason)
-        for rank in self.ranks.values():
+        for peer in self.peers.values():
             with contextlib.suppress(OSError):  # one that is gone has ended by itself
-                rank.connection.sendall(json.dumps({"end": reason}).encode() + b"\n")
+                peer.connection.sendall(json.dumps({"end": reason}).encode() + b"\n")
 
-    def told(self, rank: Rank, message: dict[str, Any]) -> None:
-        """Note what a rank says."""
-        rank.seen = time.monotonic()
+    # *** messages ***
+
+    def told(self, peer: Peer, message: dict[str, Any]) -> None:
+        """Note what a rank or an agent says."""
+        peer.seen = time.monotonic()
         if message.get("token") == self.token:
-            rank.number, rank.host, rank.pid = message["rank"], message["host"], message["pid"]
-        elif rank.number < 0:
-            self.lost(rank)  # no rank of this program
+            peer.number, peer.host, peer.pid = message["rank"], message["host"], message["pid"]
+            peer.agent = peer.number < 0
+        elif not peer.known:
+            self.lost(peer)  # no rank of this program
+        elif peer.agent:
+            for rank in self.ranks:
+                if rank.host == peer.host and (found := message["processes"].get(str(rank.pid))):
+                    rank.process, rank.seconds = found
         elif "raised" in message:
-            rank.state = "ended"
-            self.fail(f"{rank} raised {message['raised']} at {message['line']}")
+            peer.state = "ended"
+            others = self._differing([peer, *(r for r in self.ranks if r is not peer)], message.get("waiting"))
+            self.fail(f"{peer} raised {message['raised']} at {message['line']}" + (f"; {others}" if others else ""))
         elif "state" in message:
-            rank.state = message["state"]
+            peer.state = message["state"]
         else:
-            rank.line, rank.waiting = message["line"], message["waiting"]
+            if message["line"] != peer.line:
+                peer.line, peer.since, peer.used = message["line"], peer.seen, peer.seconds
+            peer.waiting = message["waiting"]
 
-    def read(self, rank: Rank) -> None:
-        """Read what a rank has written; one that is gone without a word has died."""
+    def read(self, peer: Peer) -> None:
+        """Read what a peer has written; a rank that is gone without a word has died."""
         try:
-            data = rank.connection.recv(1 << 16)
+            data = peer.connection.recv(1 << 16)
         except OSError:
             data = b""
-        *lines, rank.rest = (rank.rest + data).split(b"\n")
+        *lines, peer.rest = (peer.rest + data).split(b"\n")
         for line in lines:
             try:
-                self.told(rank, json.loads(line))
-            except (ValueError, KeyError, AttributeError):  # not written by a rank: a stranger at this port
-                return self.lost(rank)
+                self.told(peer, json.loads(line))
+            except (ValueError, KeyError, AttributeError, TypeError):  # a stranger at this port
+                return self.lost(peer)
         if not data:
-            self.lost(rank)
-            if rank.number >= 0 and rank.state == "running":
-                self.fail(f"{rank} died{f'; it was last at {rank.line}' if rank.line else ''}")
+            self.lost(peer)
+            if peer.number >= 0 and peer.state == "running":
+                self.fail(f"{peer} died{f'; it was last at {peer.line}' if peer.line else ''}")
 
-    def lost(self, rank: Rank) -> None:
-        self.ranks.pop(rank.connection, None)
-        rank.connection.close()
-        if rank.number >= 0:
-            self.gone.append(rank)
+    def lost(self, peer: Peer) -> None:
+        self.peers.pop(peer.connection, None)
+        peer.connection.close()
+        if peer.number >= 0:
+            self.gone.append(peer)
+
+    # *** judgement ***
 
     def judge(self) -> None:
-        """Look for ranks that are silent, and for those that others wait for."""
+        """Look for ranks that cannot go on, and for those that others wait for."""
+        if self.reason:
+            return
         now = time.monotonic()
-        known = {rank.number: rank for rank in (*self.gone, *self.ranks.values())}
-        for rank in self.ranks.values():
-            if rank.number >= 0 and rank.state == "running" and now - rank.seen > SILENT:
-                self.fail(f"{rank} has given no sign for {SILENT:.0f} s; it was last at {rank.line}")
-        for rank in [r for r in self.ranks.values() if r.waiting is not None and r.state == "running"]:
-            waiting = rank.waiting or {}
-            missing = [known[n] for n in waiting["ranks"] if n in known and not self._there(known[n], waiting)]
-            if not missing:
-                continue
-            text = (f"rank {rank.number} has waited {waiting['seconds']:.0f} s in {waiting['kind']} at "
-                    f"{waiting['line']} for {', '.join(self._where(r) for r in missing)}")
-            limits = [ENDED] * any(r.state == "ended" for r in missing) + [self.timeout] * bool(self.timeout)
-            if any(waiting["seconds"] > limit for limit in limits):
-                self.fail(text)
-            elif waiting["seconds"] > LATE and (key := tuple(r.number for r in missing)) not in self.reported:
-                self.reported.add(key)
-                self.say(text + f". All are ended after {self.timeout:.0f} s (DIST_TIMEOUT)" * bool(self.timeout))
+        known = {rank.number: rank for rank in (*self.gone, *self.ranks)}
+        waiting = [r for r in self.ranks if r.waiting is not None and r.state == "running"]
+        missing = {r.number: self._missing(r, known) for r in waiting}
+        self._look_for_silence(now, {n for ranks in missing.values() for n in ranks})
+        self._look_for_differences(waiting)
+        self._look_for_deadlock(now, waiting, missing, known)
+        groups: dict[tuple[int, ...], list[Peer]] = {}
+        for rank in waiting:
+            causes = tuple(n for n in missing[rank.number] if n not in missing) or missing[rank.number]
+            if causes:
+                groups.setdefault(causes, []).append(rank)
+        self.reported = {key: at for key, at in self.reported.items() if not key or key in groups}
+        for causes, ranks in groups.items():
+            self._report(now, [known[n] for n in causes], ranks)
+        if len(known) < self.count:
+            self._look_for_start(now, len(known))
 
-    def _there(self, rank: Rank, waiting: dict[str, Any]) -> bool:
-        """Return True if a rank is in the collective that another one is in."""
-        found = rank.waiting
-        return rank.state == "running" and found is not None and (found["ranks"], found["call"]) == (
-            waiting["ranks"], waiting["call"])
+    def _missing(self, rank: Peer, known: dict[int, Peer]) -> tuple[int, ...]:
+        """Return the ranks that are not in the call that a rank waits in."""
+        call = rank.waiting or {}
+        return tuple(n for n in call["ranks"] if n in known and n != rank.number and not self._there(rank, known[n]))
 
-    def _where(self, rank: Rank) -> str:
-        if rank.state == "ended":
-            return f"{rank}, which has ended"
-        inside = f" in {rank.waiting['kind']}" if rank.waiting is not None else ""
-        silent = time.monotonic() - rank.seen
-        state = f"gave its last sign {silent:.0f} s ago" if silent > 4 else "is"
-        return f"{rank}, which {state} at {rank.line}{inside}"
+    def _there(self, rank: Peer, other: Peer) -> bool:
+        """Return True if ``other`` is in the call that ``rank`` waits in."""
+        own, found = rank.waiting or {}, other.waiting
+        if found is None or other.state != "running" or (own["group"], own["world"]) != (
+                found["group"], found["world"]):
+            return False
+        if own["kind"] in _MESSAGES:
+            return (found["kind"] in _MESSAGES and found["kind"] != own["kind"] and found["tag"] == own["tag"]
+                    and rank.number in found["ranks"])
+        return bool(found["call"] == own["call"] and found["kind"] not in _MESSAGES)
+
+    def _look_for_silence(self, now: float, needed: Iterable[int]) -> None:
+        """A host that gives no sign is lost, as is a stopped rank that others wait for. A rank alone may be silent: a
+        call of native code that holds the interpreter's lock."""
+        agents = {p.host: p for p in self.peers.values() if p.agent}
+        for rank in self.ranks:
+            agent = agents.get(rank.host)
+            silent = min(now - rank.seen, now - agent.seen) if agent is not None else 0.0
+            if silent > SILENT and rank.state == "running":
+                self.fail(f"{rank} has given no sign for {silent:.0f} s, nor has its host; it was last at {rank.line}")
+            if rank.process == _STOPPED and rank.number in needed and now - rank.seen > SILENT:
+                self.fail(f"{rank} was stopped by a signal {now - rank.seen:.0f} s ago, at {rank.line}, and others "
+                          "wait for it")
+
+    def _differing(self, ranks: Sequence[Peer], call: dict[str, Any] | None) -> str:
+        """Return the calls at one place of a group's sequence, if they differ; else "". ``call`` is that of the first
+        of ``ranks``."""
+        if call is None or call["kind"] in _MESSAGES:
+            return ""
+        found: dict[str, list[int]] = {f"{call['what']} at {call['line']}": [ranks[0].number]}
+        kinds = {call["what"]}
+        for rank in ranks[1:]:
+            other = rank.waiting
+            if other is not None and other["kind"] not in _MESSAGES and all(
+                    other[k] == call[k] for k in ("group", "world", "call")):
+                found.setdefault(f"{other['what']} at {other['line']}", []).append(rank.number)
+                kinds.add(other["what"])
+        return "" if len(kinds) == 1 else "; ".join(f"{_numbered(n)}: {what}" for what, n in found.items())
+
+    def _look_for_differences(self, waiting: Sequence[Peer]) -> None:
+        for n, rank in enumerate(waiting):
+            call = rank.waiting or {}
+            if text := self._differing(waiting[n:], call):
+                return self.fail(f"call {call['call']} of processes {', '.join(map(str, call['world']))} differs: "
+                                 f"{text}. All must call the same collectives in the same order")
+
+    def _look_for_deadlock(self, now: float, waiting: Sequence[Peer], missing: dict[int, tuple[int, ...]],
+                           known: dict[int, Peer]) -> None:
+        """End all if ranks wait for each other in calls that cannot all come.
+
+        Each has been in its call for ``ENDED`` seconds, by its own account, which is younger than that: so there was a
+        moment at which all were, and a message that was sent before would have come.
+        """
+        def stays(rank: Peer) -> bool:
+            return now - rank.seen < ENDED / 2 and (rank.waiting or {}).get("seconds", 0.0) > ENDED
+
+        free = {n for n, rank in known.items() if rank.state == "running" and not (rank in waiting and stays(rank))}
+        stuck = {r.number for r in waiting} - free
+        while found := {n for n in stuck if free.issuperset(missing[n])}:  # all that it waits for may still come
+            stuck, free = stuck - found, free | found
+        ended = {m for n in stuck for m in missing[n] if known[m].state != "running"}
+        if not stuck:
+            return
+        lines = "; ".join(self._calls([r for r in waiting if r.number in stuck]))
+        if ended:
+            gone = ", ".join(f"{known[m]}, which has ended" for m in sorted(ended))
+            self.fail(f"{lines} for {gone}")
+        else:
+            self.fail(f"ranks wait for each other: {lines}")
+
+    def _calls(self, ranks: Sequence[Peer]) -> list[str]:
+        """Return "ranks 0, 1 wait in all_reduce(…) at train.py:7" for each different call."""
+        found: dict[str, list[int]] = {}
+        for rank in ranks:
+            call = rank.waiting or {}
+            to = {"send": f" to rank {call['ranks'][0]}", "receive": f" from rank {call['ranks'][0]}"}
+            found.setdefault(f"{call['what']}{to.get(call['kind'], '')} at {call['line']}", []).append(rank.number)
+        return [f"{_numbered(n)} wait{'s' * (len(n) == 1)} in {what}" for what, n in found.items()]
+
+    def _report(self, now: float, causes: Sequence[Peer], ranks: Sequence[Peer]) -> None:
+        """Report the ranks that others wait for, again after longer times; end all after the limit."""
+        key = tuple(rank.number for rank in causes)
+        seconds = max((rank.waiting or {})["seconds"] for rank in ranks)
+        text = f"{', '.join(self._where(now, r) for r in causes)}; {'; '.join(self._calls(ranks))}"
+        if self.timeout and seconds > self.timeout:
+            self.fail(f"{text}, for {seconds:.0f} s: more than DIST_TIMEOUT={self.timeout:g}")
+        elif seconds > self.reported.get(key, LATE):
+            self.reported[key] = seconds * AGAIN
+            end = f"All are ended after {self.timeout:g} s (DIST_TIMEOUT), unless it comes" * bool(self.timeout)
+            self.say(f"{text}, for {seconds:.0f} s. {end}".rstrip())
+
+    def _where(self, now: float, rank: Peer) -> str:
+        """Return where a rank is that others wait for, and its CPU time: it computes, or it waits for something."""
+        if rank.state != "running":
+            return f"{rank} has ended"
+        if rank.waiting is not None:
+            return f"{rank} is in {rank.waiting['what']} at {rank.waiting['line']}"
+        used = f" ({rank.seconds - rank.used:.0f} s of CPU)" if rank.process else ""
+        silent = now - rank.seen
+        native = f", in native code that holds the interpreter's lock for {silent:.0f} s" if silent > 4 else ""
+        stopped = ", stopped by a signal" if rank.process == _STOPPED else ""
+        return f"{rank} has been at {rank.line} for {now - rank.since:.0f} s{used}{stopped or native}"
+
+    def _look_for_start(self, now: float, there: int) -> None:
+        seconds = now - self.begin
+        if self.timeout and seconds > self.timeout:
+            self.fail(f"{self.count - there} of {self.count} processes have not come to dist.init() after "
+                      f"{seconds:.0f} s: more than DIST_TIMEOUT={self.timeout:g}")
+            os.kill(os.getppid(), signal.SIGTERM)  # rank 0, which waits in MPI
+        elif seconds > self.reported.get((), LATE):
+            self.reported[()] = seconds * AGAIN
+            self.say(f"rank 0 has waited {seconds:.0f} s in dist.init() for the other {self.count - 1} processes")
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """Return "rank 3" or "ranks 0-2, 5"."""
+    parts: list[list[int]] = []
+    for n in sorted(numbers):
+        if parts and parts[-1][-1] == n - 1:
+            parts[-1].append(n)
+        else:
+            parts.append([n])
+    texts = [f"{p[0]}-{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"
 
 
 def serve(count: int, timeout: float, token: str) -> int:
     """Look after ``count`` ranks until all are gone; print the port first. Return 1 after a fault."""
     monitor = Monitor(count, timeout, token)
-    listener = socket.create_server(("", 0), backlog=count)
+    listener = socket.create_server(("", 0), backlog=2 * count)
     print(listener.getsockname()[1], flush=True)
     sys.stdout.close()
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    begin = time.monotonic()
-    while len(monitor.gone) < count and (monitor.ranks or time.monotonic() - begin < 60):
+    parent = os.getppid()
+    while len(monitor.gone) < count and (monitor.ranks or os.getppid() == parent):
         for key, _ in selector.select(0.5):
             if key.fileobj is listener:
                 connection, _ = listener.accept()
-                monitor.ranks[connection] = Rank(connection)
+                monitor.peers[connection] = Peer(connection)
                 selector.register(connection, selectors.EVENT_READ)
                 continue
-            rank = monitor.ranks.get(key.fileobj)  # type: ignore[call-overload]
-            if rank is not None:
-                monitor.read(rank)
-            if key.fileobj not in monitor.ranks:
+            peer = monitor.peers.get(key.fileobj)
+            if peer is not None:
+                monitor.read(peer)
+            if key.fileobj not in monitor.peers:
                 selector.unregister(key.fileobj)
         monitor.judge()
     return int(bool(monitor.reason))
 
 
+# *** the agent of a host ***
+
+
+def process(pid: int) -> tuple[str, float] | None:
+    """Return the state of a process, a letter as in ``ps``, and its CPU seconds; None if there is none.
+
+    >>> process(os.getpid())[0]
+    'R'
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        if os.path.exists("/proc/self/stat"):
+            return None
+    line = subprocess.run(["ps", "-o", "state=,time=", "-p", str(pid)], capture_output=True, text=True,
+                          check=False).stdout.split()
+    if len(line) < 2:
+        return None
+    seconds = 0.0
+    for part in line[1].replace("-", ":").split(":"):
+        seconds = seconds * 60 + float(part)
+    return line[0][0], seconds
+
+
+def tell(address: tuple[str, int], token: str, host: str, pids: Sequence[int]) -> int:
+    """Tell the monitor about processes of this host, until it is gone; then kill those that are left after a fault."""
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.settimeout(AGENT)
+        message: dict[str, Any] = {"token": token, "rank": -1, "host": host, "pid": os.getpid()}
+        heard = b""
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(json.dumps(message).encode() + b"\n")
+                found = {str(pid): state for pid in pids if (state := process(pid)) and state[0] not in "ZX"}
+                message = {"processes": found}
+                if not found:
+                    return 0
+                try:
+                    data = connection.recv(1 << 16)
+                except TimeoutError:
+                    continue
+                heard += data
+                if not data or b'"end"' in heard:
+                    break
+    if b'"end"' in heard:  # those that cannot hear it: stopped, or in native code
+        time.sleep(LEFT)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run as the monitor, given COUNT and TIMEOUT, with the token in standard input; without arguments as an agent,
+    with token, host, port, name of this host and process ids there."""
+    words = sys.stdin.read().split()
+    if arguments:
+        return serve(int(arguments[0]), float(arguments[1]), words[0])
+    if len(words) < 5:
+        return 0  # not needed
+    token, host, port, name, *pids = words
+    return tell((host, int(port)), token, name, [int(pid) for pid in pids])
+
+
 if __name__ == "__main__":
-    sys.exit(serve(int(sys.argv[1]), float(sys.argv[2]), sys.stdin.readline().strip()))
+    sys.exit(main(sys.argv[1:]))

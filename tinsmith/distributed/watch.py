@@ -26,26 +26,52 @@ _SIGNALS = (signal.SIGTERM,)
 
 
 class Waiting(NamedTuple):
-    """A collective that this process is in."""
+    """A collective that this process is in.
+
+    Attributes:
+        kind: as "all_reduce".
+        group, world: the name and the ranks of the group.
+        ranks: those that it waits for.
+        call: its number in the group's sequence.
+        what: the kind with op, dtype and shape.
+        tag: of a message.
+    """
 
     kind: str
+    group: str
+    world: Sequence[int]
     ranks: Sequence[int]
     call: int
+    what: str
+    tag: int
     line: tuple[str, int]
     since: float
 
+    def message(self) -> dict[str, Any]:
+        """Return what the monitor is told."""
+        return {**self._asdict(), "line": place(*self.line), "seconds": time.monotonic() - self.since}
+
 
 _now: list[Waiting] = []
+_failed: list[Waiting] = []  # the last call that raised
 
 
 @contextlib.contextmanager
-def waiting(kind: str, ranks: Sequence[int], call: int, line: tuple[str, int]) -> Iterator[None]:
-    """Note that this process is in a collective: call number ``call`` of these ranks."""
-    _now.append(Waiting(kind, ranks, call, line, time.monotonic()))
+def waiting(call: Waiting) -> Iterator[None]:
+    """Note that this process is in a collective."""
+    _now.append(call)
     try:
         yield
+    except BaseException:
+        _failed[:] = [call]
+        raise
     finally:
-        _now.pop()
+        _now.remove(call)
+
+
+def _call() -> dict[str, Any] | None:
+    found = list(_now)  # other threads change it
+    return found[-1].message() if found else None
 
 
 class Address(NamedTuple):
@@ -59,15 +85,43 @@ class Address(NamedTuple):
 def start_monitor(count: int, timeout: float) -> Address:
     """Start the monitor, in a session of its own: what ends the ranks does not end it before it has spoken."""
     token = secrets.token_hex(16)
-    subprocess = importlib.import_module("subprocess")  # slow, and for few programs
-    line = [sys.executable, str(Path(__file__).with_name("monitor.py")), str(count), str(timeout)]
-    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = _started(str(count), str(timeout))
     process.stdin.write(f"{token}\n")
     process.stdin.close()
     port = int(process.stdout.readline())
     process.stdout.close()
-    process.returncode = 0  # it ends after this process: nobody waits for it
     return Address(socket.gethostname(), port, token)
+
+
+class Agent:
+    """The agent of this host: it tells the monitor about the host's ranks, and kills what is left of them after a
+    fault. It is started before MPI, after which no process should fork."""
+
+    def __init__(self) -> None:
+        self.process = _started()
+        self.process.stdout.close()
+
+    def begin(self, address: Address, pids: Sequence[int]) -> None:
+        """Let it look after processes; none: end it."""
+        words = [address.token, _reached(address), str(address.port), socket.gethostname(), *map(str, pids)]
+        with contextlib.suppress(OSError):
+            self.process.stdin.write("\n".join(words) if pids else "")
+            self.process.stdin.close()
+
+
+def _started(*arguments: str) -> Any:
+    """Start ``monitor.py`` as a process that outlives this one."""
+    subprocess = importlib.import_module("subprocess")  # slow, and for few programs
+    line = [sys.executable, "-I", "-S", str(Path(__file__).with_name("monitor.py")), *arguments]
+    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                               stderr=None if arguments else subprocess.DEVNULL)  # a launcher waits for its end
+    process.returncode = 0  # it ends after this process: nobody waits for it
+    return process
+
+
+def _reached(address: Address) -> str:
+    """Return the name by which this host reaches the monitor's."""
+    return "127.0.0.1" if address.host == socket.gethostname() else address.host
 
 
 class Watcher:
@@ -79,8 +133,7 @@ class Watcher:
 
     def __init__(self, address: Address, rank: int, abort: Any) -> None:
         self.abort, self.lock = abort, threading.Lock()
-        host = "127.0.0.1" if address.host == socket.gethostname() else address.host
-        self.connection = socket.create_connection((host, address.port), timeout=30)
+        self.connection = socket.create_connection((_reached(address), address.port), timeout=30)
         self.main = threading.main_thread().ident or 0
         self.tell(token=address.token, rank=rank, host=socket.gethostname(), pid=os.getpid())
         self.woken, waker = socket.socketpair()
@@ -128,10 +181,7 @@ class Watcher:
     def sign(self) -> None:
         """Write what this process waits for, and where it is."""
         frame = sys._current_frames().get(self.main)
-        now = _now[-1] if _now else None
-        about = None if now is None else {"kind": now.kind, "ranks": list(now.ranks), "call": now.call,
-                                          "line": place(*now.line), "seconds": time.monotonic() - now.since}
-        self.tell(line=place(*line_of(frame)), waiting=about)
+        self.tell(line=place(*line_of(frame)), waiting=_call())
 
     def raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an exception that ends this process, and end the others."""
@@ -139,7 +189,8 @@ class Watcher:
         sys.stderr.flush()
         frames = [f for f, _ in traceback.walk_tb(trace)]
         text = " ".join(str(error).split())
-        self.tell(raised=f"{kind.__name__}: {text[:200]}", line=place(*line_of(frames[-1] if frames else None)))
+        self.tell(raised=f"{kind.__name__}: {text[:200]}", line=place(*line_of(frames[-1] if frames else None)),
+                  waiting=_failed[-1].message() if _failed else None)
         time.sleep(0.2)  # the monitor speaks before the launcher ends all
         self.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
 

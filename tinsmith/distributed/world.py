@@ -29,8 +29,10 @@ class ProcessGroup:
         ranks: numbers of the processes in the world, in the order of the group.
         rank: number of this process in the group.
         comm: MPI's communicator for data; None in a group of one process.
-        checks: MPI's communicator for what ``CHECKED`` compares.
+        checks: MPI's communicator for comparisons of their sequences.
         calls: number of collectives so far.
+        sequence: a hash of them.
+        recent: those since processes compared their sequences: the call's text, and the user's line.
     """
 
     name: str
@@ -39,6 +41,8 @@ class ProcessGroup:
     comm: Any = None
     checks: Any = None
     calls: int = 0
+    sequence: bytes = b""
+    recent: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -149,6 +153,7 @@ def share_cores(found: LauncherVariables) -> None:
 def _started(found: LauncherVariables) -> World:
     check_launcher(found)
     address = watch.start_monitor(found.size, settings.DIST_TIMEOUT) if found.rank == 0 else None
+    agent = watch.Agent() if found.local_rank == 0 else None
     mpi = _mpi(found)
     everyone = mpi.COMM_WORLD
     if everyone.Get_size() != found.size:
@@ -158,12 +163,15 @@ def _started(found: LauncherVariables) -> World:
             "the mpirun of that MPI, or tinsmith launch, which looks for it")
     number, host = everyone.Get_rank(), socket.gethostname()
     seed, calls = random.state()
-    # pickled, but only once: names and a seed
-    told = everyone.allgather((host, seed, calls, address))
+    # pickled, but only once: names and numbers
+    told = everyone.allgather((host, seed, calls, address, os.getpid()))
     random.restore(told[0][1:3])
-    watch.Watcher(next(address for *_, address in told if address is not None), number, everyone.Abort)
+    address = told[0][3]
+    watch.Watcher(address, number, everyone.Abort)
     watch.print_as(number, settings.RANKS)
     local = [n for n, (other, *_) in enumerate(told) if other == host]
+    if agent is not None:
+        agent.begin(address, [told[n][4] for n in local] if number == local[0] else [])
     group = ProcessGroup("world", tuple(range(found.size)), number, everyone.Dup(), everyone.Dup())
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
@@ -188,7 +196,7 @@ def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
     if len(members) == 1:
         return ProcessGroup(name, members)
     if members == here.group.ranks:
-        return ProcessGroup(name, members, own, here.group.comm, here.group.checks)
+        return here.group  # one communicator, so one sequence of calls
     with here.turn:
         comm = here.group.comm.Split(members[0], members.index(own))
         return ProcessGroup(name, members, members.index(own), comm, comm.Dup())
