@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -200,19 +200,31 @@ class Watcher:
 
 
 class _Prefixed:
-    """Standard output with the number of the rank before each line."""
+    """Standard output with the number of the rank before each line. Lines are written whole, with one call: a launcher
+    would mix parts of lines of several ranks."""
 
     def __init__(self, out: Any, prefix: str) -> None:
-        self._out, self._prefix, self._begun = out, prefix, False
+        self._out, self._prefix, self._begun = out, prefix, ""
+        self._lock = threading.Lock()
+        atexit.register(self._end)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
 
     def write(self, text: str) -> int:
-        for line in text.splitlines(keepends=True):
-            self._out.write(line if self._begun else self._prefix + line)
-            self._begun = not line.endswith("\n")
+        with self._lock:
+            whole, newline, self._begun = (self._begun + text).rpartition("\n")
+            if newline:
+                self._out.write("".join(f"{self._prefix}{line}\n" for line in whole.split("\n")))
+                self._out.flush()
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def _end(self) -> None:
+        if self._begun:
+            self.write("\n")
 
 
 def print_as(rank: int, ranks: str) -> None:
