@@ -2,6 +2,7 @@
 processes."""
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.nn.data.loader import DataLoader, Windows, collate
 from tinsmith.nn.optim import SGD
+from tinsmith.tensor.create import random
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10, dtype=np.int32)
@@ -340,3 +342,34 @@ def test_samples_that_do_not_stack() -> None:
         list(DataLoader([np.zeros(2), np.zeros(3)], batch_size=2))
     with pytest.raises(ShapeError, match="1 to 2 parts"):
         list(DataLoader([(1,), (1, 2)], batch_size=2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_position_resumes_within_an_epoch(seed: int | None, workers: int) -> None:
+    def loader(shard: tuple[int, int] = (0, 1)) -> nn.DataLoader:
+        return nn.DataLoader(np.arange(20), 4, shuffle=True, seed=seed, num_workers=workers, shard=shard)
+
+    Tensor.manual_seed(1)
+    whole, first = loader(), []
+    want = [b.tolist() for _ in range(3) for b in whole]
+    for stop in (0, 3, 5, 7):
+        Tensor.manual_seed(1)
+        cut, first = loader(), []
+        while len(first) < stop:
+            for b in cut:
+                first.append(b.tolist())
+                if len(first) == stop:
+                    break
+        stream, position = random.state(), json.loads(json.dumps(cut.state_dict()))
+        Tensor.manual_seed(9)
+        parts = []
+        for shard in ((0, 2), (1, 2)):
+            random.restore(stream)
+            other = loader(shard)
+            other.load_state_dict(position)
+            assert other.state_dict() == position or stop == 5
+            parts.append([b.tolist() for _ in range(3) for b in other][: 15 - stop])
+        assert first + [a + b for a, b in zip(*parts)] == want, stop
+    with pytest.raises(ArgumentError, match="is no position"):
+        whole.load_state_dict({"epoch": 1})

@@ -3,6 +3,7 @@
 - ``environment.py``: the variables of launchers; ``world.py``: the start of MPI, ranks, groups of processes.
 - ``data_parallel.py``: gradients of all processes, parts of batches.
 - ``groups.py``: meshes with named axes; ``sharding.py``: parameters in parts; ``zero.py``: optimizer state in parts.
+- ``checkpoint.py``: checkpoints that all processes write, and any number reads.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
   ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
 - ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: what each tells it; ``launcher.py``:
@@ -12,6 +13,7 @@ A program of one process imports no ``mpi4py``, and its collectives give back th
 """
 from __future__ import annotations
 
+from tinsmith.distributed.checkpoint import load_checkpoint, save_checkpoint
 from tinsmith.distributed.collectives import (
     all_gather,
     all_reduce,
@@ -30,7 +32,8 @@ from tinsmith.distributed.world import init, local_rank, rank, share_cores, worl
 from tinsmith.distributed.zero import ZeroOptimizer
 
 __all__ = ["Mesh", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
-           "broadcast", "clip_grad_norm_", "init", "local_rank", "mesh", "rank", "recv", "reduce_scatter",
-           "replicate", "send", "shard", "shard_batch", "vocabulary_cross_entropy", "world_size"]
+           "broadcast", "clip_grad_norm_", "init", "load_checkpoint", "local_rank", "mesh", "rank", "recv",
+           "reduce_scatter", "replicate", "save_checkpoint", "send", "shard", "shard_batch", "vocabulary_cross_entropy",
+           "world_size"]
 
 share_cores(launched())

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -262,6 +263,15 @@ def _shard(shard: Any, batch_size: int) -> tuple[int, int]:
     return rank, size
 
 
+@dataclass
+class _Position:
+    """A place in an epoch: its number, batches given out, and the random stream at its begin."""
+
+    epoch: int = 0
+    batch: int = 0
+    stream: tuple[int, int] = (0, 0)
+
+
 class DataLoader:
     """An iterable over the batches of a data set, as tensors on a device.
 
@@ -290,7 +300,8 @@ class DataLoader:
             a multiple of ``size``.
 
     Attributes:
-        epoch: number of epochs begun. With ``seed``, set it to resume a run.
+        epoch: number of epochs begun. With ``seed``, set it to resume a run at the begin of an epoch; ``state_dict``
+            resumes anywhere.
 
     Raises:
         ArgumentError: for an invalid data set or size.
@@ -316,6 +327,8 @@ class DataLoader:
         if processes and isinstance(dataset, _Columns):
             raise ArgumentError("DataLoader", "processes=True would pickle the arrays", "processes=False")
         self.processes, self.progress, self.epoch = processes, progress, 0
+        self._position = _Position()
+        self._resumed: _Position | None = None
         self.task = _Task(dataset, collate_fn)
 
     def __len__(self) -> int:
@@ -324,7 +337,9 @@ class DataLoader:
         return whole + (not self.drop_last and rest >= self.shard[1])
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._batches(self._order(), device_name(self.device))
+        resumed, self._resumed = self._resumed, None
+        order = self._order() if resumed is None else self._order_of(resumed)
+        batches = self._batches(order, device_name(self.device), self._position)
         if not self.progress:
             return batches
         bar = importlib.import_module("tqdm.auto").tqdm  # at its first use: importing tinsmith stays fast
@@ -333,21 +348,58 @@ class DataLoader:
 
     def _order(self) -> Array:
         """Return the sample indices of the next epoch, in order, and advance ``epoch``."""
+        found = self._order_of(_Position(self.epoch, 0, random.state()))
+        if self.shuffle and self.seed is None:
+            random.advance(1)
+        self.epoch += 1
+        return found
+
+    def _order_of(self, at: _Position) -> Array:
+        """Return the sample indices of the epoch of a position, and go there."""
+        self._position = at
         count = len(self.dataset)
         if not self.shuffle:
-            order = np.arange(count)
-        elif self.seed is None:
-            order = np.random.default_rng(random.state()).permutation(count)
-            random.advance(1)
-        else:
-            order = np.random.default_rng((self.seed, self.epoch)).permutation(count)
-        self.epoch += 1
+            return np.arange(count)
+        key = at.stream if self.seed is None else (self.seed, at.epoch)
+        order: Array = np.random.default_rng(key).permutation(count)
         return order
 
-    def _batches(self, order: Array, device: str) -> Iterator[Any]:
-        parts = (self._part(order[n * self.batch_size : (n + 1) * self.batch_size]).tolist() for n in range(len(self)))
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, as JSON-compatible data: ``load_state_dict`` goes on behind the last batch given out.
+
+        The position does not depend on ``shard``.
+
+        >>> loader = DataLoader(np.arange(6), batch_size=2)
+        >>> for batch in loader:
+        ...     break
+        >>> other = DataLoader(np.arange(6), batch_size=2)
+        >>> other.load_state_dict(loader.state_dict())
+        >>> [batch.tolist() for batch in other]
+        [[2, 3], [4, 5]]
+        """
+        at = self._resumed or self._position
+        return {"begun": self.epoch, "epoch": at.epoch, "batch": at.batch, "stream": list(at.stream)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a ``state_dict``: the next iteration is the rest of that epoch.
+
+        Raises:
+            ArgumentError: if ``state`` is none.
+        """
+        try:
+            begun, (seed, calls) = int(state["begun"]), state["stream"]
+            at = _Position(int(state["epoch"]), int(state["batch"]), (int(seed), int(calls)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError("DataLoader.load_state_dict", f"{shown(state)} is no position: {error!r}",
+                                "what state_dict() returned") from None
+        self.epoch, self._resumed = begun, at if begun and at.batch < len(self) else None
+
+    def _batches(self, order: Array, device: str, here: _Position) -> Iterator[Any]:
+        parts = (self._part(order[n * self.batch_size : (n + 1) * self.batch_size]).tolist()
+                 for n in range(here.batch, len(self)))
         if not self.num_workers:
             for part in parts:
+                here.batch += 1
                 yield self._as_tensors(self._placed(self.task(part), device), device)
             return
         workers = self._workers()
@@ -359,6 +411,7 @@ class DataLoader:
                 batch = ahead.popleft().result()
                 for part in itertools.islice(parts, 1):
                     ahead.append(self._submitted(workers, part, device))
+                here.batch += 1
                 yield self._as_tensors(self._placed(batch, device), device)
         finally:  # also after an error, Ctrl-C, or a ``break`` in the caller's loop
             for future in ahead:
