@@ -299,6 +299,23 @@ def test_complex_numbers_are_left_to_pytorch() -> None:
     assert "aten.abs.default" in str(ours.report())
 
 
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_of_embeddings_may_be_empty_and_padded(mode: str, padding: int | None) -> None:
+    weight = torch.randn(7, 4, requires_grad=True)
+    indices, offsets = torch.tensor([1, 3, 3, 0, 6, 3, 1]), torch.tensor([0, 2, 2, 5])
+    per_sample = torch.rand(7) if mode == "sum" else None
+
+    def function(weight: Any, indices: Any, offsets: Any) -> Any:
+        return F.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=padding, per_sample_weights=per_sample)
+
+    want, got = function(weight, indices, offsets), ours.compile(function, strict=True)(weight, indices, offsets)
+    assert is_close(got, want)
+    slopes = [torch.autograd.grad(result.square().sum(), weight)[0] for result in (got, want)]
+    assert is_close(*slopes)
+    assert not fallbacks()
+
+
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_queries_that_see_no_key_are_zero(kind: str) -> None:
     q, k, v = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3))

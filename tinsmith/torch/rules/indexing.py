@@ -77,6 +77,64 @@ def _embedding_backward(grad: Tensor, indices: Tensor, count: int, padding_idx: 
     return zeros.index_put((rows,), flat.cast(wide), True).cast(grad.dtype)
 
 
+_MAXIMUM = 2  # the mode of an embedding bag, after the sum and the mean
+
+
+@rule("_embedding_bag", "_embedding_bag_forward_only", meta=True)
+def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool = False, mode: int = 0,
+                   sparse: bool = False, per_sample: Tensor | None = None, last: bool = False,
+                   padding_idx: int = -1, *, meta: Any) -> tuple[Tensor, ...]:
+    """Sums or means of the table's rows, and, as PyTorch needs them: the bag of each row and the bags' sizes."""
+    if mode == _MAXIMUM:
+        raise Unsupported("the maximum of a bag")
+    count = meta[0].shape[0]
+    bag = _bags(indices, offsets[:count])
+    rows = weight[indices].cast(_accumulator(weight))
+    rows = rows if per_sample is None else rows * per_sample.cast(rows.dtype).unsqueeze(-1)
+    kept = indices != padding_idx
+    total = Tensor.zeros(*meta[0].shape, dtype=rows.dtype, device=weight.device).index_put(
+        (bag,), kept.unsqueeze(-1).where(rows, 0), True)
+    sizes = _bag_sizes(bag, kept, count)
+    if mode:
+        total = total / sizes.maximum(1).cast(total.dtype).unsqueeze(-1)
+    else:
+        sizes = sizes.zeros_like()
+    found = bag if meta[1].shape == bag.shape else Tensor.zeros(*meta[1].shape, dtype=bag.dtype, device=bag.device)
+    return total, found, sizes, sizes
+
+
+@rule("_embedding_bag_backward")
+def _embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor, sizes: Tensor,
+                            maximum: Tensor, count: int, scale: bool, mode: int, sparse: bool,
+                            per_sample: Tensor | None, padding_idx: int = -1) -> Tensor:
+    if mode == _MAXIMUM or scale or sparse:
+        raise Unsupported("the maximum of a bag, gradients scaled by frequency, sparse gradients")
+    bag = _bags(indices, offsets[: grad.shape[0]])
+    wide = grad.cast(_accumulator(grad))
+    kept = indices != padding_idx
+    if mode:
+        wide = wide / _bag_sizes(bag, kept, grad.shape[0]).maximum(1).cast(wide.dtype).unsqueeze(-1)
+    rows = wide[bag]
+    rows = rows if per_sample is None else rows * per_sample.cast(rows.dtype).unsqueeze(-1)
+    zeros = Tensor.zeros(count, grad.shape[1], dtype=rows.dtype, device=grad.device)
+    return zeros.index_put((indices,), kept.unsqueeze(-1).where(rows, 0), True)
+
+
+def _bags(indices: Tensor, offsets: Tensor) -> Tensor:
+    """Return the bag of each index: the last whose offset is not above its place."""
+    places = Tensor.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
+    return offsets.searchsorted(places, right=True).cast(offsets.dtype) - 1
+
+
+def _bag_sizes(bag: Tensor, kept: Tensor, count: int) -> Tensor:
+    zeros = Tensor.zeros(count, dtype=bag.dtype, device=bag.device)
+    return zeros.index_put((bag,), kept.cast(bag.dtype), True)
+
+
+def _accumulator(x: Tensor) -> Any:
+    return dtypes.float32 if x.dtype.itemsize < 4 else x.dtype
+
+
 @rule("gather")
 def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     return x.gather(dim, index) if x.ndim and index.ndim else x.reshape(-1).gather(
