@@ -94,6 +94,7 @@ DECLARED: Final = (
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
     Setting("TC", 1, "0 disables matrix units", True),
     Setting("NOLOCALS", 0, "1 uses blocks of one thread", True),
+    Setting("DYNAMIC", 1, "0 compiles a program for every size; 1 makes sizes that change variables of one program"),
     Setting("CHECKED", 0, "1 checks indices of gathers and scatters, integer divisors and NaN in every program, and "
             "names the user's line; 2 also guards the ends of buffers and compares kernels with the interpreter, on a "
             "sample", True),
@@ -155,6 +156,7 @@ class _Names:
     NOOPT: int
     TC: int
     NOLOCALS: int
+    DYNAMIC: int
     CHECKED: int
     POISON: int
     THREADS: int

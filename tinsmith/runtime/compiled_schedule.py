@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from tinsmith.backend.device import Device
@@ -20,7 +20,7 @@ from tinsmith.ir.uop import Origin
 from tinsmith.runtime.step import Step
 from tinsmith.runtime.thread_turns import turn_of
 from tinsmith.schedule.memory.dependencies import verify_order
-from tinsmith.schedule.memory.memory_plan import MemoryPlan
+from tinsmith.schedule.memory.memory_plan import MemoryPlan, plan_slots
 from tinsmith.schedule.schedule_item import Schedule, Slot
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     arguments: tuple[list[Buffer], list[int]] | None = field(default=None, compare=False)
     places: list[list[tuple[int, int]]] = field(default_factory=list, compare=False)
     named_for: tuple[tuple[Origin, ...], ...] | None = field(default=None, compare=False)
+    _bounds: dict[tuple[int, ...], Bound] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -75,7 +76,23 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     @functools.cached_property
     def bound(self) -> Bound:
         """The schedule prepared to run."""
-        return Bound(self)
+        return Bound(self, self.schedule.slots, self.plan)
+
+    @functools.cached_property
+    def _sized(self) -> set[int]:
+        """The numbers of the values that sizes depend on."""
+        return {v for s in self.schedule.slots for _, of in s.terms or () for v in of}
+
+    def bound_for(self, values: Sequence[int]) -> Bound:
+        """Return the schedule prepared to run with values of its variables, and memory for the next powers of two."""
+        room = tuple(1 << (v - 1).bit_length() if n in self._sized and v > 1 else 1 for n, v in enumerate(values))
+        found = self._bounds.get(room)
+        if found is None:
+            slots = [s if s.input or s.terms is None else replace(s, size=s.elements(room))
+                     for s in self.schedule.slots]
+            plan = plan_slots(slots, [step.slots for step in self.steps])
+            found = self._bounds[room] = Bound(self, slots, plan)
+        return found
 
 
 @dataclass(eq=False, repr=False)
@@ -163,13 +180,13 @@ class Bound:
         queue: runs the same on several devices concurrently; None if all devices share one worker.
     """
 
-    def __init__(self, compiled: CompiledSchedule) -> None:
-        schedule, plan = compiled.schedule, compiled.plan
-        verify_order(compiled.steps, schedule.slots, "compiling")
-        self.slots, self._steps = schedule.slots, compiled.steps
+    def __init__(self, compiled: CompiledSchedule, slots: Sequence[Slot], plan: MemoryPlan) -> None:
+        schedule = compiled.schedule
+        verify_order(compiled.steps, slots, "compiling")
+        self.slots, self._steps = slots, compiled.steps
         self.inputs = list(schedule.inputs)
         order = {slot: n for n, slot in enumerate(dict.fromkeys(schedule.outputs))}
-        self.outputs = [schedule.slots[n] for n in order]
+        self.outputs = [slots[n] for n in order]
         self.results = [order[n] for n in schedule.outputs]
         self.blocks = list(plan.sizes.items())
         self.in_place = [(order[slot], number) for slot, number in compiled.in_place.items()]
@@ -177,9 +194,9 @@ class Bound:
         self.places: dict[int, BufferLocation] = {slot: BufferLocation(n) for n, slot in enumerate(bases)}
         block = {device: len(bases) + n for n, (device, _) in enumerate(self.blocks)}
         for number, offset in plan.offsets.items():
-            slot = schedule.slots[number]
+            slot = slots[number]
             self.places[number] = BufferLocation(block[slot.device], offset, slot.size, slot.dtype)
-        self.parts = parts(compiled.steps, schedule.slots)
+        self.parts = parts(compiled.steps, slots)
         self.carried = [(s.read[0], s.written[0]) for s in compiled.steps if s.carries]
         self.queue: Callable[[Sequence[Buffer], Sequence[int], list[Step]], object] | None = None
         for part in self.parts:

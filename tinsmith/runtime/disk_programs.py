@@ -180,7 +180,7 @@ def store(key: str, places: Places, compiled: CompiledSchedule) -> None:
         steps.append([step.device, number, step.slots, step.variables, origin, step.name, step.carries])
     schedule, plan = compiled.schedule, compiled.plan
     header = json.dumps({
-        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty, s.in_parts]
+        "slots": [[s.size, s.dtype.name, s.device, s.input, s.output, s.may_be_empty, s.in_parts, s.terms]
                   for s in schedule.slots],
         "inputs": list(schedule.inputs.items()), "outputs": schedule.outputs,
         "in_place": list(compiled.in_place.items()), "offsets": list(plan.offsets.items()), "sizes": plan.sizes,

@@ -23,33 +23,42 @@ from tinsmith.runtime.step import Step, copy_name
 from tinsmith.runtime.thread_turns import let_go, take, turn_of, under_way
 
 
-def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]) -> list[Buffer]:
-    """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite."""
+def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int],
+                   elements: Sequence[int] | None = None) -> list[Buffer]:
+    """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite.
+
+    Args:
+        elements: of each result, if other than its slot's maximum.
+    """
     outputs = bound.new_outputs()
+    if elements is not None:
+        for n, count in zip(bound.results, elements):
+            outputs[n] = Buffer(outputs[n].device, count, outputs[n].dtype)
     if free:
         for n, number in bound.in_place:
-            if number in free:
+            if number in free and inputs[number].size == outputs[n].size:
                 outputs[n] = inputs[number]
     return outputs
 
 
 def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
-        free: Collection[int] = ()) -> list[Buffer]:
+        free: Collection[int] = (), elements: Sequence[int] | None = None) -> list[Buffer]:
     """Run a compiled schedule and return its results.
 
     Args:
         inputs: in order; one over several devices takes one number for each of its parts.
         values: of its variables, by number.
         free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
+        elements: of each result, to give it and the temporaries memory for these values instead of the greatest.
     """
     if compiled.missing:
         raise OutOfMemoryError("realize", f"the program exceeds memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(compiled.missing)}, even with rematerialization",
                                "a greater budget, a smaller batch, or fewer results at a time")
-    bound = compiled.bound
+    bound = compiled.bound if elements is None else compiled.bound_for(values)
     if compiled.layouts:
         inputs = flattened(inputs)
-    outputs = output_buffers(bound, inputs, free)
+    outputs = output_buffers(bound, inputs, free, elements)
     launch(bound, inputs, outputs, values, bound.new_blocks())
     results = [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results

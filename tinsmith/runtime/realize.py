@@ -20,14 +20,16 @@ from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import PYTHON, SCHEDULING, phase, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.runtime import disk_programs
+from tinsmith.runtime import disk_programs, symbolic_programs
 from tinsmith.runtime.command_queue import overlap
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.compiled_schedule import programs as compiled_programs
 from tinsmith.runtime.launch import run
 from tinsmith.runtime.recorder import lowered, recorders
+from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 from tinsmith.schedule.passes import promote_constants
+from tinsmith.schedule.passes.dynamic_sizes import SizeHistory
 
 if TYPE_CHECKING:
     from tinsmith.runtime import lowering
@@ -65,17 +67,25 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
                 assert found is not None
                 spared = _spared(found.buffers, free)
                 compiled = _compiled.get((found.form, settled, spared))
+            elif (ready := symbolic_programs.ready(found.form, settled)) is not None:
+                return _run_symbolic(ready, found.buffers, found.values, free)
         _, key, buffers, values, _ = found
     if found is None or compiled is None or now.DEBUG >= 3:
         with no_collection():  # nodes form no cycles, and a garbage collection of a large graph takes seconds
             graph, buffers, values = canonical(roots)
             spared = _spared(buffers, free)
             compiled = _compiled.get((tuple(graph), settled, spared))
+            history = None
+            if compiled is None and found is not None and not recorders and not now.memory_limit:
+                history = symbolic_programs.history_of(graph, settled)
+                served = symbolic_programs.served(graph, found.form, history, settled, device, compile_graph)
+                if served is not None:
+                    return _run_symbolic(served, buffers, values, free)
             if compiled is None or settings.DEBUG >= 3:
                 first, begin = compiled is None, time.perf_counter()
                 compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
                 if first:
-                    note(graph, time.perf_counter() - begin)
+                    note(graph, time.perf_counter() - begin, history)
         if found is not None:
             _compiled[key, settled, spared] = compiled
         forget_old()
@@ -86,6 +96,18 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
     outputs = run(compiled, inputs, values, numbers)
     for recorder in recorders:
         recorder.ran(roots, compiled, inputs, values, outputs)
+    return outputs
+
+
+def _run_symbolic(served: Served, buffers: Sequence[UOp], values: Sequence[int],
+                  free: Collection[UOp]) -> list[Buffer]:
+    """Run a program with variables on the buffers and values of the graph that it serves."""
+    inputs = [*(b.arg for b in buffers), *served.arguments]
+    every = [*values, *served.values]
+    begin = time.perf_counter()
+    outputs = run(served.compiled, inputs, every, _numbers(buffers, free) if free else (),
+                  served.program.elements(every))
+    served.ran(time.perf_counter() - begin)
     return outputs
 
 
@@ -102,7 +124,8 @@ def compile_graph(graph: list[UOp], device: str) -> CompiledSchedule:
 
 def forget_old() -> None:
     """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
-    for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms):
+    for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms,
+                  *symbolic_programs.tables):
         table.trim(max(settings.PROGRAMS, 1))
 
 
@@ -175,9 +198,11 @@ _made: Recent[Any, _Programs] = Recent()
 _warned: set[tuple[str, int]] = set()
 
 
-def note(graph: Sequence[UOp], seconds: float) -> None:
+def note(graph: Sequence[UOp], seconds: float, history: SizeHistory | None = None) -> None:
     """Record that a new canonical graph was compiled; warn if its line has compiled MANY
-    programs that differ in sizes only."""
+    programs that differ in sizes only, with the reason why their sizes cannot be variables (``history.refused``)."""
+    if history is not None:
+        history.seconds = seconds
     line = user_line()
     if line in _warned or line[1] == 0:
         return
@@ -196,14 +221,15 @@ def note(graph: Sequence[UOp], seconds: float) -> None:
         found.shapes.append(shapes)
     if len(found.shapes) >= MANY:
         _warned.add(line)
-        warnings.warn_explicit(_text(found), UserWarning, *line)
+        warnings.warn_explicit(_text(found, history.refused if history else ""), UserWarning, *line)
 
 
-def _text(found: _Programs) -> str:
+def _text(found: _Programs, reason: str) -> str:
     """Return the text of the warning, with the sizes of the first axis that differs."""
     columns = [axis for shapes in zip(*found.shapes) if len({len(s) for s in shapes}) == 1 for axis in zip(*shapes)]
     sizes = next((axis for axis in columns if len(set(axis)) > 1), ())
     named = f" (sizes {', '.join(map(str, sizes))})" if sizes else ""
+    why = f" (its sizes cannot become variables: {reason})" if reason else ""
     return (f"this line has made {len(found.shapes)} programs that differ only in sizes{named}, in "
-            f"{found.seconds:.1f} s; each new size compiles another one. Bind the size to a Variable "
+            f"{found.seconds:.1f} s; each new size compiles another one{why}. Bind the size to a Variable "
             "(x[:Variable('n', 1, most).bind(n)]), or pad to a few sizes; see docs/symbolic.md")

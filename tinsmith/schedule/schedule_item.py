@@ -1,6 +1,7 @@
 """Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ class Slot:
         size: elements; the maximum for a symbolic size.
         may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
         in_parts: several items write it: each a disjoint part, or a part of what an item before them carried over.
+        terms: a symbolic size as a sum of (factor, numbers of the program's values that it is multiplied by); None if
+            it has another form.
         shape, origin: of the value, for messages only; a program loaded from disk has neither.
     """
 
@@ -35,12 +38,19 @@ class Slot:
     output: bool = False
     may_be_empty: bool = False
     in_parts: bool = False
+    terms: Sequence[tuple[int, Sequence[int]]] | None = None
     shape: tuple[Any, ...] | None = field(default=None, compare=False)
     origin: Sequence[Origin] = field(default=(), compare=False)
 
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    def elements(self, values: Sequence[int]) -> int:
+        """Return the number of elements for values of the program's variables; the maximum if ``terms`` is None."""
+        if self.terms is None:
+            return self.size
+        return sum(factor * math.prod(values[v] for v in of) for factor, of in self.terms)
 
 
 @dataclass

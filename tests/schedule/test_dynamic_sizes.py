@@ -1,0 +1,177 @@
+"""Programs whose sizes became variables: results beside programs of fixed sizes, NumPy's values, and the number of
+programs."""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.properties.runner import FEW
+from tinsmith import Context, GlobalCounters, Tensor, nn
+from tinsmith.schedule.passes.dynamic_sizes import Refused, _related
+
+SIZES = (5, 9, 7, 12, 3, 17, 33, 64, 2, 100)
+
+
+def data(*shape: int) -> Tensor:
+    rng = np.random.default_rng(sum(shape))
+    return Tensor(rng.standard_normal(shape).astype(np.float32)).realize()
+
+
+WEIGHT = data(6, 4)
+CASES: dict[str, Callable[[int], Tensor]] = {
+    "elementwise": lambda n: data(n, 3) * 2 + 1,
+    "product": lambda n: data(n, 6) @ WEIGHT,
+    "product of both": lambda n: data(n, 5) @ data(5, n),
+    "square": lambda n: data(n, n) @ data(n, n),
+    "mean": lambda n: data(n, 3).mean(0),
+    "softmax": lambda n: data(2, n).softmax(1),
+    "variance": lambda n: data(3, n).var(1),
+    "mask": lambda n: data(n, n).tril().sum(1),
+    "cat": lambda n: data(n, 2).cat(data(3, 2)),
+    "flip and slice": lambda n: data(n + 3, 2).flip(0)[1:n],
+    "pad": lambda n: data(n).pad((1, 2)),
+    "argmax": lambda n: data(3, n).argmax(1),
+    "cumsum": lambda n: data(n, 2).cumsum(0),
+    "gather": lambda n: data(n, 3)[Tensor([0, n - 1, 1])],
+    "attention": lambda n: data(1, 2, n, 4).scaled_dot_product_attention(data(1, 2, n, 4), data(1, 2, n, 4),
+                                                                         is_causal=True),
+    "convolution": lambda n: data(1, 2, n + 4, 8).conv2d(data(3, 2, 3, 3)),
+    "pooling": lambda n: data(1, 2, n + 4, 8).max_pool2d((2, 2)),
+    "two sizes": lambda n: data(n, 2 * n + 1).sum(1) + data(n),
+    "window": lambda n: data(n + 2).unfold(0, 2, 1).sum(1) if n else data(1),
+    "arange": lambda n: Tensor.arange(n).float().sqrt(),
+    "constant": lambda n: data(4) * (n / 7),
+    "nothing changes but a constant": lambda n: data(4) + n,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_fixed_sizes(name: str) -> None:
+    for n in SIZES:
+        with Context(DYNAMIC=0):
+            want = CASES[name](n).numpy()
+        for _ in range(2):
+            got = CASES[name](n).numpy()
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=f"size {n}")
+
+
+def test_a_growing_length_takes_three_programs() -> None:
+    layer, out = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def run(n: int) -> Tensor:
+        x = Tensor(np.ones((1, n, 8), np.float32)).realize()
+        y = layer(x)
+        return out(y.scaled_dot_product_attention(y, y, is_causal=True))[:, -1].softmax()
+
+    with Context(DYNAMIC=1):
+        for n in range(3, 6):
+            run(n).realize()
+        before = GlobalCounters.schedule_count
+        for n in range(6, 40):
+            run(n).realize()
+    assert GlobalCounters.schedule_count == before
+
+
+def test_a_size_that_stays_gets_its_own_program() -> None:
+    inputs = {n: data(n, 7, 3) for n in (11, 13, 19)}
+    for x in inputs.values():
+        (x.exp() + 1).sum(2).realize()
+    before = GlobalCounters.schedule_count
+    for _ in range(40):
+        (inputs[19].exp() + 1).sum(2).realize()
+    assert GlobalCounters.schedule_count == before + 1
+
+
+def test_without_dynamic_each_size_has_its_own_program() -> None:
+    with Context(DYNAMIC=0):
+        before = GlobalCounters.schedule_count
+        for n in range(41, 47):
+            (data(n, 2) * 3 - 1).realize()
+    assert GlobalCounters.schedule_count == before + 6
+
+
+def test_batches_of_any_size_train_as_fixed_ones() -> None:
+    def train(dynamic: int) -> list[float]:
+        Tensor.manual_seed(3)
+        model = nn.Linear(6, 5), nn.Linear(5, 2)
+        opt = nn.optim.Adam(nn.state.get_parameters(model), lr=0.01)
+        losses = []
+        with Context(DYNAMIC=dynamic), Tensor.train():
+            for n in (8, 5, 7, 3, 9, 8, 6, 2, 11):
+                y = model[1](model[0](data(n, 6)).relu())
+                loss = y.sparse_categorical_crossentropy(Tensor(np.arange(n) % 2))
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        return losses
+
+    np.testing.assert_allclose(train(1), train(0), rtol=1e-4)
+
+
+def test_values_held_before_stay() -> None:
+    held = [data(n, 4) * 2 for n in SIZES]
+    for t in held:
+        t.realize()
+    for n, t in zip(SIZES, held):
+        np.testing.assert_array_equal(t.numpy(), data(n, 4).numpy() * 2)
+
+
+def test_writes_to_tensors_that_change_keep_their_programs() -> None:
+    for n in SIZES:
+        x = data(n, 2)
+        want = x.numpy() + 1
+        x += 1
+        np.testing.assert_array_equal(x.numpy(), want)
+
+
+STEPS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: (x * 0.1).exp(),
+    lambda x: x + x.sum(0, keepdim=True),
+    lambda x: x.flip(1),
+    lambda x: x.pad(((0, 0), (1, 0), (0, 0))),
+    lambda x: x[:, 1:] if x.shape[1] > 2 else x,
+    lambda x: x.transpose(0, 1),
+    lambda x: x @ data(x.shape[2], x.shape[2]),
+    lambda x: x.maximum(x.max(1, keepdim=True) * 0.5),
+    lambda x: x / x.shape[0],
+    lambda x: x.cat(x * 2, dim=0),
+    lambda x: x.softmax(0),
+]
+
+
+def program(rng: random.Random) -> Callable[[int, int], Tensor]:
+    """Return a random program of two sizes."""
+    steps = [rng.choice(STEPS) for _ in range(rng.randint(2, 6))]
+    inner = rng.choice([1, 3, 4, 8])
+
+    def run(n: int, m: int) -> Tensor:
+        x = data(n, m, inner)
+        for step in steps:
+            x = step(x)
+        return x
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(6 * FEW))
+def test_random_programs_of_two_sizes(seed: int) -> None:
+    rng = random.Random(seed)
+    run = program(rng)
+    for _ in range(6):
+        n, m = rng.choice((2, 3, 5, 8, 13, 16, 31)), rng.choice((2, 3, 4, 7, 10, 17))
+        with Context(DYNAMIC=0):
+            want = run(n, m).numpy()
+        np.testing.assert_allclose(run(n, m).numpy(), want, rtol=1e-4, atol=1e-4, err_msg=f"{n}, {m}")
+
+
+def test_sizes_that_are_0_or_1_are_no_variables() -> None:
+    with pytest.raises(Refused, match="0 or 1"):
+        _related({0: (0, 1, 5)})
+    for n in (4, 1, 6, 0, 9, 1, 5, 0):
+        assert (data(n, 3) + 1).sum(1).shape == (n,)
+        np.testing.assert_allclose((data(n, 3) + 1).sum(1).numpy(), (data(n, 3).numpy() + 1).sum(1), rtol=1e-5)

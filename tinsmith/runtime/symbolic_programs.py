@@ -1,0 +1,107 @@
+"""Programs whose sizes are variables, made when a graph comes back with other sizes, and the graphs that they serve.
+
+A size that stays gets a program of its own again, as kernels of fixed sizes are faster: once the runs with it have
+taken as long as a program takes to compile, or after STAYS runs. So no graph takes more than about twice the time of
+the better choice.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tinsmith.backend.memory import Buffer
+from tinsmith.core.errors import TinsmithError
+from tinsmith.core.lru import Recent
+from tinsmith.core.settings import settings
+from tinsmith.ir import UOp
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.schedule.canonical import ProgramForm
+from tinsmith.schedule.passes import dynamic_sizes
+from tinsmith.schedule.passes.dynamic_sizes import SizeHistory, SymbolicProgram, form_of
+
+STAYS: Final = 32
+
+
+@dataclass
+class Served:
+    """A graph that a program with variables serves.
+
+    Attributes:
+        program, compiled: the program.
+        arguments: constants of the graph that are inputs of the program, after the buffers.
+        values: of the variables.
+        history: of all graphs of the same form.
+        seconds, runs: of the graph on this program, so far.
+    """
+
+    program: SymbolicProgram
+    compiled: CompiledSchedule
+    arguments: list[Buffer]
+    values: list[int]
+    history: SizeHistory
+    seconds: float = 0.0
+    runs: int = 0
+
+    def ran(self, seconds: float) -> None:
+        """Count a run that took ``seconds``."""
+        self.seconds += seconds
+        self.runs += 1
+
+    @property
+    def stays(self) -> bool:
+        """True if a program with fixed sizes pays."""
+        return self.runs >= STAYS or (self.runs > 2 and self.seconds > self.history.seconds)
+
+
+_served: Recent[Any, Served] = Recent()  # by structure and settings
+_histories: Recent[Any, SizeHistory] = Recent()  # by form and settings
+tables: Final = (_served, _histories)
+
+
+def ready(structure: ProgramForm, settled: Any) -> Served | None:
+    """Return what served a graph of this structure before, unless its sizes have stayed for long."""
+    found = _served.get((structure, settled)) if settings.DYNAMIC else None
+    return None if found is None or found.stays else found
+
+
+def history_of(graph: list[UOp], settled: Any) -> SizeHistory | None:
+    """Return the history of graphs that differ from a canonical one in sizes only; None if it has no sizes that can
+    become variables, or DYNAMIC=0."""
+    form = form_of(graph) if settings.DYNAMIC else None
+    if form is None or not form.sizes:
+        return None
+    found = _histories.get((form.key, settled))
+    if found is None:
+        found = _histories[form.key, settled] = SizeHistory()
+    return found
+
+
+def served(graph: list[UOp], structure: ProgramForm, history: SizeHistory | None, settled: Any, device: str,
+           compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> Served | None:
+    """Return a program with variables for a canonical graph that is not compiled yet; None if its sizes have not
+    changed often enough, or cannot be variables (``history.refused``).
+
+    Args:
+        structure: of the graph, as ``canonical.seen`` gives it.
+        settled: the rest of the key of programs.
+        compiled_of: compiles a canonical graph.
+    """
+    if history is None or (structure, settled) in _served:
+        return None
+    form = form_of(graph)
+    match = None if form is None else dynamic_sizes.served(graph, form, history, device)
+    if form is None or match is None:
+        return None
+    program, values = match
+    try:
+        compiled = compiled_of(program.graph, device)
+    except TinsmithError as error:
+        if settings.CHECK_IR:
+            raise
+        history.programs.remove(program)
+        history.refused = error.message
+        return None
+    found = _served[structure, settled] = Served(program, compiled, program.argument_buffers(form, device), values,
+                                                history)
+    return found
