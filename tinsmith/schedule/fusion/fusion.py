@@ -100,6 +100,12 @@ def ranges_in(index: Index) -> Ranges:
     return frozenset().union(*(i.ranges for i in index))
 
 
+def _is_fixed(node: UOp) -> bool:
+    """Return True if no size is symbolic: a stream's operand is kept in tiles of fixed size, else it would be computed
+    again for every column."""
+    return not any(isinstance(s, UOp) for s in node.shape)
+
+
 def is_block(node: UOp, request: KernelInput) -> bool:
     """Return True if rows and columns of a product are both kept by the enclosing reduction over other axes."""
     body = node.src[0]
@@ -315,7 +321,7 @@ class Fusion:
         if settings.NOOPT or not allowed or not any(self.contracts[s] for s in (root, *root.src)):
             return frozenset()
         near = reductions_of((root,) if root.op is Ops.REDUCE else cone_of(root, STAGED))
-        found = [s for s in near if self.contracts[s] and self.factor(s) is not None]
+        found = [s for s in near if self.contracts[s] and self.factor(s) is not None and _is_fixed(s.src[0])]
         if not self.costs.streams:
             found = [s for s in found if is_chain(s, self.factor(s), self.contracts, self.costs)]
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
