@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from tinsmith import Tensor, Variable
+from tinsmith import Context, Tensor, Variable
 from tinsmith.core.errors import GradientError
 from tinsmith.runtime import realize
 
@@ -18,13 +18,28 @@ def nothing_warned() -> None:
 
 
 def test_a_length_that_grows_is_warned_of_once_with_line_sizes_and_remedy() -> None:
-    with pytest.warns(UserWarning, match="5 programs") as caught:
+    with Context(DYNAMIC=0), pytest.warns(UserWarning, match="5 programs") as caught:
         for n in range(90, 100):
             (Tensor(np.ones(n, np.float32)) * 2.125).sum().item()
     (one,) = caught
     assert "sizes 90, 91, 92, 93, 94" in str(one.message) and "Variable" in str(one.message)
     assert "pad" in str(one.message) and " s;" in str(one.message)
     assert one.filename == __file__ and "item()" in linecache.getline(__file__, one.lineno)
+
+
+def test_the_warning_says_why_sizes_cannot_become_variables() -> None:
+    with pytest.warns(UserWarning, match="cannot become variables: it writes to a tensor whose size changes"):
+        for n in range(70, 77):
+            x = Tensor(np.ones(n, np.float32)).realize()
+            x += 2.75
+            x.realize()
+
+
+def test_a_length_that_grows_is_not_warned_of_where_its_sizes_become_variables() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(60, 70):
+            (Tensor(np.ones(n, np.float32)) * 2.625).sum().item()
 
 
 def test_few_sizes_other_structures_and_bound_sizes_are_not() -> None:

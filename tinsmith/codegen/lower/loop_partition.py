@@ -126,11 +126,14 @@ def cut(k: KernelGraph, opt: Opt) -> None:
                 f"split points must be increasing and between 0 and {size}")
     opt.require(len(points) < MOST_LOOPS, f"a loop can have at most {MOST_LOOPS} parts")
     opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "CUT comes before opts that make BLOCK loops")
-    for s in k.sink.src:
-        parts = [p for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)]
-        opt.require(len({r in p.ranges for p in parts}) == 1,
-                    "ordered statements must either all or none depend on the loop")
+    opt.require(is_whole(k, r), "ordered statements must either all or none depend on the loop")
     cut_loop(k, r, [p for p in points if p])
+
+
+def is_whole(k: KernelGraph, r: UOp) -> bool:
+    """Return True if of statements that are ordered after each other, all or none depend on ``r``."""
+    return all(len({r in p.ranges for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)}) == 1
+               for s in k.sink.src)
 
 
 def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
@@ -154,6 +157,27 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
         same = list(group)
         statements += [_renamed(decided(s, r, *edges[n : n + 2]), t) for n, t in enumerate(tables) for s in same
                        ] if over else same
+    k.order = list(chain.from_iterable(nest[q] for q in k.order))
+    k.sink = simplify(k.sink.replace(src=tuple(statements)))
+    k.reorder()
+
+
+def tile_symbolic(k: KernelGraph, r: UOp, amount: int) -> None:
+    """Split every statement over ``r``, whose size is symbolic, into one over full tiles of ``amount`` steps and one
+    over the remaining steps; neither needs guards."""
+    size = UOp.index(range_size(r))
+    tiles, inner = k.new_range((size // amount).simplify(), r.arg[1]), k.new_range(amount, r.arg[1])
+    rest = k.new_range((size % amount).simplify(), r.arg[1])
+    inside = _inside(k, r)
+    names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside}
+    places = [{r: tiles * amount + inner}, {r: (size // amount * amount + rest).simplify(), **names}]
+    names = {q: new.substitute(places[1]) for q, new in names.items()}  # their limits contain ranges, too
+    places[1] |= names
+    nest = {q: [q, names[q]] if q in names else [q] for q in k.order} | {r: [tiles, inner, rest]}
+    statements: list[UOp] = []
+    for over, group in groupby(k.sink.src, lambda s: r in _over(s)):
+        same = list(group)
+        statements += [_renamed(s, table) for table in places for s in same] if over else same
     k.order = list(chain.from_iterable(nest[q] for q in k.order))
     k.sink = simplify(k.sink.replace(src=tuple(statements)))
     k.reorder()

@@ -88,9 +88,21 @@ def _tile(k: KernelGraph, opt: Opt) -> None:
     opt.require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), "only loops can be tiled")
     opt.require(r not in k.bound or r.arg[1] is Role.REDUCE, "an ordered loop cannot be tiled")
     opt.require(not _feeds_unit(k, r), "the reduction of a matrix unit must be a single loop")
+    if not isinstance(range_size(r), int):
+        return _tile_symbolic(k, opt, r)
     amount = opt.part_of(range_size(r))
     opt.require(range_size(r) % amount == 0, "a tile must divide the range")
     k.split(r, amount, r.arg[1])
+
+
+def _tile_symbolic(k: KernelGraph, opt: Opt, r: UOp) -> None:
+    """Split the statements over a loop of symbolic size into full tiles and the remaining steps."""
+    opt.require(isinstance(opt.amt, int) and opt.amt > 1, "a tile has at least two steps")
+    opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "of symbolic ranges, parallel loops can be tiled")
+    opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "TILE comes before opts that make BLOCK loops")
+    opt.require(loop_partition.is_whole(k, r), "ordered statements must either all or none depend on the loop")
+    assert isinstance(opt.amt, int)
+    loop_partition.tile_symbolic(k, r, opt.amt)
 
 
 def _feeds_unit(k: KernelGraph, r: UOp) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower.loop_partition import first_loop, outermost_loops
+from tinsmith.codegen.lower.loop_partition import first_loop, is_whole, outermost_loops
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import (
     Candidate,
@@ -31,6 +32,7 @@ from tinsmith.ir.ranges import Role, count_of, is_partial, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
+ROWS: Final = 4  # steps of a tile of a loop of symbolic size
 
 def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates of a scan: lanes along the steps, combined within vectors, if memory runs along them;
@@ -125,7 +127,8 @@ def stream_ahead(kernel: Kernel, nbytes: int) -> None:
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
     """Vectorize, upcast and thread the ranges of fixed size in a kernel that has symbolic sizes too."""
     if target.vector_bytes:
-        symbolic_lanes(kernel, target)
+        rows = symbolic_rows(kernel)
+        symbolic_lanes(kernel, target, rows)
     outer = next(iter(kernel.ranges), None)
     if target.threads > 1 and outer in kernel.parallel and weight_of(kernel) >= target.core.serial_work:
         assert outer is not None
@@ -133,21 +136,48 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
             apply_to(kernel, OptOps.THREAD, outer)
 
 
-def symbolic_lanes(kernel: Kernel, target: Target) -> None:
-    """Vectorize a range that the stores run along, with several vectors per iteration if there are sums; else a reduced
-    range."""
-    lanes = lanes_of(kernel, target)
+def symbolic_rows(kernel: Kernel) -> bool:
+    """Tile the innermost loop of symbolic size that some load of a sum does not depend on, so that several rows share
+    what is loaded; return True if there is one."""
+    loads = [n for f in kernel.folds for n in toposort(f.src[0]) if n.op is Ops.LOAD]
+    for r in reversed(kernel.parallel):
+        shared = loads and any(r not in n.ranges for n in loads)
+        if isinstance(range_size(r), int) or not shared or r.vmax < ROWS or not is_whole(kernel, r) or any(
+                r not in s.ranges for s in kernel.stores):
+            continue
+        at = kernel.order.index(r)
+        apply_to(kernel, OptOps.TILE, r, ROWS)
+        apply_to(kernel, OptOps.UPCAST, kernel.order[at + 1], ROWS)
+        return True
+    return False
+
+
+def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
+    """Vectorize a range that each store runs along, with several vectors per iteration if there are sums; else a
+    reduced range.
+
+    Args:
+        rows: tiles of rows take registers, too.
+    """
+    lanes, copies = lanes_of(kernel, target), 2 if rows and target.vector_bytes < 64 else 4
 
     def whole(r: UOp) -> bool:
         size = range_size(r)
         return isinstance(size, int) and size % lanes == 0 and kernel.may_have_lanes(r)
 
-    for r in reversed(kernel.parallel):
-        if whole(r) and all(stride_of(s.src[1], r) == 1 for s in kernel.stores):
-            outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
-            if outer is not None and kernel.folds:
-                split(kernel, OptOps.UPCAST, outer, min(4, range_size(outer)))
-            return
+    found = False
+    for n in range(len(kernel.stores)):
+        store = kernel.stores[n]
+        along = (r for r in reversed(kernel.parallel) if r in store.ranges and whole(r) and all(
+            stride_of(s.src[1], r) == 1 for s in kernel.stores if r in s.ranges))
+        if (r := next(along, None)) is None:
+            continue
+        outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
+        if outer is not None and kernel.folds:
+            split(kernel, OptOps.UPCAST, outer, min(copies, range_size(outer)))
+        found = True
+    if found:
+        return
     for r in kernel.reduces:
         loads = [n for f in kernel.folds if r in f.src[1:] for n in toposort(f.src[0]) if n.op is Ops.LOAD]
         strides = {stride_of(n.src[1], r) for n in loads}
