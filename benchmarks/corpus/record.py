@@ -20,7 +20,7 @@ from tinsmith.runtime.recorder import lowered
 from tinsmith.schedule.passes import promote_constants
 
 FOLDER = Path(__file__).parent / "kept"
-PLAIN = {"BEAM": 0, "CHECKED": 0, "CHECK_IR": 0, "DEBUG": 0, "MEMORY_BUDGET": "", "NOLOCALS": 0,
+PLAIN = {"BEAM": 0, "CHECKED": 0, "CHECK_IR": 0, "DEBUG": 0, "DYNAMIC": 0, "MEMORY_BUDGET": "", "NOLOCALS": 0,
          "NOOPT": 0, "POISON": 0, "TC": 1}  # settings that choices or texts depend on, and that cost time
 Kept = dict[str, list["Row"]]  # by program
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.errors import TinsmithError
 from tinsmith.core.lru import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import UOp
@@ -96,11 +95,11 @@ def served(graph: list[UOp], structure: ProgramForm, history: SizeHistory | None
     program, values = match
     try:
         compiled = compiled_of(program.graph, device)
-    except TinsmithError as error:
+    except Exception as error:  # an op or a planner that does not take symbolic sizes yet; the fixed program does
         if settings.CHECK_IR:
             raise
         history.programs.remove(program)
-        history.refused = error.message
+        history.refused = f"{type(error).__name__}: {error}"
         return None
     found = _served[structure, settled] = Served(program, compiled, program.argument_buffers(form, device), values,
                                                 history)

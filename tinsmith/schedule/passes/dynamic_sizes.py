@@ -200,7 +200,7 @@ def served(graph: Sequence[UOp], form: Form, history: SizeHistory,
         values = program.values_for(form)
         if values is None:
             raise Refused("a size has no simple relation to the others")
-    except Refused as reason:
+    except (Refused, TypeError, ValueError) as reason:  # sizes that an op requires to be equal may have been told apart
         history.refused = str(reason)
         return None
     history.programs.append(program)
