@@ -540,7 +540,7 @@ for _name, _auto, _small, _full in (
         dict(hidden_sizes=[32, 32], depths=[1, 1], embedding_size=32, num_groups=4),
         dict(depths=[2, 2, 2, 2]),
     ),
-    ("mobilenet_v1", "AutoModelForImageClassification", dict(depth_multiplier=0.25, image_size=32), dict()),
+    ("mobilenet_v1", "AutoModelForImageClassification", dict(depth_multiplier=0.25, image_size=96), dict()),
     (
         "mobilevit",
         "AutoModelForImageClassification",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -115,14 +116,23 @@ def _vision(name: str, edge: int, size: Size) -> Example:
     return Example(found, (torch.randn(2, 3, edge, edge),))
 
 
+def _takes(module: Any, edge: int) -> bool:
+    """Return True if a model runs on images of another size than that of its configuration."""
+    try:
+        with torch.no_grad():
+            module.eval()(torch.randn(1, 3, edge, edge))
+    except (AssertionError, RuntimeError, ValueError):  # sizes that are fixed, or that do not divide
+        return False
+    return True
+
+
 def _timm(name: str, size: Size) -> Example:
     declare_ops()
     import timm
 
     found = timm.create_model(name, pretrained=False)
-    edge = timm.data.resolve_model_data_config(found)["input_size"][-1]
-    fixed = timm.data.resolve_model_data_config(found).get("fixed_input_size") or "vi" in name
-    edge = edge if size != "small" or fixed else 64
+    edge = int(timm.data.resolve_model_data_config(found)["input_size"][-1])
+    edge = 64 if size == "small" and _takes(found, 64) else edge
     return classified(found, torch.randn(2, 3, edge, edge), 1000)
 
 

@@ -299,6 +299,13 @@ def test_complex_numbers_are_left_to_pytorch() -> None:
     assert "aten.abs.default" in str(ours.report())
 
 
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_has_a_rule_for_its_gradient(dim: int) -> None:
+    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(3, 4, 5), dim=dim)
+    check_training(torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(16, 10)), torch.randn(2, 3, 8),
+                   torch.randint(10, (2,)))
+
+
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_of_embeddings_may_be_empty_and_padded(mode: str, padding: int | None) -> None:

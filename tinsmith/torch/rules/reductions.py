@@ -128,6 +128,15 @@ def _vector_norm(x: Tensor, order: float = 2, dim: Dims = None, keepdim: bool = 
     return total if order == 1 else total.sqrt() if order == 2 else total.pow(1 / order)
 
 
+@rule("_weight_norm_interface_backward")
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of ``g * v / norm(v)``, whose norm is over all axes but ``dim``."""
+    wide = dtypes.float32 if v.dtype.itemsize < 4 else v.dtype
+    grad, v, norms = grad.cast(wide), v.cast(wide), norms.cast(wide)
+    along = (grad * v).sum(tuple(n for n in range(v.ndim) if n != dim % v.ndim), True)
+    return (grad - v * (along / (norms * norms))) * (g.cast(wide) / norms), along / norms
+
+
 # *** softmax ***
 
 
