@@ -162,8 +162,8 @@ class Subject:
             found["buffers"] = [b.clone() for b in self.module.buffers() if b.is_floating_point()]
         return found
 
-    def exact(self) -> dict[str, list[Any]] | None:
-        """Return the results in float64; None if the model cannot be run in it."""
+    def exact(self) -> tuple[dict[str, list[Any]], list[float]] | None:
+        """Return results and losses in float64; None if the model cannot be run in it."""
         self.module.load_state_dict(self.initial)
         wide = Subject(
             Example(
@@ -180,7 +180,9 @@ class Subject:
             found = wide.results(wide.module)
         except RuntimeError:  # a dtype written in the model
             return None
-        return found if all(t is None or t.dtype is torch.float64 for t in found["results"]) else None
+        if not all(t.dtype is torch.float64 for t in found["results"]):
+            return None
+        return found, wide.losses(wide.module) if self.mode == "training" else []
 
     def losses(self, run: Callable[..., Any]) -> list[float]:
         """Return the losses of ``STEPS`` training steps from the initial state."""
@@ -200,21 +202,27 @@ def compare(subject: Subject, run: Callable[..., Any], row: Row) -> None:
     begin = time.perf_counter()
     got = subject.results(run)
     row.first["tinsmith"] = time.perf_counter() - begin
-    reference = subject.exact() if subject.small else None
+    exact = subject.exact() if subject.small else None
     slack, right = SLACK[subject.precision], True
     for name, want in eager.items():
-        ideal = reference[name] if reference is not None else want
+        ideal = exact[0][name] if exact is not None else want
         error, own = distance(got[name], ideal), distance(want, ideal)
         between = distance(got[name], want)
         row.errors[name], row.errors[f"eager {name}"] = min(error, between), own
         right &= min(error, between) <= ALLOWED * own + slack * (1 if subject.small else 5)
     if subject.mode == "training":
         ours_, theirs = subject.losses(run), subject.losses(subject.module)
-        row.errors["losses"] = max(
-            _finite(abs(a - b) / max(abs(b), 1e-3)) if a == a or b == b else 0.0 for a, b in zip(ours_, theirs)
-        )
-        right &= row.errors["losses"] <= LOSSES[subject.precision]
+        row.errors["losses"] = apart(ours_, theirs)
+        own = row.errors["eager losses"] = apart(theirs, exact[1]) if exact is not None else 0.0
+        right &= row.errors["losses"] <= ALLOWED * own + LOSSES[subject.precision]
     row.correct = right
+
+
+def apart(losses: list[float], others: list[float]) -> float:
+    """Return the greatest relative difference of losses; a loss that is NaN in both is equal."""
+    return max(
+        _finite(abs(a - b) / max(abs(b), 1e-3)) if a == a or b == b else 0.0 for a, b in zip(losses, others)
+    )
 
 
 def peak_of(call: Callable[[], Any]) -> int:
