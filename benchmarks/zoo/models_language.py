@@ -240,7 +240,7 @@ _enter(
     "funnel",
     _language,
     "funnel",
-    "AutoModel",
+    "FunnelModel",
     dict(vocab_size=60, block_sizes=[1, 1], d_model=16, n_head=2, d_head=8, d_inner=32),
     dict(vocab_size=8000, block_sizes=[2, 2, 2], d_model=384, n_head=6),
     (8, 128),
@@ -400,7 +400,7 @@ for _name, _small, _full in (
     ),
     (
         "rwkv",
-        dict(hidden_size=16, num_hidden_layers=1, attention_hidden_size=16, intermediate_size=32),
+        dict(hidden_size=16, num_hidden_layers=2, attention_hidden_size=16, intermediate_size=32),
         dict(hidden_size=256, num_hidden_layers=2),
     ),
     (
