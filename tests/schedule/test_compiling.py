@@ -19,6 +19,12 @@ from tinsmith.runtime.parallel_compile import Compilation
 _sizes = itertools.count(1001)  # no two tests share a kernel
 
 
+@pytest.fixture(autouse=True)
+def a_program_per_size() -> Iterator[None]:
+    with Context(DYNAMIC=0):
+        yield
+
+
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[threading.Thread, int, float]]]:
     """Record each compilation: its thread, the CACHELEVEL it saw, and Python's thread switch interval."""

@@ -12,7 +12,7 @@ from tinsmith import TinyJit
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
-from tinsmith.runtime import realize
+from tinsmith.runtime import realize, symbolic_programs
 from tinsmith.runtime.compiled_schedule import programs as compiled_programs
 from tinsmith.schedule.passes import promote_constants
 from tinsmith.tensor.tensor import Tensor
@@ -88,7 +88,12 @@ def test_what_is_compiled_stays_bounded() -> None:
     def computed(x: Tensor) -> None:
         np.testing.assert_array_equal((x + 1).numpy(), x.numpy() + 1)
 
-    with Context(PROGRAMS=12):
+    with Context(PROGRAMS=12, DYNAMIC=1):
+        for x in given_values:
+            computed(x)
+            assert all(len(t) <= 12 for t in (realize._compiled, compiled_programs, kernel_programs,
+                                              promote_constants.forms, *symbolic_programs.tables))
+    with Context(PROGRAMS=12, DYNAMIC=0):
         for x in given_values:
             computed(x)
             assert all(len(t) <= 12 for t in (realize._compiled, compiled_programs, kernel_programs,

@@ -59,6 +59,8 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
     if found is not None:
         spared = _spared(found.buffers, free) if now.memory_limit else ()
         compiled = _compiled.get((found.form, settled, spared))
+        if compiled is None and not recorders and (ready := symbolic_programs.ready(found.form, settled)) is not None:
+            return _run_symbolic(ready, roots, found.buffers, found.values, free)
         if compiled is None and not recorders:  # not while recording: a replay keeps the constants of its capture
             table = promote_constants.arguments(found.form.rows, roots, device, settled)
             if table:
@@ -67,8 +69,6 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
                 assert found is not None
                 spared = _spared(found.buffers, free)
                 compiled = _compiled.get((found.form, settled, spared))
-            elif (ready := symbolic_programs.ready(found.form, settled)) is not None:
-                return _run_symbolic(ready, found.buffers, found.values, free)
         _, key, buffers, values, _ = found
     if found is None or compiled is None or now.DEBUG >= 3:
         with no_collection():  # nodes form no cycles, and a garbage collection of a large graph takes seconds
@@ -80,7 +80,8 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
                 history = symbolic_programs.history_of(graph, settled)
                 served = symbolic_programs.served(graph, found.form, history, settled, device, compile_graph)
                 if served is not None:
-                    return _run_symbolic(served, buffers, values, free)
+                    forget_old()
+                    return _run_symbolic(served, roots, buffers, values, free)
             if compiled is None or settings.DEBUG >= 3:
                 first, begin = compiled is None, time.perf_counter()
                 compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
@@ -99,7 +100,7 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
     return outputs
 
 
-def _run_symbolic(served: Served, buffers: Sequence[UOp], values: Sequence[int],
+def _run_symbolic(served: Served, roots: Sequence[UOp], buffers: Sequence[UOp], values: Sequence[int],
                   free: Collection[UOp]) -> list[Buffer]:
     """Run a program with variables on the buffers and values of the graph that it serves."""
     inputs = [*(b.arg for b in buffers), *served.arguments]
@@ -108,6 +109,8 @@ def _run_symbolic(served: Served, buffers: Sequence[UOp], values: Sequence[int],
     outputs = run(served.compiled, inputs, every, _numbers(buffers, free) if free else (),
                   served.program.elements(every))
     served.ran(time.perf_counter() - begin)
+    for buffer, root in zip(outputs, roots):  # the program has those of another graph
+        buffer.origin = next((o for o in reversed(root.origin) if o[2]), buffer.origin)
     return outputs
 
 

@@ -108,7 +108,7 @@ def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
     whose iterations each read one input of their own (stacked tensors), so that no iteration tests for the others."""
     core = kernel.target.core
     for r in kernel.parallel:
-        if r is lane_loop or range_size(r) > core.written_out:
+        if r is lane_loop or not isinstance(range_size(r), int) or range_size(r) > core.written_out:
             continue
         picked = sum(len(n.src) > 2 and n.src[2].ranges == {r} for n in kernel.loads)
         if picked >= range_size(r) - 1 and picked * 2 > len(kernel.loads):
