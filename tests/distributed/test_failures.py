@@ -217,12 +217,13 @@ def test_hosts_and_stopped_ranks() -> None:
 
 
 def test_deadlocks_are_told_from_waiting() -> None:
-    def judged(*waits: dict[str, Any] | None, ended: tuple[int, ...] = ()) -> str:
+    def judged(*waits: dict[str, Any] | None, ended: tuple[int, ...] = (), ago: float = ENDED + 1) -> str:
         monitor, ranks, _ = monitored(len(waits))
         for rank, wait in zip(ranks, waits):
             monitor.told(rank, wait or {"line": "a.py:99", "waiting": None})
         for n in ended:
             ranks[n].state = "ended"
+            ranks[n].seen -= ago
         monitor.judge()
         return monitor.reason
 
@@ -237,6 +238,7 @@ def test_deadlocks_are_told_from_waiting() -> None:
         every, both, call("a.py:3", [0], seconds=long, kind="receive", world=[0, 1, 2]))
     assert "rank 2 on here (process 9), which has ended" in judged(every, every, None, ended=(2,))
     assert "rank 2 on here (process 9), which has ended" in judged(every, None, None, ended=(2,))
+    assert not judged(every, every, None, ended=(2,), ago=1)  # after the call that the others will leave
     assert "call 3 of processes 0, 1 differs: rank 0: all_reduce(x) at a.py:1; rank 1: barrier(x) at a.py:2" in judged(
         call("a.py:1", [0, 1]), call("a.py:2", [0, 1], kind="barrier"))
 

@@ -218,7 +218,8 @@ class Monitor:
         def stays(rank: Peer) -> bool:
             return now - rank.seen < ENDED / 2 and (rank.waiting or {}).get("seconds", 0.0) > ENDED
 
-        free = {n for n, rank in known.items() if rank.state == "running" and not (rank in waiting and stays(rank))}
+        free = {n for n, rank in known.items() if not (stays(rank) if rank in waiting else rank.state != "running" and (
+            now - rank.seen > ENDED))}  # one that has just ended may have come before
         stuck = {r.number for r in waiting} - free
         while found := {n for n in stuck if free.issuperset(missing[n])}:  # all that it waits for may still come
             stuck, free = stuck - found, free | found
