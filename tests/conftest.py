@@ -15,6 +15,9 @@ SLOW = {line for line in (ROOT / "tests" / "slow.txt").read_text("utf-8").splitl
 
 os.environ.setdefault("CHECK_IR", "1")
 os.environ.setdefault("POISON", "1")
+# Tests draw many sizes: programs with variables for them would be compiled besides, and say nothing of the fixed ones.
+# What tests such programs sets DYNAMIC=1; DYNAMIC=1 pytest runs all tests with them.
+os.environ.setdefault("DYNAMIC", "0")
 
 # How long an example takes depends on what else the machine does, and whether its kernels are compiled already.
 settings.register_profile("tinsmith", deadline=None)

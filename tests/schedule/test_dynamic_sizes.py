@@ -3,7 +3,7 @@ programs."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +11,13 @@ import pytest
 from tests.properties.runner import FEW
 from tinsmith import Context, GlobalCounters, Tensor, nn
 from tinsmith.schedule.passes.dynamic_sizes import Refused, _related
+
+
+@pytest.fixture(autouse=True)
+def dynamic() -> Iterator[None]:
+    with Context(DYNAMIC=1):
+        yield
+
 
 SIZES = (5, 9, 7, 12, 3, 17, 33, 64, 2, 100)
 

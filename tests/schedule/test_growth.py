@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from tinsmith.runtime import realize
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned() -> None:
+def nothing_warned() -> Iterator[None]:
     realize._warned.clear()
+    with Context(DYNAMIC=1):
+        yield
 
 
 def test_a_length_that_grows_is_warned_of_once_with_line_sizes_and_remedy() -> None:
