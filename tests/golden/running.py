@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SETTINGS = ("DEBUG", "DEV", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
+SETTINGS = ("DEBUG", "DEV", "DYNAMIC", "NOOPT", "CHECKED", "CACHELEVEL", "CACHE_DIR", "ALIAS", "FASTMATH", "VERIFY",
             "CPU_FEATURES", "NO_COLOR", "BEAM", "BEAM_FILE", "PROFILE", "POISON",
             "VIZ", "GRAPH", "JITGRAPH", "TRACE_DIR",
             *("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL", "WEBGPU", "HIP"))
