@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.properties.runner import FEW
-from tinsmith import Context, GlobalCounters, Tensor, nn
+from tinsmith import Context, Device, GlobalCounters, Tensor, Variable, dtypes, nn
+from tinsmith.codegen.opt import OptOps
+from tinsmith.core.dtypes import DType
 from tinsmith.schedule.passes.dynamic_sizes import Refused, _related
 
 
@@ -27,7 +29,7 @@ def data(*shape: int) -> Tensor:
     return Tensor(rng.standard_normal(shape).astype(np.float32)).realize()
 
 
-WEIGHT = data(6, 4)
+WEIGHT, CACHE = data(6, 4), data(100, 6)
 CASES: dict[str, Callable[[int], Tensor]] = {
     "elementwise": lambda n: data(n, 3) * 2 + 1,
     "product": lambda n: data(n, 6) @ WEIGHT,
@@ -48,7 +50,8 @@ CASES: dict[str, Callable[[int], Tensor]] = {
     "convolution": lambda n: data(1, 2, n + 4, 8).conv2d(data(3, 2, 3, 3)),
     "pooling": lambda n: data(1, 2, n + 4, 8).max_pool2d((2, 2)),
     "two sizes": lambda n: data(n, 2 * n + 1).sum(1) + data(n),
-    "window": lambda n: data(n + 2).unfold(0, 2, 1).sum(1) if n else data(1),
+    "window": lambda n: data(n + 2).unfold(0, 2, 1).sum(1),
+    "part of fixed memory": lambda n: CACHE[:n].softmax(0) @ WEIGHT,
     "arange": lambda n: Tensor.arange(n).float().sqrt(),
     "constant": lambda n: data(4) * (n / 7),
     "nothing changes but a constant": lambda n: data(4) + n,
@@ -81,6 +84,42 @@ def test_a_growing_length_takes_three_programs() -> None:
         for n in range(6, 40):
             run(n).realize()
     assert GlobalCounters.schedule_count == before
+
+
+def test_growing_slices_of_fixed_memory_share_a_program() -> None:
+    cache = data(50, 6)
+    before = GlobalCounters.schedule_count
+    for n in range(20, 50):
+        np.testing.assert_allclose((cache[:n] * 2).sum(0).numpy(), cache.numpy()[:n].sum(0) * 2, rtol=1e-4)
+    assert GlobalCounters.schedule_count == before + 3
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float16])
+def test_zeros_of_both_signs_are_two_constants(dtype: DType) -> None:
+    for n in range(3, 9):
+        for zero in (0.0, -0.0):
+            found = 1 / (data(n).cast(dtype) * 0 + zero).copysign(zero).float()
+            assert (found.numpy() == np.copysign(np.inf, zero)).all()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int32, dtypes.uint8,
+                                   dtypes.int64, dtypes.bool])
+def test_dtypes(dtype: DType) -> None:
+    for n in SIZES:
+        x = (data(n, 5) * 3).cast(dtype)
+        with Context(DYNAMIC=0):
+            want = [x.flip(0).float().numpy(), x.max(0).float().numpy(), (x + x).sum(1).float().numpy()]
+        for got, right in zip((x.flip(0), x.max(0), (x + x).sum(1)), want):
+            np.testing.assert_allclose(got.float().numpy(), right, rtol=1e-2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 11, 40])
+def test_rows_of_a_product_are_tiled(size: int) -> None:
+    rows, columns = data(40, 9), data(9, 32)
+    part = rows[: Variable("n", 1, 40).bind(size)]
+    item = (part @ columns).schedule()[-1]
+    assert any(o.op is OptOps.TILE for o in item.opts) or Device.DEFAULT != "CPU"
+    np.testing.assert_allclose((part @ columns).numpy(), rows.numpy()[:size] @ columns.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_size_that_stays_gets_its_own_program() -> None:

@@ -199,7 +199,7 @@ class Monitor:
                     other[k] == call[k] for k in ("group", "world", "call")):
                 found.setdefault(f"{other['what']} at {other['line']}", []).append(rank.number)
                 kinds.add(other["what"])
-        return "" if len(kinds) == 1 else "; ".join(f"{_numbered(n)}: {what}" for what, n in found.items())
+        return "" if len(kinds) == 1 else "; ".join(f"{numbered(n)}: {what}" for what, n in found.items())
 
     def _look_for_differences(self, waiting: Sequence[Peer]) -> None:
         for n, rank in enumerate(waiting):
@@ -240,7 +240,7 @@ class Monitor:
             call = rank.waiting or {}
             to = {"send": f" to rank {call['ranks'][0]}", "receive": f" from rank {call['ranks'][0]}"}
             found.setdefault(f"{call['what']}{to.get(call['kind'], '')} at {call['line']}", []).append(rank.number)
-        return [f"{_numbered(n)} wait{'s' * (len(n) == 1)} in {what}" for what, n in found.items()]
+        return [f"{numbered(n)} wait{'s' * (len(n) == 1)} in {what}" for what, n in found.items()]
 
     def _report(self, now: float, causes: Sequence[Peer], ranks: Sequence[Peer]) -> None:
         """Report the ranks that others wait for, again after longer times; end all after the limit."""
@@ -277,7 +277,7 @@ class Monitor:
             self.say(f"rank 0 has waited {seconds:.0f} s in dist.init() for the other {self.count - 1} processes")
 
 
-def _numbered(numbers: Sequence[int]) -> str:
+def numbered(numbers: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-2, 5"."""
     parts: list[list[int]] = []
     for n in sorted(numbers):

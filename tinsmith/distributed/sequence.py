@@ -14,6 +14,7 @@ import numpy as np
 
 from tinsmith.core.errors import CommunicationError, place
 from tinsmith.core.settings import settings
+from tinsmith.distributed.monitor import numbered
 from tinsmith.distributed.world import ProcessGroup
 
 EVERY: Final = 64  # calls between two comparisons
@@ -57,7 +58,7 @@ def _differ(group: ProcessGroup, kind: str, recent: list[str], line: tuple[str, 
     found: dict[str, list[int]] = {}
     for number, (what, at) in zip(group.ranks, texts):
         found.setdefault(f"{what} at {at}", []).append(number)
-    calls = [f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {what}" for what, ranks in found.items()]
+    calls = [f"{numbered(ranks)}: {what}" for what, ranks in found.items()]
     raise CommunicationError(
         f"dist.{kind}", f"call {group.calls - len(recent) + n + 1} of {group} differs: {'; '.join(calls)}",
         "the same collectives, in the same order, with the same shapes in all processes", line)

@@ -220,8 +220,9 @@ class Bound:
             return self.parts_in_place
         return self.parts
 
-    def new_outputs(self) -> list[Buffer]:
-        return [Buffer(s.device, s.size, s.dtype) for s in self.outputs]
+    def new_outputs(self, values: Sequence[int] | None = None) -> list[Buffer]:
+        """Return new memory for the outputs: of the size for ``values`` of the variables, else of the greatest."""
+        return [Buffer(s.device, s.size if values is None else s.elements(values), s.dtype) for s in self.outputs]
 
     def new_blocks(self) -> list[Buffer]:
         return [Buffer(device, size, dtypes.uint8) for device, size in self.blocks]

@@ -24,16 +24,13 @@ from tinsmith.runtime.thread_turns import let_go, take, turn_of, under_way
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int],
-                   elements: Sequence[int] | None = None) -> list[Buffer]:
+                   values: Sequence[int] | None = None) -> list[Buffer]:
     """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite.
 
     Args:
-        elements: of each result, if other than its slot's maximum.
+        values: of the program's variables, to give each output its size for these instead of the greatest.
     """
-    outputs = bound.new_outputs()
-    if elements is not None:
-        for n, count in zip(bound.results, elements):
-            outputs[n] = Buffer(outputs[n].device, count, outputs[n].dtype)
+    outputs = bound.new_outputs(values)
     if free:
         for n, number in bound.in_place:
             if number in free and inputs[number].size == outputs[n].size:
@@ -42,23 +39,23 @@ def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]
 
 
 def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
-        free: Collection[int] = (), elements: Sequence[int] | None = None) -> list[Buffer]:
+        free: Collection[int] = (), exact: bool = False) -> list[Buffer]:
     """Run a compiled schedule and return its results.
 
     Args:
         inputs: in order; one over several devices takes one number for each of its parts.
         values: of its variables, by number.
         free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
-        elements: of each result, to give it and the temporaries memory for these values instead of the greatest.
+        exact: give results and temporaries memory for these values instead of the greatest.
     """
     if compiled.missing:
         raise OutOfMemoryError("realize", f"the program exceeds memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(compiled.missing)}, even with rematerialization",
                                "a greater budget, a smaller batch, or fewer results at a time")
-    bound = compiled.bound if elements is None else compiled.bound_for(values)
+    bound = compiled.bound_for(values) if exact else compiled.bound
     if compiled.layouts:
         inputs = flattened(inputs)
-    outputs = output_buffers(bound, inputs, free, elements)
+    outputs = output_buffers(bound, inputs, free, values if exact else None)
     launch(bound, inputs, outputs, values, bound.new_blocks())
     results = [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results

@@ -77,8 +77,7 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
             compiled = _compiled.get((tuple(graph), settled, spared))
             history = None
             if compiled is None and found is not None and not recorders and not now.memory_limit:
-                history = symbolic_programs.history_of(graph, settled)
-                served = symbolic_programs.served(graph, found.form, history, settled, device, compile_graph)
+                served, history = symbolic_programs.find(graph, found.form, settled, device, compile_graph)
                 if served is not None:
                     forget_old()
                     return _run_symbolic(served, roots, buffers, values, free)
@@ -103,11 +102,12 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
 def _run_symbolic(served: Served, roots: Sequence[UOp], buffers: Sequence[UOp], values: Sequence[int],
                   free: Collection[UOp]) -> list[Buffer]:
     """Run a program with variables on the buffers and values of the graph that it serves."""
+    if settings.DEBUG >= 3:  # shows the lowering again
+        served.compiled = _compile(served.program.graph, served.device, ())
     inputs = [*(b.arg for b in buffers), *served.arguments]
     every = [*values, *served.values]
     begin = time.perf_counter()
-    outputs = run(served.compiled, inputs, every, _numbers(buffers, free) if free else (),
-                  served.program.elements(every))
+    outputs = run(served.compiled, inputs, every, _numbers(buffers, free) if free else (), exact=True)
     served.ran(time.perf_counter() - begin)
     for buffer, root in zip(outputs, roots):  # the program has those of another graph
         buffer.origin = next((o for o in reversed(root.origin) if o[2]), buffer.origin)

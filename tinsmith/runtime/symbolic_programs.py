@@ -16,8 +16,8 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import UOp
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.schedule.canonical import ProgramForm
-from tinsmith.schedule.passes import dynamic_sizes
-from tinsmith.schedule.passes.dynamic_sizes import SizeHistory, SymbolicProgram, form_of
+from tinsmith.schedule.passes.dynamic_sizes import SizeHistory, SymbolicProgram, form_of, program_for
+from tinsmith.schedule.passes.promote_constants import argument_buffer
 
 STAYS: Final = 32
 
@@ -28,6 +28,7 @@ class Served:
 
     Attributes:
         program, compiled: the program.
+        device: where kernels without any buffer run.
         arguments: constants of the graph that are inputs of the program, after the buffers.
         values: of the variables.
         history: of all graphs of the same form.
@@ -36,6 +37,7 @@ class Served:
 
     program: SymbolicProgram
     compiled: CompiledSchedule
+    device: str
     arguments: list[Buffer]
     values: list[int]
     history: SizeHistory
@@ -64,34 +66,27 @@ def ready(structure: ProgramForm, settled: Any) -> Served | None:
     return None if found is None or found.stays else found
 
 
-def history_of(graph: list[UOp], settled: Any) -> SizeHistory | None:
-    """Return the history of graphs that differ from a canonical one in sizes only; None if it has no sizes that can
-    become variables, or DYNAMIC=0."""
-    form = form_of(graph) if settings.DYNAMIC else None
-    if form is None or not form.sizes:
-        return None
-    found = _histories.get((form.key, settled))
-    if found is None:
-        found = _histories[form.key, settled] = SizeHistory()
-    return found
+def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
+         compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> tuple[Served | None, SizeHistory | None]:
+    """Return a program with variables for a canonical graph that is not compiled yet, and the history of its form.
 
-
-def served(graph: list[UOp], structure: ProgramForm, history: SizeHistory | None, settled: Any, device: str,
-           compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> Served | None:
-    """Return a program with variables for a canonical graph that is not compiled yet; None if its sizes have not
-    changed often enough, or cannot be variables (``history.refused``).
+    There is no program if its sizes have not changed often enough or stay as they are, or if they cannot be variables
+    (``history.refused``); no history if it has no sizes that can, or DYNAMIC=0.
 
     Args:
         structure: of the graph, as ``canonical.seen`` gives it.
         settled: the rest of the key of programs.
         compiled_of: compiles a canonical graph.
     """
-    if history is None or (structure, settled) in _served:
-        return None
-    form = form_of(graph)
-    match = None if form is None else dynamic_sizes.served(graph, form, history, device)
-    if form is None or match is None:
-        return None
+    form = form_of(graph) if settings.DYNAMIC else None
+    if form is None or not form.sizes:
+        return None, None
+    history = _histories.get((form.key, settled))
+    if history is None:
+        history = _histories[form.key, settled] = SizeHistory()
+    match = None if (structure, settled) in _served else program_for(graph, form, history, device)
+    if match is None:
+        return None, history
     program, values = match
     try:
         compiled = compiled_of(program.graph, device)
@@ -100,7 +95,7 @@ def served(graph: list[UOp], structure: ProgramForm, history: SizeHistory | None
             raise
         history.programs.remove(program)
         history.refused = f"{type(error).__name__}: {error}"
-        return None
-    found = _served[structure, settled] = Served(program, compiled, program.argument_buffers(form, device), values,
-                                                history)
-    return found
+        return None, history
+    arguments = [argument_buffer(form.constants[n], device) for n in program.arguments]
+    found = _served[structure, settled] = Served(program, compiled, device, arguments, values, history)
+    return found, history

@@ -7,7 +7,7 @@ from tinsmith.backend.device import Device
 from tinsmith.core.observer import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import bindings, polynomial, symbols, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, symbols, terms_of, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
@@ -76,7 +76,7 @@ class Scheduler:
         self.slot_of[node] = len(self.slots)
         least, most = _size_bounds(node)
         self.slots.append(Slot(len(self.slots), most, node.dtype, device, may_be_empty=least <= 0 < most,
-                               terms=_terms(node.size), shape=node.shape, origin=node.origin))
+                               terms=terms_of(node.size), shape=node.shape, origin=node.origin))
         return self.slot_of[node]
 
     def add(self, node: UOp, reason: str) -> None:
@@ -137,13 +137,3 @@ def _size_bounds(node: UOp) -> tuple[int, int]:
     """Return the minimum and maximum number of elements of a value."""
     size = node.size
     return (size.vmin, size.vmax) if isinstance(size, UOp) else (size, size)
-
-
-def _terms(size: int | UOp) -> list[tuple[int, list[int]]] | None:
-    """Return a symbolic size as terms over the program's values (see ``Slot``)."""
-    if not isinstance(size, UOp):
-        return None
-    terms = polynomial(size)
-    if any(f.op is not Ops.BIND for of in terms for f in of):
-        return None
-    return [(factor, [f.src[1].arg for f in of]) for of, factor in terms.items()]

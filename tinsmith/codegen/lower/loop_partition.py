@@ -10,7 +10,7 @@ where splitting pays.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
 
@@ -139,27 +139,13 @@ def is_whole(k: KernelGraph, r: UOp) -> bool:
 def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
     """Split every statement over ``r`` into one per part; loops inside of ``r`` get new ranges for each part."""
     edges = [0, *points, range_size(r)]
-    inside = _inside(k, r)
-    nest: dict[UOp, list[UOp]] = {q: [q] for q in k.order if q is not r}
-    pieces, tables = [], []
-    for number, (begin, end) in enumerate(pairwise(edges)):
-        piece = k.new_range(end - begin, r.arg[1], is_partial(r) and end == edges[-1])
-        names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside} if number else {}
-        table = {r: (piece + begin).simplify(), **names}
-        names = {q: new.substitute(table) for q, new in names.items()}  # their limits contain ranges, too
-        for old, new in names.items():
-            nest[old].append(new)
-        pieces += [piece] if piece.op is Ops.RANGE else []
-        tables.append(table | names)
-    nest[r] = pieces
-    statements: list[UOp] = []
-    for over, group in groupby(k.sink.src, lambda s: r in _over(s)):
-        same = list(group)
-        statements += [_renamed(decided(s, r, *edges[n : n + 2]), t) for n, t in enumerate(tables) for s in same
-                       ] if over else same
-    k.order = list(chain.from_iterable(nest[q] for q in k.order))
-    k.sink = simplify(k.sink.replace(src=tuple(statements)))
-    k.reorder()
+
+    def parts() -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
+        for begin, end in pairwise(edges):
+            piece = k.new_range(end - begin, r.arg[1], is_partial(r) and end == edges[-1])
+            yield (piece + begin).simplify(), (piece,)
+
+    _replace_by_parts(k, r, parts(), lambda s, n: decided(s, r, *edges[n : n + 2]))
 
 
 def tile_symbolic(k: KernelGraph, r: UOp, amount: int) -> None:
@@ -168,16 +154,33 @@ def tile_symbolic(k: KernelGraph, r: UOp, amount: int) -> None:
     size = UOp.index(range_size(r))
     tiles, inner = k.new_range((size // amount).simplify(), r.arg[1]), k.new_range(amount, r.arg[1])
     rest = k.new_range((size % amount).simplify(), r.arg[1])
+    parts = [(tiles * amount + inner, (tiles, inner)), ((size // amount * amount + rest).simplify(), (rest,))]
+    _replace_by_parts(k, r, parts, lambda s, n: s)
+
+
+def _replace_by_parts(k: KernelGraph, r: UOp, parts: Iterable[tuple[UOp, tuple[UOp, ...]]],
+                      special: Callable[[UOp, int], UOp]) -> None:
+    """Replace every statement over ``r`` by one per part.
+
+    Args:
+        parts: for each, the value of ``r`` by the part's own ranges, and these in nesting order.
+        special: returns a statement for the part of a number.
+    """
     inside = _inside(k, r)
-    names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside}
-    places = [{r: tiles * amount + inner}, {r: (size // amount * amount + rest).simplify(), **names}]
-    names = {q: new.substitute(places[1]) for q, new in names.items()}  # their limits contain ranges, too
-    places[1] |= names
-    nest = {q: [q, names[q]] if q in names else [q] for q in k.order} | {r: [tiles, inner, rest]}
+    nest: dict[UOp, list[UOp]] = {q: [] if q is r else [q] for q in k.order}
+    tables = []
+    for number, (place, ranges) in enumerate(parts):
+        nest[r] += [x for x in ranges if x.op is Ops.RANGE]
+        names = {q: q.replace(arg=(k.new_number(), *q.arg[1:])) for q in inside} if number else {}
+        table = {r: place, **names}
+        names = {q: new.substitute(table) for q, new in names.items()}  # their limits contain ranges, too
+        for old, new in names.items():
+            nest[old].append(new)
+        tables.append(table | names)
     statements: list[UOp] = []
     for over, group in groupby(k.sink.src, lambda s: r in _over(s)):
         same = list(group)
-        statements += [_renamed(s, table) for table in places for s in same] if over else same
+        statements += [_renamed(special(s, n), t) for n, t in enumerate(tables) for s in same] if over else same
     k.order = list(chain.from_iterable(nest[q] for q in k.order))
     k.sink = simplify(k.sink.replace(src=tuple(statements)))
     k.reorder()

@@ -92,6 +92,23 @@ def _normal_form(size: UOp) -> UOp | int:
     return int(simple.arg) if simple.is_const else simple
 
 
+def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
+    """Return a size of a canonical graph as a sum of products of the program's values: (factor, numbers of values).
+
+    None if it is no such sum: an int, or a size with quotients or remainders.
+
+    >>> v = [UOp(Ops.BIND, None, (UOp.variable(f"v{n}", 1, 9), UOp.const(dtypes.int32, n))) for n in range(2)]
+    >>> terms_of(v[0] * v[1] * 2 + 3), terms_of(v[0] // 2)
+    ([(2, [0, 1]), (3, [])], None)
+    """
+    if not isinstance(size, UOp):
+        return None
+    terms = polynomial(size)
+    if any(f.op is not Ops.BIND for of in terms for f in of):
+        return None
+    return [(factor, [f.src[1].arg for f in of]) for of, factor in terms.items()]
+
+
 def unbound(size: UOp) -> Iterator[UOp]:
     """Return the variables of a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)

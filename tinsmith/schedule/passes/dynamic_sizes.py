@@ -14,16 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from tinsmith.backend.device import Device
-from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import normal_size, polynomial
+from tinsmith.ir.algebra.sizes import normal_size, terms_of
 from tinsmith.ir.uop import Window, toposort
 from tinsmith.schedule.canonical import BufferName
-from tinsmith.schedule.multi.sharding import is_group
+from tinsmith.schedule.passes.promote_constants import fitting, is_value, on_one_device
 
 SEVERAL: Final = 3  # sets of sizes after which those that changed become variables
 MOST_VARIABLES: Final = 4
@@ -52,6 +48,13 @@ class Expression(NamedTuple):
         """
         return self.factor * math.prod(values[v] for v in self.variables) + self.more
 
+    def of(self, symbols: Sequence[UOp]) -> Any:
+        """Return the size as an expression of symbols for the variables."""
+        value = UOp.index(self.factor)
+        for v in self.variables:
+            value = value * symbols[v]
+        return normal_size(value + self.more)
+
 
 class Form(NamedTuple):
     """A canonical graph taken apart.
@@ -77,7 +80,6 @@ class SymbolicProgram:
         bounds: for each variable, the least and the greatest value.
         expressions: the number of a size → its expression; the other sizes are those of ``sample``.
         arguments: numbers of the constants that are arguments: inputs of one element, after the buffers.
-        roots: elements of each result.
     """
 
     graph: list[UOp]
@@ -86,7 +88,6 @@ class SymbolicProgram:
     bounds: list[tuple[int, int]]
     expressions: dict[int, Expression]
     arguments: list[int]
-    roots: list[Expression | int]
 
     def values_for(self, form: Form) -> list[int] | None:
         """Return the values of the variables for a graph of the same key; None if its sizes do not fit."""
@@ -101,23 +102,10 @@ class SymbolicProgram:
             return None
         return values
 
-    def elements(self, values: Sequence[int]) -> list[int]:
-        """Return the number of elements of each result for all values of the program."""
-        return [r if isinstance(r, int) else r.at(values) for r in self.roots]
-
-    def argument_buffers(self, form: Form, device: str) -> list[Buffer]:
-        """Return a buffer with the value of each constant that is an argument."""
-        found = []
-        for n in self.arguments:
-            buffer = Buffer(device, 1, form.constants[n].dtype)
-            buffer.copyin(memoryview(np.array([form.constants[n].arg], buffer.dtype.numpy).tobytes()))
-            found.append(buffer)
-        return found
-
 
 @dataclass
 class SizeHistory:
-    """What is known of one form.
+    """The record of one form.
 
     Attributes:
         samples: sets of sizes, with constants.
@@ -141,8 +129,8 @@ def form_of(graph: Sequence[UOp]) -> Form | None:
     sizes: list[int] = []
     constants: list[UOp] = []
     for n in order:
-        kept: Any = n.arg
-        if n.op is Ops.CONST and _may_change(n):
+        kept: Any = n.arg.hex() if type(n.arg) is float else n.arg  # 0.0 and -0.0 differ
+        if n.op is Ops.CONST and is_value(n.dtype):
             constants.append(n)
             kept = None
         elif n.op is Ops.BUFFER:
@@ -160,11 +148,6 @@ def form_of(graph: Sequence[UOp]) -> Form | None:
     return Form((*rows, *(number[r] for r in graph)), tuple(sizes), tuple(constants))
 
 
-def _may_change(constant: UOp) -> bool:
-    kind = constant.dtype
-    return kind is not dtypes.index and not kind.is_bool and kind.numpy.itemsize == kind.itemsize
-
-
 def _taken_apart(arg: Any, sizes: list[int]) -> Any:
     """Append the integers of a movement op's argument to ``sizes`` and return the rest of it; None if one is
     symbolic."""
@@ -180,8 +163,8 @@ def _taken_apart(arg: Any, sizes: list[int]) -> Any:
     return kept
 
 
-def served(graph: Sequence[UOp], form: Form, history: SizeHistory,
-           device: str) -> tuple[SymbolicProgram, list[int]] | None:
+def program_for(graph: Sequence[UOp], form: Form, history: SizeHistory,
+                device: str) -> tuple[SymbolicProgram, list[int]] | None:
     """Return a program with variables for a graph, with the variables' values; None if there is none yet, or none at
     all (``history.refused``)."""
     for program in reversed(history.programs):
@@ -200,7 +183,7 @@ def served(graph: Sequence[UOp], form: Form, history: SizeHistory,
         values = program.values_for(form)
         if values is None:
             raise Refused("a size has no simple relation to the others")
-    except (Refused, TypeError, ValueError) as reason:  # sizes that an op requires to be equal may have been told apart
+    except Refused as reason:
         history.refused = str(reason)
         return None
     history.programs.append(program)
@@ -218,20 +201,20 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
     if not varying:
         raise Refused("only constants change")
     places, expressions = _related(varying)
-    bounds = _bounds(expressions, [columns[p] for p in places])
     constants = list(zip(*(s.constants for s in samples)))
     arguments = [n for n, column in enumerate(constants) if any(c is not column[0] for c in column)]
     _check(graph, samples[-1], arguments, device)
-    while True:
-        made = _rebuilt(graph, samples[-1], expressions, bounds, arguments, device)
-        most = max(r.size.vmax if isinstance(r.size, UOp) else r.size for r in toposort(made) if r.op is not Ops.BIND
-                   and r.op is not Ops.VARIABLE and not (r.op is Ops.CONST and r.dtype is dtypes.index))
-        if most < _ROOM:
-            break
-        bounds = [(low, high // 2) for low, high in bounds]
-        if any(high < 2 * max(columns[p]) for p, (_, high) in zip(places, bounds)):
-            raise Refused(f"with {bounds[0][1]} as the greatest size a value would have {most} elements")
-    return SymbolicProgram(made, samples[-1], places, bounds, expressions, arguments, [_elements(r) for r in made])
+
+    ends = _bounds(expressions, [columns[p] for p in places])
+    bounds = [(low, most) for low, _, most in ends]
+    while True:  # all upper bounds are halved, down to the values seen, until no value is too large or negative
+        try:
+            made = _rebuilt(graph, samples[-1], expressions, bounds, arguments, device)
+            return SymbolicProgram(made, samples[-1], places, bounds, expressions, arguments)
+        except Refused:
+            if all(high == seen for (_, high), (_, seen, _) in zip(bounds, ends)):
+                raise
+        bounds = [(low, max(high // 2, seen)) for (low, high), (_, seen, _) in zip(bounds, ends)]
 
 
 def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
@@ -274,84 +257,83 @@ def _expressed(column: tuple[int, ...], seen: Sequence[tuple[int, ...]]) -> Iter
             yield Expression(factor, of, more)
 
 
-def _bounds(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """Return bounds of each variable, within which no size is negative."""
+def _bounds(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Return, for each variable, the least value for which no size is negative, the greatest one seen, and the greatest
+    to try."""
     found = []
     for number, column in enumerate(columns):
         alone = [e for e in expressions.values() if set(e.variables) == {number}]
-
-        def fits(value: int, alone: Sequence[Expression] = alone, number: int = number) -> bool:
-            return all(e.factor * value ** len(e.variables) + e.more >= 0 for e in alone)
-
-        low = next(v for v in range(_LEAST, min(column) + 1) if fits(v) or v == min(column))
-        high = max(_MOST, 1 << (2 * max(column)).bit_length())
-        while high > max(column) and not fits(high):
-            high //= 2
-        found.append((low, max(high, max(column))))
+        low = next(v for v in range(_LEAST, min(column) + 1) if v == min(column) or all(
+            e.factor * v ** len(e.variables) + e.more >= 0 for e in alone))
+        found.append((low, max(column), max(_MOST, 1 << (2 * max(column)).bit_length())))
     return found
 
 
 def _check(graph: Sequence[UOp], sample: Form, arguments: Sequence[int], device: str) -> None:
     """Raise Refused for graphs that programs with variables do not compute."""
     order = toposort(graph)
-    others = {n.device or device for n in order} - {device}
-    if is_group(device) or any(is_group(d) or Device[d].has_programs for d in others):
+    if not on_one_device(order, device):
         raise Refused("it uses several devices")
     if any(n.op in (Ops.COPY, Ops.HOST, Ops.SHARD) for n in order):
         raise Refused("it copies data or calls a function of the host")
-    changing = {sample.constants[n] for n in arguments}
-    fixed: set[UOp] = set()  # nodes that depend on constants only, which are computed at compile time
-    for n in order if changing else ():
-        if n.op is Ops.CONST:
-            fixed.add(n)
-        elif n.src and fixed.issuperset(n.src):
-            fixed.add(n)
-            if n.op.kind != "movement" and n.op not in (Ops.CONTIGUOUS, Ops.DETACH) and any(
-                    s.base in changing for s in n.src):
-                raise Refused("a constant that changes is computed with at compile time")
+    if not {sample.constants[n] for n in arguments} <= (fitting(graph, device) if arguments else set()):
+        raise Refused("a constant that changes is computed with at compile time")
 
 
 def _rebuilt(graph: Sequence[UOp], sample: Form, expressions: dict[int, Expression],
              bounds: Sequence[tuple[int, int]], arguments: Sequence[int], device: str) -> list[UOp]:
-    """Return a canonical graph with expressions for its sizes."""
+    """Return a canonical graph with expressions for its sizes.
+
+    Raises:
+        Refused: if an op does not take them. Its sources may have been given different sizes that it requires to be
+            equal: samples cannot tell these from sizes that are equal by chance.
+    """
     order = toposort(graph)
     first = sum(n.op is Ops.BIND for n in order)
     symbols = [UOp(Ops.BIND, None, (UOp.variable(f"v{k}", *ends), UOp.const(dtypes.int32, k)))
                for k, ends in enumerate(bounds, first)]
-
-    def symbolic(e: Expression) -> Any:
-        value: Any = UOp.index(e.factor)
-        for v in e.variables:
-            value = value * symbols[v]
-        return normal_size(value + e.more)
-
-    at = iter(range(len(sample.sizes)))
-
-    def size(plain: int) -> Any:
-        n = next(at)
-        return symbolic(expressions[n]) if n in expressions else plain
-
-    given = {sample.constants[n]: k for k, n in enumerate(arguments)}
+    sizes = iter([expressions[n].of(symbols) if n in expressions else plain for n, plain in enumerate(sample.sizes)])
     count = sum(n.op is Ops.BUFFER for n in order)
+    given = {sample.constants[n]: BufferName(count + k, 1, device) for k, n in enumerate(arguments)}
+    changing: set[UOp] = set()  # buffers
     new: dict[UOp, UOp] = {}
     for n in order:
         src = tuple(new[s] for s in n.src)
         if n in given:
-            made = UOp(Ops.BUFFER, n.dtype, (), BufferName(count + given[n], 1, device)).reshape(())
+            made = UOp(Ops.BUFFER, n.dtype, (), given[n]).reshape(())
         elif n.op is Ops.BUFFER and n.arg.layout is None:
-            made = _part_of_buffer(n, size(n.arg.size))
+            made = _part_of_buffer(n, next(sizes))
+            if made is not n:
+                changing.add(n)
         elif n.op is Ops.IOTA:
-            made = UOp.iota(size(n.arg), n.dtype)
+            made = UOp.iota(next(sizes), n.dtype)
         elif n.op.kind == "movement" and n.op not in _WITHOUT_SIZES:
-            made = UOp(n.op, n.dtype, src, _with_sizes(n.arg, size))
+            made = UOp(n.op, n.dtype, src, _with_sizes(n.arg, sizes))
         else:
             made = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
-        if n.op is Ops.ASSIGN and n.src[0].base.op is Ops.BUFFER and src[0].base.arg is not n.src[0].base.arg:
+        if n.op is Ops.ASSIGN and n.src[0].base in changing:
             raise Refused("it writes to a tensor whose size changes")
-        made.shape  # noqa: B018  checks the sizes
+        _check_size(made)
         made.origin = made.origin or n.origin
         new[n] = made
     return [new[r] for r in graph]
+
+
+def _check_size(node: UOp) -> None:
+    """Raise Refused if an op does not take its sizes, or if its result could not be planned."""
+    if node.dtype is dtypes.index:
+        return  # an operand: a variable, or computed of some
+    try:
+        size = node.size
+    except (TypeError, ValueError) as error:
+        raise Refused(str(error)) from None
+    if any(isinstance(s, UOp) and s.vmin < 0 for s in node.shape):
+        raise Refused(f"a value could have the shape {node.shape}, with a negative size")
+    if isinstance(size, UOp):
+        if terms_of(size) is None:
+            raise Refused(f"a value has {size} elements, which is no sum of products of sizes")
+        if size.vmax >= _ROOM:
+            raise Refused(f"a value would have up to {size.vmax} elements")
 
 
 def _part_of_buffer(node: UOp, size: Any) -> UOp:
@@ -362,25 +344,9 @@ def _part_of_buffer(node: UOp, size: Any) -> UOp:
     return UOp(Ops.BUFFER, node.dtype, (), most).shrink(((0, size),))
 
 
-def _with_sizes(arg: Any, size: Any) -> Any:
-    """Return a movement op's argument with each integer replaced by ``size(integer)``, in the order of
+def _with_sizes(arg: Any, sizes: Iterator[Any]) -> Any:
+    """Return a movement op's argument with its integers replaced by the next ``sizes``, in the order of
     ``_taken_apart``."""
     if isinstance(arg, Window):
-        return replace(arg, inputs=size(arg.inputs), outputs=size(arg.outputs))
-    return tuple(tuple(map(size, a)) if type(a) is tuple else size(a) for a in arg)
-
-
-def _elements(root: UOp) -> Expression | int:
-    """Return the number of elements of a result as an expression over the program's values.
-
-    Raises:
-        Refused: if it has another form than ``Expression``.
-    """
-    if not isinstance(root.size, UOp):
-        return int(root.size)
-    terms = polynomial(root.size)
-    more = terms.pop((), 0)
-    if len(terms) != 1 or any(f.op is not Ops.BIND for f in next(iter(terms))):
-        raise Refused("the size of a result is no product of variables")
-    (of, factor), = terms.items()
-    return Expression(factor, tuple(f.src[1].arg for f in of), more)
+        return replace(arg, inputs=next(sizes), outputs=next(sizes))
+    return tuple(tuple(next(sizes) for _ in a) if type(a) is tuple else next(sizes) for a in arg)

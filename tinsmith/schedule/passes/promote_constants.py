@@ -7,7 +7,7 @@ only is folded at compile time, not computed on the device, so its constants are
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,8 +57,8 @@ def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settl
                 form.values[n] = None
                 several.add(n)
     if several:
-        fitting = _fitting(roots, device)
-        form.arguments |= {n for n in several if constants[n] in fitting}
+        fit = fitting(roots, device)
+        form.arguments |= {n for n in several if constants[n] in fit}
     return {constants[n]: _argument(constants[n], device) for n in sorted(form.arguments)}
 
 
@@ -68,7 +68,7 @@ def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
     numbers: dict[UOp, int] = {}
 
     def slot(x: Any) -> Any:
-        if type(x) is UOp and x.op is Ops.CONST and _is_value(x.dtype):
+        if type(x) is UOp and x.op is Ops.CONST and is_value(x.dtype):
             return "scalar", x.dtype, numbers.setdefault(x, len(numbers))
         return x
 
@@ -76,7 +76,7 @@ def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
     return list(numbers), form
 
 
-def _is_value(dtype: DType) -> bool:
+def is_value(dtype: DType) -> bool:
     """Return True if tensors can have elements of this dtype, each with its own bytes in memory."""
     return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
 
@@ -86,12 +86,11 @@ def _text(constant: UOp) -> Any:
     return constant.arg.hex() if type(constant.arg) is float else constant.arg
 
 
-def _fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
+def fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
     """Return the constants that no operation on constants only reads; the empty set for a program on several
     devices."""
     order = toposort(roots)
-    others = {n.device or device for n in order} - {device}
-    if is_group(device) or any(is_group(d) or Device[d].has_programs for d in others):
+    if not on_one_device(order, device):
         return set()
     fixed: set[UOp] = set()  # nodes that depend on constants only
     folded: set[UOp] = set()
@@ -105,7 +104,18 @@ def _fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
     return {n for n in order if n.op is Ops.CONST} - folded
 
 
+def on_one_device(nodes: Iterable[UOp], device: str) -> bool:
+    """Return True if all kernels of a program run on ``device``, a single one."""
+    others = {n.device or device for n in nodes} - {device}
+    return not is_group(device) and not any(is_group(d) or Device[d].has_programs for d in others)
+
+
 def _argument(constant: UOp, device: str) -> UOp:
+    return UOp(Ops.BUFFER, constant.dtype, (), argument_buffer(constant, device)).reshape(())
+
+
+def argument_buffer(constant: UOp, device: str) -> Buffer:
+    """Return a buffer of one element with the value of a constant."""
     buffer = Buffer(device, 1, constant.dtype)
     buffer.copyin(memoryview(np.array([constant.arg], constant.dtype.numpy).tobytes()))
-    return UOp(Ops.BUFFER, constant.dtype, (), buffer).reshape(())
+    return buffer
