@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +14,15 @@ from tests.properties.runner import FEW
 from tinsmith import Context, Device, GlobalCounters, Tensor, Variable, dtypes, nn
 from tinsmith.codegen.opt import OptOps
 from tinsmith.core.dtypes import DType
-from tinsmith.schedule.passes.dynamic_sizes import Refused, _related
+from tinsmith.runtime.symbolic_programs import Served
+from tinsmith.schedule.passes.dynamic_sizes import Refused, SizeHistory, _related
+
+ORIGINAL: Any = SizeHistory.is_slow
 
 
 @pytest.fixture(autouse=True)
-def dynamic() -> Iterator[None]:
+def dynamic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(SizeHistory, "is_slow", False)  # whatever the machine does meanwhile
     with Context(DYNAMIC=1):
         yield
 
@@ -130,6 +136,29 @@ def test_a_size_that_stays_gets_its_own_program() -> None:
     for _ in range(40):
         (inputs[19].exp() + 1).sum(2).realize()
     assert GlobalCounters.schedule_count == before + 1
+
+
+def test_where_running_takes_longer_than_compiling_new_sizes_get_their_own_programs(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [data(n, 3, 2) for n in range(21, 27)]
+    for x in inputs[:4]:
+        (x.sin() - 2).sum(1).realize()
+    monkeypatch.setattr(SizeHistory, "is_slow", True)
+    before = GlobalCounters.schedule_count
+    for x in inputs[4:]:
+        (x.sin() - 2).sum(1).realize()
+    assert GlobalCounters.schedule_count == before + 2
+
+
+def test_the_time_of_first_runs_and_of_compiling_decide() -> None:
+    history = SizeHistory(seconds=1.0)
+    served = Served(None, None, "CPU", [], [], history)  # type: ignore[arg-type]
+    for seconds, slow, stays in ((0.25, False, False), (0.5, False, False), (0.5, False, True)):
+        served.ran(seconds)
+        assert (ORIGINAL.fget(history), served.stays) == (slow, stays)
+    other = replace(served, seconds=0.0, runs=0)
+    other.ran(2.0)
+    assert ORIGINAL.fget(history) and other.stays
 
 
 def test_without_dynamic_each_size_has_its_own_program() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, ShardLayout, copy_buffer
@@ -112,6 +112,18 @@ def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
             bound.queue(bases, values, launched)
         else:
             _by_parts(bound, bases, values, launched)
+    finally:
+        if saved:
+            take(saved[0])
+
+
+def finish(devices: Iterable[str]) -> None:
+    """Wait until devices have run their queues, with the tensor lock released."""
+    saved: list[object] = []
+    try:
+        let_go(saved)
+        for device in set(devices):
+            Device[device].synchronize()
     finally:
         if saved:
             take(saved[0])

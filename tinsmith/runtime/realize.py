@@ -24,7 +24,7 @@ from tinsmith.runtime import disk_programs, symbolic_programs
 from tinsmith.runtime.command_queue import overlap
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.compiled_schedule import programs as compiled_programs
-from tinsmith.runtime.launch import run
+from tinsmith.runtime.launch import finish, run
 from tinsmith.runtime.recorder import lowered, recorders
 from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
@@ -108,6 +108,8 @@ def _run_symbolic(served: Served, roots: Sequence[UOp], buffers: Sequence[UOp], 
     every = [*values, *served.values]
     begin = time.perf_counter()
     outputs = run(served.compiled, inputs, every, _numbers(buffers, free) if free else (), exact=True)
+    if not served.runs:
+        finish(b.device for b in outputs)  # to know how long it takes
     served.ran(time.perf_counter() - begin)
     for buffer, root in zip(outputs, roots):  # the program has those of another graph
         buffer.origin = next((o for o in reversed(root.origin) if o[2]), buffer.origin)
@@ -203,9 +205,9 @@ _warned: set[tuple[str, int]] = set()
 
 def note(graph: Sequence[UOp], seconds: float, history: SizeHistory | None = None) -> None:
     """Record that a new canonical graph was compiled; warn if its line has compiled MANY
-    programs that differ in sizes only, with the reason why their sizes cannot be variables (``history.refused``)."""
+    programs that differ in sizes only, with the reason why their sizes cannot be variables (``history.why_not``)."""
     if history is not None:
-        history.seconds = seconds
+        history.seconds = max(history.seconds, seconds)  # less where it came from the disk
     line = user_line()
     if line in _warned or line[1] == 0:
         return
@@ -224,7 +226,7 @@ def note(graph: Sequence[UOp], seconds: float, history: SizeHistory | None = Non
         found.shapes.append(shapes)
     if len(found.shapes) >= MANY:
         _warned.add(line)
-        warnings.warn_explicit(_text(found, history.refused if history else ""), UserWarning, *line)
+        warnings.warn_explicit(_text(found, history.why_not if history else ""), UserWarning, *line)
 
 
 def _text(found: _Programs, reason: str) -> str:

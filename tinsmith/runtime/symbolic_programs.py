@@ -1,8 +1,8 @@
 """Programs whose sizes are variables, made when a graph comes back with other sizes, and the graphs that they serve.
 
 A size that stays gets a program of its own again, as kernels of fixed sizes are faster: once the runs with it have
-taken as long as a program takes to compile, or after STAYS runs. So no graph takes more than about twice the time of
-the better choice.
+taken as long as a program takes to compile, or after STAYS runs. Where a single run takes that long, new sizes get
+programs of their own at once. So no graph takes more than about twice the time of the better choice.
 """
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ class Served:
 
     def ran(self, seconds: float) -> None:
         """Count a run that took ``seconds``."""
+        if not self.runs:
+            self.history.first_runs.append(seconds)
         self.seconds += seconds
         self.runs += 1
 
     @property
     def stays(self) -> bool:
         """True if a program with fixed sizes pays."""
-        return self.runs >= STAYS or (self.runs > 2 and self.seconds > self.history.seconds)
+        return self.runs >= STAYS or self.seconds > self.history.seconds
 
 
 _served: Recent[Any, Served] = Recent()  # by structure and settings
@@ -71,7 +73,7 @@ def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
     """Return a program with variables for a canonical graph that is not compiled yet, and the history of its form.
 
     There is no program if its sizes have not changed often enough or stay as they are, or if they cannot be variables
-    (``history.refused``); no history if it has no sizes that can, or DYNAMIC=0.
+    (``history.why_not``); no history if it has no sizes that can, or DYNAMIC=0.
 
     Args:
         structure: of the graph, as ``canonical.seen`` gives it.

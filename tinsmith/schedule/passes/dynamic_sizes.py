@@ -111,13 +111,25 @@ class SizeHistory:
         samples: sets of sizes, with constants.
         programs: with variables.
         refused: why it can have none; empty if it can.
-        seconds: that the last program with fixed sizes took to compile.
+        seconds: that a program with fixed sizes takes to compile, at most.
+        first_runs: the seconds that the first runs with each set of sizes took on programs with variables.
     """
 
     samples: list[Form] = field(default_factory=list)
     programs: list[SymbolicProgram] = field(default_factory=list)
     refused: str = ""
     seconds: float = 0.0
+    first_runs: list[float] = field(default_factory=list)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if a run with variables takes longer than to compile another program."""
+        return sum(self.first_runs) > len(self.first_runs) * self.seconds
+
+    @property
+    def why_not(self) -> str:
+        """The reason why new sizes get programs of their own; empty if a program with variables may serve them."""
+        return "running with variables takes longer than compiling another program" if self.is_slow else self.refused
 
 
 def form_of(graph: Sequence[UOp]) -> Form | None:
@@ -166,7 +178,9 @@ def _taken_apart(arg: Any, sizes: list[int]) -> Any:
 def program_for(graph: Sequence[UOp], form: Form, history: SizeHistory,
                 device: str) -> tuple[SymbolicProgram, list[int]] | None:
     """Return a program with variables for a graph, with the variables' values; None if there is none yet, or none at
-    all (``history.refused``)."""
+    all (``history.why_not``)."""
+    if history.is_slow:
+        return None
     for program in reversed(history.programs):
         values = program.values_for(form)
         if values is not None:
