@@ -57,6 +57,7 @@ CASES: dict[str, Callable[[int], Tensor]] = {
     "pooling": lambda n: data(1, 2, n + 4, 8).max_pool2d((2, 2)),
     "two sizes": lambda n: data(n, 2 * n + 1).sum(1) + data(n),
     "window": lambda n: data(n + 2).unfold(0, 2, 1).sum(1),
+    "square and predecessor": lambda n: (data(n, 3) @ data(3, n)).reshape(n * n)[1:].sum() + data(n + 1)[:n - 1].sum(),
     "part of fixed memory": lambda n: CACHE[:n].softmax(0) @ WEIGHT,
     "arange": lambda n: Tensor.arange(n).float().sqrt(),
     "constant": lambda n: data(4) * (n / 7),

@@ -234,24 +234,28 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
 def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
     """Choose variables among the sizes that change, and express the others by them.
 
+    Next comes the size that expresses most of those left, of several the least: n rather than n - 1 where n * n occurs.
+
     >>> _related({0: (5, 6, 8), 1: (25, 36, 64), 2: (40, 48, 64), 3: (4, 5, 7), 4: (3, 9, 2)})[0]
-    [3, 4]
+    [0, 4]
     """
     places: list[int] = []
     seen: list[tuple[int, ...]] = []
-    expressions: dict[int, Expression] = {}
-    for n, column in sorted(varying.items(), key=lambda x: (min(x[1]) < _LEAST, x[1][-1] < x[1][0], x[1][0])):
-        found = next(_expressed(column, seen), None)
-        if found is None:
-            if min(column) < _LEAST:
-                raise Refused("a size that changes is 0 or 1")
-            if len(places) == MOST_VARIABLES:
-                raise Refused(f"more than {MOST_VARIABLES} sizes change independently of each other")
-            found = Expression(1, (len(places),))
-            places.append(n)
-            seen.append(column)
-        expressions[n] = found
-    return places, expressions
+    found: dict[tuple[int, ...], Expression] = {}
+    left = {column: n for n, column in reversed(varying.items())}
+    while left:
+        fit = {c: [x for x in left if next(_expressed(x, [*seen, c]), None)] for c in left if min(c) >= _LEAST}
+        if not fit:
+            raise Refused("a size that changes is 0 or 1")
+        if len(places) == MOST_VARIABLES:
+            raise Refused(f"more than {MOST_VARIABLES} sizes change independently of each other")
+        best = min(fit, key=lambda c: (-len(fit[c]), c))
+        places.append(left[best])
+        seen.append(best)
+        for column in fit[best]:
+            found[column] = next(_expressed(column, seen))
+            del left[column]
+    return places, {n: found[column] for n, column in varying.items()}
 
 
 def _expressed(column: tuple[int, ...], seen: Sequence[tuple[int, ...]]) -> Iterator[Expression]:
