@@ -41,8 +41,8 @@ WATCHED = {  # function: phase
     "codegen.compile_kernel:plan": "choose opts",
     "codegen.compile_kernel:linearize": "linearize",
     "backend.cpu.llvm:load": "link",
-    "runtime.parallel_compile:load": "load",
-    "runtime.parallel_compile:Compilation.load": "wait for binaries",
+    "runtime.lowering:load": "load",
+    "runtime.lowering:Compilation.load": "wait for binaries",
     "runtime.launch:launch": "run",
 }
 

@@ -8,7 +8,7 @@ import pytest
 from tests import apidoc
 from tinsmith import Tensor
 from tinsmith.compat import install, uninstall
-from tinsmith.compat.name_table import METHODS
+from tinsmith.compat.module_table import METHODS
 
 
 def test_the_page_is_as_generated() -> None:

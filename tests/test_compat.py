@@ -19,8 +19,7 @@ import pytest
 
 from tests.golden.running import ROOT, environment, run
 from tinsmith.compat import NotBuiltError, install, uninstall
-from tinsmith.compat.module_table import PLACES
-from tinsmith.compat.name_table import METHODS, MODULES, REASONS
+from tinsmith.compat.module_table import METHODS, MODULES, PLACES, REASONS
 from tinsmith.core.errors import ArgumentError
 
 

@@ -15,11 +15,10 @@ import pytest
 from tests.docrun import ROOT, blocks, differences
 from tinsmith.codegen.opt import OptOps
 from tinsmith.core.settings import DECLARED
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.schedule.fusion.horizontal import fuse_horizontally
-from tinsmith.schedule.memory.slice_writes import write_slices
-from tinsmith.schedule.memory.store_into_concat import store_in_place
-from tinsmith.schedule.multi.overlap import overlapped
+from tinsmith.schedule.memory.slice_writes import store_in_place, write_slices
+from tinsmith.schedule.multi.collectives import overlapped
 
 DOCS = ROOT / "docs"
 TRANSLATED = sorted((DOCS / "zh").rglob("*.md"))

@@ -14,7 +14,7 @@ FILES = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text())
          if "render" not in p.relative_to(PACKAGE).parts}
 
 TARGETS = ("llvm", "opencl", "cuda", "metal", "hip", "wgsl")
-NAMED = {"runtime/host_copies.py": {"NPY"}}  # the host's memory, where values are read
+NAMED = {"runtime/launch.py": {"NPY"}}  # the host's memory, where values are read
 
 
 def device_names(tree: ast.Module) -> Iterator[str]:

@@ -25,10 +25,10 @@ from tinsmith.core.settings import Context, settings
 from tinsmith.core.suggestions import guide, hint_at_gradients, unknown
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
-from tinsmith.runtime import inspectors
-from tinsmith.runtime.recorder import endings
-from tinsmith.tensor.autograd.custom_gradient import Function
-from tinsmith.tensor.interop import einops
+from tinsmith.runtime import step
+from tinsmith.runtime.launch import endings
+from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.interop import protocols
 from tinsmith.tensor.sizes import Variable
 from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
@@ -39,13 +39,13 @@ from_dlpack = Tensor.from_dlpack
 
 guide(TinyJit)
 hint_at_gradients()
-einops.install()
-inspectors.register(search=Late("tinsmith.inspect.search.beam"), trace=Late("tinsmith.inspect.trace"),
+protocols.install()
+step.register(search=Late("tinsmith.inspect.search.search"), trace=Late("tinsmith.inspect.trace"),
                     debug=Late("tinsmith.inspect.debug"), checked=Late("tinsmith.inspect.checked"),
                     profile=Late("tinsmith.inspect.profile"))
 endings.append(lambda trace: viz.ending.finish(trace))
 if settings.VIZ:
-    inspectors.trace.current()  # so that a script that computes nothing is told so at its end
+    step.trace.current()  # so that a script that computes nothing is told so at its end
 
 
 def __getattr__(name: str) -> object:

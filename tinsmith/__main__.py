@@ -38,14 +38,13 @@ from tinsmith import Tensor, conformance, viz
 from tinsmith.backend.cpu import llvm, os_calls
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
-from tinsmith.core.cache_security import cache_dir, fault, make_private
-from tinsmith.core.disk_cache import cache_entries, cache_prune
+from tinsmith.core.disk_cache import cache_dir, cache_entries, cache_prune, fault, make_private
 from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
 from tinsmith.distributed import launcher
-from tinsmith.inspect import sourcelist
+from tinsmith.inspect import debug
 from tinsmith.inspect.debug import opts_text
 from tinsmith.inspect.search import database
 from tinsmith.tools.error_pages import explain_error
@@ -290,14 +289,14 @@ def source(path: str, arguments: Sequence[str], device: str | None, tinygrads: b
             if tinygrads:
                 scripts.install()
             sys.argv, sys.path[0] = [path, *arguments], os.path.dirname(os.path.abspath(path))
-            with sourcelist.listing(out, Device.canonicalize(device)) as found:
+            with debug.listing(out, Device.canonicalize(device)) as found:
                 return _exit_code(scripts.run, text, path, found)
         except (OSError, TinsmithError) as error:
             print(error)
             return 1
 
 
-def _exit_code(run: Callable[[bytes, str, str], None], text: bytes, path: str, found: sourcelist.SourceList) -> int:
+def _exit_code(run: Callable[[bytes, str, str], None], text: bytes, path: str, found: debug.SourceList) -> int:
     try:
         run(text, path, path)
     except SystemExit as end:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.corpus import record
 from benchmarks.corpus.programs import CorpusProgram
 from benchmarks.corpus.targets import RENDERED, TARGETS
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler, load_nvrtc
+from tinsmith.backend.cuda.driver import NVRTCCompiler, load_nvrtc
 from tinsmith.backend.device import Device
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.errors import DeviceError, TinsmithError

@@ -16,7 +16,7 @@ from tinsmith.core.errors import TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.runtime import realize
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, Step
-from tinsmith.runtime.recorder import lowered
+from tinsmith.runtime.launch import lowered
 from tinsmith.schedule.passes import promote_constants
 
 FOLDER = Path(__file__).parent / "kept"

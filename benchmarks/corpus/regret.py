@@ -27,8 +27,7 @@ from tinsmith.codegen.planner.planner import candidates as planned
 from tinsmith.codegen.planner.roofline import estimate
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
-from tinsmith.inspect.search.beam import Trial, why_not
-from tinsmith.inspect.search.search import COPIES, actions, copies
+from tinsmith.inspect.search.search import COPIES, Trial, actions, copies, why_not
 from tinsmith.inspect.search.trial import TrialRequest
 from tinsmith.ir import UOp
 

@@ -24,7 +24,7 @@ from benchmarks.zoo.measure import MODES, Subject, distance
 from benchmarks.zoo.registry import models
 from tinsmith.torch.compiler import _with_sizes, decompositions
 from tinsmith.torch.executable import Executable
-from tinsmith.torch.partition import VIEWS, is_getitem
+from tinsmith.torch.lowering import VIEWS, is_getitem
 from tinsmith.torch.report import REPORT, GraphRecord
 
 _NAMED: Final = {"dtype": torch.dtype, "device": torch.device, "layout": torch.layout, "format": torch.memory_format}

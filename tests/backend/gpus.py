@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from tinsmith.backend.cuda import nvrtc
+from tinsmith.backend.cuda import driver
 from tinsmith.backend.cuda.driver import gpu_count
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import DeviceError
@@ -15,7 +15,7 @@ from tinsmith.core.errors import DeviceError
 def missing_nvrtc() -> str:
     """Return the reason why NVRTC cannot compile for CUDA; empty if it can."""
     try:
-        nvrtc.load_nvrtc()
+        driver.load_nvrtc()
     except DeviceError as error:
         return str(error)
     return ""

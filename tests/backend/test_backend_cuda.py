@@ -15,7 +15,7 @@ from benchmarks.corpus.record import kernels
 from tests.backend.gpus import missing_cuda, needs_nvrtc
 from tests.codegen.test_matrix import axes, product, tensor_core
 from tests.codegen.test_opts import LARGE
-from tinsmith.backend.cuda import nvrtc
+from tinsmith.backend.cuda import driver
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import Opt, OptOps
@@ -33,8 +33,8 @@ from tinsmith.tensor.tensor import Tensor
 def test_kernels_compile(name: str, arch: str) -> None:
     needs_nvrtc()
     kernel = compile_kernel(UOp(Ops.SINK, None, (LARGE[name],)), CUDARenderer(cuda_target(arch)))
-    assert nvrtc.NVRTCCompiler(arch).compile(kernel.source)[:4] == b"\x7fELF"
-    text = nvrtc.NVRTCCompiler(arch, binary=False).compile(kernel.source).decode()
+    assert driver.NVRTCCompiler(arch).compile(kernel.source)[:4] == b"\x7fELF"
+    text = driver.NVRTCCompiler(arch, binary=False).compile(kernel.source).decode()
     assert f".entry {kernel.symbol}" in text and f".target {arch}" in text
 
 
@@ -46,7 +46,7 @@ def test_casts_of_every_type_compile(dtype: DType) -> None:
     inputs = UOp(Ops.SINK, None, tuple(
         o.substitute({x: UOp(Ops.PARAM, dtype, (), (len(outputs), (64,)))}) for o in outputs))
     kernel = compile_kernel(inputs, CUDARenderer())
-    assert nvrtc.NVRTCCompiler(binary=False).compile(kernel.source)
+    assert driver.NVRTCCompiler(binary=False).compile(kernel.source)
 
 
 @pytest.mark.parametrize("unit, dtype", [("mma_f16", dtypes.float16), ("mma_bf16", dtypes.bfloat16),
@@ -55,7 +55,7 @@ def test_matrix_units_compile(unit: str, dtype: DType) -> None:
     needs_nvrtc()
     sink, _ = product(40, 33, 24, dtype, dtypes.float32, epilogue=dtype.itemsize == 2)
     kernel = compile_kernel(sink, CUDARenderer(), [tensor_core(axes(sink), 2, 2, unit=unit)])
-    assert "mma.sync" in nvrtc.NVRTCCompiler(binary=False).compile(kernel.source).decode()
+    assert "mma.sync" in driver.NVRTCCompiler(binary=False).compile(kernel.source).decode()
 
 
 def test_threads_and_barriers_compile() -> None:
@@ -63,14 +63,14 @@ def test_threads_and_barriers_compile() -> None:
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (30, 50)))
     kernel = compile_kernel(UOp(Ops.SINK, None, (x.reduce("MAX", (1,)),)), CUDARenderer(),
                             [Opt(OptOps.LOCAL, 0, 4), Opt(OptOps.GROUP, 2, 50)])
-    text = nvrtc.NVRTCCompiler(binary=False).compile(kernel.source).decode()
+    text = driver.NVRTCCompiler(binary=False).compile(kernel.source).decode()
     assert "bar.sync" in text and ".shared" in text
 
 
 def test_refused_source_is_an_error_with_the_log() -> None:
     needs_nvrtc()
     with pytest.raises(CompileError, match="nonsense"):
-        nvrtc.NVRTCCompiler().compile('extern "C" __global__ void f() { nonsense; }')
+        driver.NVRTCCompiler().compile('extern "C" __global__ void f() { nonsense; }')
 
 
 def test_the_device_says_why_it_does_not_open() -> None:
@@ -113,7 +113,7 @@ def test_places_beyond_32_bits_are_computed_in_64() -> None:
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (50_000, 50_000)))
     source = compile_kernel(UOp(Ops.SINK, None, (x.permute((1, 0)) + 1,)), CUDARenderer()).source
     assert "(long long)" in source and "int gidx0" in source
-    assert nvrtc.NVRTCCompiler().compile(source)
+    assert driver.NVRTCCompiler().compile(source)
     small = UOp(Ops.PARAM, dtypes.float32, (), (1, (40_000, 50_000)))
     assert "long long" not in compile_kernel(UOp(Ops.SINK, None, (small.permute((1, 0)) + 1,)), CUDARenderer()).source
 
@@ -130,7 +130,7 @@ def test_the_threads_of_a_block_share_rows(rows: int, columns: int, dtype: DType
         kernel = compile_kernel(UOp(Ops.SINK, None, (value,)), CUDARenderer())
     threads = int(np.prod(kernel.block))
     assert 32 <= threads <= 1024 and "__shfl_xor_sync" in kernel.source
-    assert nvrtc.NVRTCCompiler().compile(kernel.source)
+    assert driver.NVRTCCompiler().compile(kernel.source)
 
 
 def test_long_sums_are_cut_for_the_multiprocessors() -> None:
@@ -176,7 +176,7 @@ def integer_kernels(dtype: DType) -> list[str]:
 def test_no_sign_changes_right_below_an_extreme(dtype: DType) -> None:
     """ptxas 12.6 to 13.2 read ``x`` for ``-x`` in ``max(w, max(u, -x))``: see ``minus`` in render/cuda.py."""
     needs_nvrtc()
-    compiler, seen = nvrtc.NVRTCCompiler("sm_90a", binary=False), 0
+    compiler, seen = driver.NVRTCCompiler("sm_90a", binary=False), 0
     for source in integer_kernels(dtype):
         text = compiler.compile(source).decode()
         changed, renamed = set(_CHANGES_SIGN.findall(text)), dict(_KEEPS.findall(text))
@@ -196,7 +196,7 @@ def test_the_assembler_keeps_the_sign_below_extremes(tmp_path: Path) -> None:
         pytest.skip("no nvdisasm to look at machine code with")
     for n, source in enumerate(integer_kernels(dtypes.int32)):
         path = tmp_path / f"{n}.cubin"
-        path.write_bytes(nvrtc.NVRTCCompiler("sm_90a").compile(source))
+        path.write_bytes(driver.NVRTCCompiler("sm_90a").compile(source))
         text = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
         for line in re.findall(r"VIMNMX3[.\w]* (.*?);", text):
             operands = [o.strip().removesuffix(".reuse") for o in line.split(",")[1:4]]
@@ -257,7 +257,7 @@ def misread(text: str) -> list[str]:
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64], ids=str)
 def test_no_sign_of_the_compilers_own_is_read(dtype: DType) -> None:
     needs_nvrtc()
-    compiler = nvrtc.NVRTCCompiler("sm_90a", binary=False)
+    compiler = driver.NVRTCCompiler("sm_90a", binary=False)
     texts = [compiler.compile(source).decode() for source in signed_kernels(dtype)]
     for text in texts:
         assert not misread(text), text
@@ -270,5 +270,5 @@ def test_a_misread_sign_is_found() -> None:
       long long x = in[threadIdx.x], y = x < 0 ? (long long)(0 - (unsigned long long)x) : x;
       short z = (short)(of[threadIdx.x] * -2);
       out[threadIdx.x] = y < 0 ? y : 7; less[threadIdx.x] = z < 0 ? z : 7; }"""
-    found = misread(nvrtc.NVRTCCompiler("sm_90a", binary=False).compile(source).decode())
+    found = misread(driver.NVRTCCompiler("sm_90a", binary=False).compile(source).decode())
     assert len(found) == 2 and all(line.startswith("setp.") for line in found)

@@ -27,7 +27,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import Context
-from tinsmith.inspect.search import beam
+from tinsmith.inspect.search import search
 from tinsmith.inspect.search.trial import TrialRequest
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.function import TinyJit
@@ -166,12 +166,12 @@ def test_a_candidate_that_faults_or_hangs_dies_in_its_process(amount: int, fate:
     """The search goes on with the next candidate, and this process's GPU context is unaffected."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (1, (420,)))
     sink = UOp(Ops.SINK, None, (x * x + 3.0,))
-    trial = beam.Trial(TrialRequest("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
+    trial = search.Trial(TrialRequest("FAULTYGPU", sink, ("tests.schedule.faulty_gpu",), limit=20))
     assert trial.prepare()["state"] == "ready"
-    kernel = beam._kernel(sink, "CUDA")
+    kernel = search._kernel(sink, "CUDA")
     kernel.apply(Opt(OptOps.UPCAST, 0, amount))
     assert trial(kernel) is None and trial.states == {fate: 1}
-    good = beam._kernel(sink, "CUDA")
+    good = search._kernel(sink, "CUDA")
     good.apply(Opt(OptOps.UPCAST, 0, 4))
     assert trial(good) is not None
     assert (Tensor.ones(8, device="CUDA").contiguous().realize() + 1).sum().item() == 16

@@ -13,9 +13,8 @@ from tests.backend.fake_driver import FAULT, NO_MEMORY, FakeDriver, Status
 from tests.backend.gpus import needs_nvrtc
 from tinsmith.backend.cuda import driver as module
 from tinsmith.backend.cuda.device import CUDAGraph, CUDAProgram
-from tinsmith.backend.cuda.driver import CUDAError, CudaGPU
+from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, NVRTCCompiler
 from tinsmith.backend.cuda.memory import CUDAAllocator
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import BufferSpec
 from tinsmith.backend.program import BufferLocation, Call, Launched
@@ -24,7 +23,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.ir import ProgramBuilder
-from tinsmith.runtime.custom_program import run_program
+from tinsmith.runtime.compiled_schedule import run_program
 from tinsmith.tensor.tensor import Tensor
 
 

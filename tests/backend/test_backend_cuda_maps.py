@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tinsmith.backend.cuda.tensor_maps import TensorMap
+from tinsmith.backend.cuda.memory import TensorMap
 from tinsmith.core.errors import DeviceError
 
 

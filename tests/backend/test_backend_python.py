@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tinsmith.backend.device import Device
+from tinsmith.backend.python.device import NAMES, launch
 from tinsmith.backend.python.memory import CheckedMemory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError, KernelError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify.program import verify_program
+from tinsmith.ir.verify import verify_program
 from tinsmith.target.target import Target
 
 Array = np.ndarray[Any, Any]

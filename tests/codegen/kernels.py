@@ -13,7 +13,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.concat import joined
+from tinsmith.ir.graphs import joined
 from tinsmith.ir.uop import Window, toposort
 
 Array = np.ndarray[Any, Any]

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tinsmith.backend.cpu.ccompiler import load_shared
-from tinsmith.backend.cpu.llvm import load
+from tinsmith.backend.cpu.llvm import load, load_shared
 from tinsmith.backend.device import Device
+from tinsmith.backend.python.device import NAMES, launch
 from tinsmith.backend.python.memory import CheckedMemory
 from tinsmith.backend.python.render import PythonRenderer
-from tinsmith.backend.python.runtime import NAMES, launch
 from tinsmith.codegen.compile_kernel import begin, compile_kernel
 from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel
@@ -29,8 +28,7 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.interpret.kernel import evaluate_kernel
 from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.program import verify_program
+from tinsmith.ir.verify import verify_kernel, verify_program
 from tinsmith.target.target import Target
 
 HAS_C = any(shutil.which(name) for name in ("gcc", "clang", "cc"))

@@ -13,14 +13,14 @@ from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.lower.loop_partition import change_points
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.planner.cpu.loop_partition import bounds_rules, one_load
+from tinsmith.codegen.planner.cpu.loops import bounds_rules, one_load
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import values_over
-from tinsmith.ir.concat import joined
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.graphs import joined
 from tinsmith.ir.rewrite import Rule
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 relaxed = settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -25,13 +25,13 @@ from tests.codegen.running import (
     without,
 )
 from tests.codegen.test_rings import CUDA, DEVICE
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.driver import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.planner.gpu.back_to_back_gemm import chain_ways
+from tinsmith.codegen.planner.gpu.rings import chain_ways
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, KernelError
 from tinsmith.ir import Ops, UOp
@@ -206,7 +206,7 @@ def test_what_is_no_chain_is_refused_and_unchanged() -> None:
 def test_as_cuda_equal_steps_of_two_loops_have_sums_of_their_own() -> None:
     """With one slot, steps before the diagonal read the same tiles as those on it."""
     needs_nvrtc()
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+    from tinsmith.backend.cuda.driver import NVRTCCompiler
 
     sink, _ = attention(512, 512, 64, mask="causal")
     NVRTCCompiler("sm_90a")._compiled(compile_kernel(sink, CUDA, opts_of(sink, 1)).source)

@@ -14,8 +14,7 @@ from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import OptOps
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, count_of
-from tinsmith.ir.structure import Contraction, structure
+from tinsmith.ir.structure import Contraction, Role, count_of, structure
 from tinsmith.ir.uop import Window, toposort
 
 

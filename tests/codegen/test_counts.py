@@ -7,7 +7,7 @@ import pytest
 from tests.backend.gpus import needs_nvrtc
 from tests.codegen.running import Array, buffers, expected, linearize_on
 from tests.codegen.test_barriers import positions, ran
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.driver import NVRTCCompiler
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.kernel import Kernel

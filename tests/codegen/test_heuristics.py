@@ -20,7 +20,7 @@ from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 

@@ -21,10 +21,9 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.interpret.kernel import evaluate_kernel
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.ir.text.printer import uop_table
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.program import verify_program
+from tinsmith.ir.verify import verify_kernel, verify_program
 
 
 def param(number: int, *shape: int) -> UOp:

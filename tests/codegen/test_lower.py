@@ -13,8 +13,7 @@ from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.tensor import verify_tensor
+from tinsmith.ir.verify import verify_kernel, verify_tensor
 
 
 def param(number: int, *shape: int) -> UOp:

@@ -16,7 +16,7 @@ from tinsmith.codegen.transform.skip_masked_blocks import covered_steps, everywh
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import range_size
+from tinsmith.ir.structure import range_size
 from tinsmith.ir.uop import Window, toposort
 
 I, J, K = UOp.range(3, 0, None), UOp.range(5, 1, None), UOp.range(4, 2, None)

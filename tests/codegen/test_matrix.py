@@ -18,8 +18,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import MatrixUnit, in_memory
 from tinsmith.ir.ops.elementwise import cast_values
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.program import verify_program
+from tinsmith.ir.verify import verify_kernel, verify_program
 from tinsmith.target.target import Target
 from tinsmith.target.units.amd import RDNA3
 from tinsmith.target.units.apple import APPLE

@@ -18,7 +18,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.python.render import PythonRenderer
 from tinsmith.codegen.compile_kernel import begin, compile_kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.codegen.render import llvm_units
+from tinsmith.codegen.render import llvm_arithmetic
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import DType, dtypes
@@ -26,8 +26,8 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.ir.interpret.kernel import evaluate_kernel
 from tinsmith.ir.matrix_unit import Fragment, MatrixUnit, UnitTile
-from tinsmith.ir.ranges import Role
-from tinsmith.ir.verify.kernel import verify_kernel
+from tinsmith.ir.structure import Role
+from tinsmith.ir.verify import verify_kernel
 from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.target.target import Target
 from tinsmith.target.units import amd, apple, nvidia, x86
@@ -150,7 +150,7 @@ def test_units_are_named_by_their_table_and_by_what_writes_their_text() -> None:
              for path in sorted(Path(ROOT / "tinsmith").rglob("*.py"))}
     seen = {path for path, names_there in found.items() if names_there}
     assert seen <= {"target/units/x86.py", "target/units/nvidia.py", "target/units/amd.py", "target/units/apple.py",
-                    "codegen/render/llvm_units.py", "backend/cpu/llvm.py"}, (
+                    "codegen/render/llvm_arithmetic.py", "backend/cpu/llvm.py"}, (
         "the last: what LLVM must not see")
 
 
@@ -171,7 +171,7 @@ def test_a_dot_product_of_half_vectors_is_a_row_and_a_form(monkeypatch: pytest.M
     narrow = MatrixUnit("narrow_s16", "x86_64", 1, 8, 2, I16, I16, I32, 1, tiled((2, 0, 1), (1, 1, 0)),
                         tiled((2, 1, 0), (8, 0, 1), (1, 2, 0)), tiled((8, 0, 1), (1, 1, 0)), "narrow_s16",
                         ("avx512vl", "avx512vnni"), 24, 32, 64.0, 0.65, 0.9)
-    monkeypatch.setitem(llvm_units.FORMS, "narrow_s16", llvm_units.UnitForm("llvm.x86.avx512.vpdpwssd.256"))
+    monkeypatch.setitem(llvm_arithmetic.FORMS, "narrow_s16", llvm_arithmetic.UnitForm("llvm.x86.avx512.vpdpwssd.256"))
     target = dataclasses.replace(TARGET, units=(narrow,))
     sink, inputs = case(narrow, 24, 64, 64)
     kernel = compile_kernel(sink, LLVMRenderer(target), [tensor_core((0, 1, 2), 4, 4, unit="narrow_s16")])

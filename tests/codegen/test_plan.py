@@ -16,14 +16,13 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner import planner
 from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to
 from tinsmith.codegen.planner.cost import access_cycles
-from tinsmith.codegen.planner.gpu.blocks import Generator
+from tinsmith.codegen.planner.gpu.products import Generator
 from tinsmith.codegen.planner.planner import candidates
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
-from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, structure
+from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, structure
 from tinsmith.nn.io.ggml import KINDS as QUANTIZED
 from tinsmith.nn.io.ggml import unpacked
 from tinsmith.target.target import Target

@@ -14,7 +14,7 @@ from tests.codegen.running import computes_the_same, expected, linearize_on, run
 from tests.codegen.structures import Inputs, convolution, weight_gradient
 from tests.codegen.test_matrix import close, product
 from tinsmith import Context
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.driver import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import _compile, compile_kernel
 from tinsmith.codegen.emit.linearize import linearize
@@ -25,7 +25,7 @@ from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 
 DEVICE = "PYTHON:G256:C4"
 F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16

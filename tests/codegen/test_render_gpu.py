@@ -18,7 +18,7 @@ from tinsmith.codegen.render.opencl import OpenCLRenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, CompileError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.target.target import Target
 
 LANGUAGES: dict[str, Renderer] = {

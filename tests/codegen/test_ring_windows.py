@@ -15,7 +15,7 @@ from tinsmith.codegen.opt import OptOps
 from tinsmith.codegen.planner.gpu.rings import patches
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 
 Inputs = dict[UOp, np.ndarray]
 
@@ -121,7 +121,7 @@ def test_patches_leave_little_over() -> None:
 def test_the_assembler_keeps_steps_under_way(what: str) -> None:
     """ptxas neither spills nor serializes the asynchronous steps (its notes C7510 to C7517)."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="compiling for CUDA needs cuda-bindings")
-    from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+    from tinsmith.backend.cuda.driver import NVRTCCompiler
     from tinsmith.core.errors import DeviceError
     try:
         compiler = NVRTCCompiler("sm_90a")

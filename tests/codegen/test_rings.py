@@ -21,7 +21,7 @@ from tests.codegen.running import (
 )
 from tests.codegen.test_matrix import close, product
 from tinsmith import Tensor
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.driver import NVRTCCompiler
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.emit.linearize import linearize

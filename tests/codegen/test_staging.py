@@ -4,7 +4,7 @@ from __future__ import annotations
 from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 
 X = UOp(Ops.PARAM, dtypes.float32, (), (1, (6, 10)))
 ROW, COLUMN = UOp.range(6, 0, Role.LOOP), UOp.range(10, 1, Role.LOOP)

@@ -12,7 +12,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 
 CASES = {name: (sink, inputs) for name, sink, inputs in sums_of_steps()}
 

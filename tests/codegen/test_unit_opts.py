@@ -23,8 +23,7 @@ from tinsmith.codegen.transform.matrix_units import reads_held
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import UOp
-from tinsmith.ir.ranges import Role, range_size
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import Role, contraction, range_size
 
 ORDERS = ("", ":S1", ":S2")  # that warps and blocks run in
 Case = tuple[UOp, dict[UOp, Any]]

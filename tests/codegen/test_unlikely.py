@@ -10,7 +10,7 @@ from tinsmith.codegen.emit.linearize import linearize
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify.program import verify_program
+from tinsmith.ir.verify import verify_program
 from tinsmith.target.target import Target
 
 FUSED = Target("text", vector_bytes=64, fma=True)

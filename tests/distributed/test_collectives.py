@@ -12,7 +12,7 @@ from tests.golden.running import environment
 from tinsmith import Tensor
 from tinsmith import distributed as dist
 from tinsmith.core.errors import ArgumentError, CommunicationError, DTypeError, ShapeError
-from tinsmith.distributed.environment import check_launcher, launched, threads_of
+from tinsmith.distributed.world import check_launcher, launched, threads_of
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_values(count: int, tmp_path: Path, cache: Path) -> None:
 
 @needs_mpi
 def test_large_counts_are_sent_in_parts(tmp_path: Path, cache: Path) -> None:
-    passes(2, tmp_path, "from tinsmith.distributed import transport\ntransport.LIMIT = 5\n" + VALUES, cache)
+    passes(2, tmp_path, "from tinsmith.distributed import commands as transport\ntransport.LIMIT = 5\n" + VALUES, cache)
 
 
 @needs_mpi

@@ -11,8 +11,8 @@ from tests.distributed.test_training import trained
 from tinsmith import Tensor, nn
 from tinsmith import distributed as dist
 from tinsmith.core.errors import ArgumentError, ShapeError
-from tinsmith.distributed.groups import Mesh
 from tinsmith.distributed.sharding import _replace
+from tinsmith.distributed.world import Mesh
 
 GPT = """
 Tensor.manual_seed(5)

@@ -22,8 +22,8 @@ from tinsmith.core import errors
 from tinsmith.core.errors import ArgumentError, KeywordError, UnknownNameError
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir import Ops, UOp
-from tinsmith.nn.missing import ABSENT
-from tinsmith.nn.missing import MEMBERS as ELSEWHERE
+from tinsmith.nn.describe import ABSENT
+from tinsmith.nn.describe import MEMBERS as ELSEWHERE
 from tinsmith.nn.state import get_state_dict
 from tinsmith.shape import ShapeTracker
 

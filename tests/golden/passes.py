@@ -17,7 +17,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.observer import observed
+from tinsmith.core.origin import observed
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text.printer import kernel_graph_text, kernel_tree, uop_table
 from tinsmith.ir.uop import Window

@@ -18,12 +18,12 @@ from tests.codegen.running import run_program as run_on_arrays
 from tests.golden.running import ROOT
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import assemble, compile_kernel
-from tinsmith.compat.uops import BinaryOps, TernaryOps, UnaryOps, UOps
+from tinsmith.compat.schedules import BinaryOps, TernaryOps, UnaryOps, UOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, VerifyError
 from tinsmith.ir import Ops, ProgramBuilder, UOp
 from tinsmith.ir.builder import Value
-from tinsmith.runtime.custom_program import run_program, source_of
+from tinsmith.runtime.compiled_schedule import run_program, source_of
 from tinsmith.tools.ir_page import document
 
 DEVICES = [*NATIVE, "PYTHON", "OPENCL"]

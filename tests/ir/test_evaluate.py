@@ -16,8 +16,7 @@ from tinsmith.ir.interpret.kernel import evaluate_kernel
 from tinsmith.ir.interpret.tensor import evaluate, evaluate_scalar
 from tinsmith.ir.text.printer import kernel_graph_text
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.tensor import verify_tensor
+from tinsmith.ir.verify import verify_kernel, verify_tensor
 
 F32, I32 = dtypes.float32, dtypes.int32
 

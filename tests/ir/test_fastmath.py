@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tinsmith import Context, Tensor
-from tinsmith.ir.algebra.fast_math import fastmath
+from tinsmith.ir.algebra.symbolic import fastmath
 from tinsmith.ir.rewrite import Rule, rewrite
 
 

@@ -30,7 +30,7 @@ NO_MEANING = {
                      "LOAD_MATRIX"],
                     "linear programs: a renderer defines them"),
     **dict.fromkeys(["DEFINE_RING", "ARRIVE", "RELEASE", "ASYNC_COPY", "WAIT", "TILE", "FENCE", "COMMIT", "DRAIN"],
-                    "what a block's engines do meanwhile: see backend/python/rings.py"),
+                    "what a block's engines do meanwhile: see backend/python/warps.py"),
 }
 NO_GRADIENT = {
     **dict.fromkeys(["IDIV", "MOD", "CMPLT", "CMPNE", "CMPEQ", "AND", "OR", "XOR", "SHL", "SHR", "BITCAST"],

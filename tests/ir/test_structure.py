@@ -5,7 +5,7 @@ from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import Contraction, contraction, sum_of_products, unrepeated_size
 from tinsmith.ir.uop import toposort
 

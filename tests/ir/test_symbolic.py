@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tinsmith.codegen.lower.indexing import flatten, unflatten
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import from_linear, linear_form
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import _is_collected, _recombined, simplify, symbolic
 from tinsmith.ir.interpret.tensor import evaluate, evaluate_scalar
 from tinsmith.ir.rewrite import Rule, rewrite

@@ -12,11 +12,16 @@ from tinsmith.codegen.lower.lower import lower
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.staged_layout import BulkView, StagedLayout
+from tinsmith.ir.matrix_unit import BulkView, StagedLayout
 from tinsmith.ir.uop import Window
-from tinsmith.ir.verify.kernel import KERNEL_CHECKS, verify_kernel
-from tinsmith.ir.verify.program import PROGRAM_CHECKS, verify_program
-from tinsmith.ir.verify.tensor import TENSOR_CHECKS, verify_tensor
+from tinsmith.ir.verify import (
+    KERNEL_CHECKS,
+    PROGRAM_CHECKS,
+    TENSOR_CHECKS,
+    verify_kernel,
+    verify_program,
+    verify_tensor,
+)
 from tinsmith.target.units.x86 import AMX
 
 F32, I32, IDX, BOOL = dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool

@@ -25,8 +25,8 @@ from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.settings import Context
 from tinsmith.nn import datasets
 from tinsmith.nn import datasets as cifar_module
-from tinsmith.nn.data import downloads
-from tinsmith.nn.data.downloads import CHUNK, download
+from tinsmith.nn import datasets as downloads
+from tinsmith.nn.datasets import CHUNK, download
 
 BYTES = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
 

@@ -178,7 +178,7 @@ def test_operators_are_named_as_the_standard_names_them() -> None:
 
 
 def test_tinygrads_place() -> None:
-    from tinsmith.compat.name_table import MODULES
+    from tinsmith.compat.module_table import MODULES
 
     assert MODULES["tinygrad.nn.onnx"]["OnnxRunner"] == "tinsmith.nn.onnx:OnnxRunner"
 

@@ -15,7 +15,7 @@ from tinsmith import Tensor, dtypes, nn
 from tinsmith.core.errors import KeywordError
 from tinsmith.core.suggestions import _ELSEWHERE, _NEEDLESS, _PYTORCH
 from tinsmith.nn.optim import lr_scheduler
-from tinsmith.tensor.names.missing import ABSENT
+from tinsmith.tensor.names import ABSENT
 
 X, M = random(3, 4, 5), random(4, 5)
 I, PLACES = np.array([[3, 0, 2], [1, 1, 5]]), np.array([2, 0, 2])

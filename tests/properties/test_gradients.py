@@ -19,7 +19,7 @@ from tinsmith import Tensor  # noqa: E402
 from tinsmith.core.errors import GradientError  # noqa: E402
 from tinsmith.ir import Ops  # noqa: E402
 from tinsmith.ir.interpret.tensor import evaluate  # noqa: E402
-from tinsmith.runtime.host_copies import copy_to_host  # noqa: E402
+from tinsmith.runtime.launch import copy_to_host  # noqa: E402
 
 RTOL, ATOL = 1e-6, 1e-7
 ROUNDINGS = 64  # of first derivatives, which can be of size 1e12 (a row of zeros, normalized) and cancel in second ones

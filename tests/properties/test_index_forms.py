@@ -18,7 +18,7 @@ from tests.properties.runner import FEW  # noqa: E402
 from tinsmith import Tensor  # noqa: E402
 from tinsmith.ir import Ops  # noqa: E402
 from tinsmith.ir.interpret.tensor import evaluate  # noqa: E402
-from tinsmith.runtime.host_copies import copy_to_host  # noqa: E402
+from tinsmith.runtime.launch import copy_to_host  # noqa: E402
 
 INT_TYPES = ["int8", "int16", "int32", "int64"]
 WRONG = 0.04  # share of items that do not fit

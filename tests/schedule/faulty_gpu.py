@@ -6,7 +6,7 @@ from typing import Any
 from tests.schedule.faulty_device import CRASH, HANG
 from tinsmith.backend.cuda.device import DEVICE as CUDA
 from tinsmith.backend.cuda.device import CUDAProgram
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
+from tinsmith.backend.cuda.driver import NVRTCCompiler
 from tinsmith.backend.device import Compiled, Device
 from tinsmith.codegen.launch import KernelProgram, Launch
 from tinsmith.codegen.opt import OptOps

@@ -21,8 +21,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
-from tinsmith.inspect.sample import box, largest, tolerance_of
-from tinsmith.inspect.search import beam, database
+from tinsmith.inspect.checked import box, largest, tolerance_of
+from tinsmith.inspect.search import database, search
 from tinsmith.inspect.search.trial import Session, TrialRequest, same
 from tinsmith.ir import Ops, UOp
 from tinsmith.runtime import realize
@@ -34,11 +34,11 @@ FAULTS = {faulty_device.CRASH: "crash", faulty_device.HANG: "hang", faulty_devic
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path) -> Iterator[Path]:
     """Use a result file of the test's own, and forget results in memory."""
-    beam.forget()
+    search.forget()
     realize._compiled.clear()
     with Context(BEAM_FILE=str(tmp_path / "found" / "beam.txt"), BEAM_SECONDS=5, NOOPT=0):
         yield tmp_path / "found" / "beam.txt"
-    beam.forget()
+    search.forget()
     realize._compiled.clear()
 
 
@@ -48,7 +48,7 @@ def elementwise(size: int = 420) -> UOp:
 
 
 def kernel_of(sink: UOp, device: str, *opts: Opt) -> Kernel:
-    k = beam._kernel(sink, device)
+    k = search._kernel(sink, device)
     for opt in opts:
         k.apply(opt)
     return k
@@ -58,7 +58,7 @@ def kernel_of(sink: UOp, device: str, *opts: Opt) -> Kernel:
 def test_what_a_candidate_does_in_its_process_stays_there(amount: int) -> None:
     """After a crash, a hang or a wrong result the next candidate is measured normally."""
     sink = elementwise()
-    trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
+    trial = search.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=5))
     assert trial.prepare()["state"] == "ready"
     bad = trial(kernel_of(sink, "FAULTY", Opt(OptOps.UPCAST, 0, amount)))
     assert trial.states == {FAULTS[amount]: 1} and (bad is None) == (FAULTS[amount] != "ok")
@@ -87,9 +87,9 @@ def test_a_search_gives_the_same_values_and_is_not_made_twice(device: str, file:
                            np.exp(values) + values.sum(1, keepdims=True), rtol=1e-5, atol=1e-5)
         entries = database.read()
         assert entries and all(e.us <= e.before_us and e.width == 1 for e in entries.values())
-        beam.forget()
+        search.forget()
         realize._compiled.clear()
-        monkeypatch.setattr(beam, "_search", None)  # calling it would fail
+        monkeypatch.setattr(search, "_search", None)  # calling it would fail
         again = (x.exp() + x.sum(axis=1, keepdim=True)).numpy()
     assert np.allclose(again, np.exp(values) + values.sum(1, keepdims=True), rtol=1e-5, atol=1e-5)
 
@@ -100,7 +100,7 @@ def test_a_wider_beam_searches_again(file: Path) -> None:
     for width in (1, 2, 1):
         with Context(BEAM=width):
             (x + 1).numpy()
-        beam.forget()
+        search.forget()
         realize._compiled.clear()
         widths.append([json.loads(line)["width"] for line in file.read_text().splitlines()])
     assert widths[:2] == [[1], [1, 2]]
@@ -126,11 +126,11 @@ def test_what_is_not_searched_keeps_the_defaults_and_says_why(what: str, reason:
 
 def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pytest.MonkeyPatch, file: Path,
                                                                 capsys: pytest.CaptureFixture[str]) -> None:
-    beam._child.stop()
+    search._child.stop()
     monkeypatch.setattr("sys.executable", "/bin/false" if os.path.exists("/bin/false") else "no-such-python")
     with Context(BEAM=1, DEBUG=1):
         assert (Tensor([1.0, 2.0]) + 5).numpy().tolist() == [6, 7]
-    beam._child.stop()
+    search._child.stop()
     assert "ended with a crash" in capsys.readouterr().out and not file.exists()
 
 
@@ -138,9 +138,9 @@ def test_a_stopped_search_leaves_no_answer_behind() -> None:
     """Ctrl-C during a measurement ends the child process, so that its late answer is not taken for the next
     candidate's."""
     sink = elementwise(30)
-    trial = beam.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
+    trial = search.Trial(TrialRequest("FAULTY", sink, ("tests.schedule.faulty_device",), limit=30))
     assert trial.prepare()["state"] == "ready"
-    process = beam._child.process
+    process = search._child.process
     assert process is not None
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -150,7 +150,7 @@ def test_a_stopped_search_leaves_no_answer_behind() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert beam._child.process is None and process.wait(10) != 0
+    assert search._child.process is None and process.wait(10) != 0
 
 
 # *** verification of candidates ***
@@ -175,7 +175,7 @@ def test_a_large_kernel_is_interpreted_in_boxes(size: int, monkeypatch: pytest.M
 
 
 def test_a_box_is_a_part_of_each_range() -> None:
-    k = beam._kernel(elementwise(100), "CPU")
+    k = search._kernel(elementwise(100), "CPU")
     small = box(k.sink, np.random.default_rng(0), {})
     (r,) = small.src[0].ranges
     assert len(r.src) == 2 and r.src[1].arg - r.src[0].arg == 3 and 0 <= r.src[0].arg <= 97
@@ -254,8 +254,8 @@ def test_lines_that_are_no_entry_are_skipped(line: str) -> None:
 
 
 def test_opts_that_are_not_legal_any_more_are_not_used(file: Path) -> None:
-    assert beam._fitting(elementwise(), "CPU", (Opt(OptOps.UPCAST, 9, 4),)) is None
-    assert beam._fitting(elementwise(), "CPU", (Opt(OptOps.UPCAST, 0, 4),)) is not None
+    assert search._fitting(elementwise(), "CPU", (Opt(OptOps.UPCAST, 9, 4),)) is None
+    assert search._fitting(elementwise(), "CPU", (Opt(OptOps.UPCAST, 0, 4),)) is not None
 
 
 def test_the_command_lists_locates_and_merges(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_the_command_lists_locates_and_merges(tmp_path: Path) -> None:
 
 def test_without_beam_nothing_is_searched(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.BEAM == 0
-    monkeypatch.setattr(beam, "opts_for", None)
+    monkeypatch.setattr(search, "opts_for", None)
     assert (Tensor([1.0]) + 41).item() == 42
     with Context(BEAM=2, NOOPT=1):
         assert (Tensor([1.0]) + 40).item() == 41

@@ -17,9 +17,8 @@ from tinsmith import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
 from tinsmith.schedule.memory import memory_budget as budget
-from tinsmith.schedule.memory.dependencies import verify_order
-from tinsmith.schedule.memory.memory_plan import plan_slots
-from tinsmith.schedule.schedule_item import Slot
+from tinsmith.schedule.memory.memory_plan import plan_slots, verify_order
+from tinsmith.schedule.scheduler import Slot
 
 
 @dataclass

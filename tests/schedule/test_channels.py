@@ -10,9 +10,8 @@ from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.passes.channels_last import tile_cut
+from tinsmith.schedule.passes.channels_last import pitched, tile_cut
 from tinsmith.schedule.passes.rewrites import cast_below_views
-from tinsmith.schedule.passes.row_padding import pitched
 
 CUDA = cuda_target("sm_90a")
 

@@ -14,7 +14,7 @@ from tinsmith import Context, Device, Tensor
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.errors import CompileError
 from tinsmith.core.settings import settings
-from tinsmith.runtime.parallel_compile import Compilation
+from tinsmith.runtime.lowering import Compilation
 
 _sizes = itertools.count(1001)  # no two tests share a kernel
 

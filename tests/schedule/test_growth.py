@@ -60,7 +60,7 @@ def test_few_sizes_other_structures_and_bound_sizes_are_not() -> None:
 
 
 def test_no_grad_makes_no_program_again() -> None:
-    from tinsmith.runtime.recorder import lowered
+    from tinsmith.runtime.launch import lowered
 
     made: list[object] = []
     x, w = Tensor(np.ones((4, 6), np.float32)).realize(), Tensor(np.ones((6, 5), np.float32)).realize()

@@ -10,7 +10,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.nn.optim import Adam
-from tinsmith.schedule.fusion.kernel_merge import MOST_BUFFERS
+from tinsmith.schedule.fusion.horizontal import MOST_BUFFERS
 from tinsmith.tensor.tensor import Tensor
 
 SHAPES = [(64, 32), (64,), (32, 32), (32,), (64, 32)]

@@ -24,9 +24,8 @@ from tinsmith.runtime import compiled_schedule as compiled_module
 from tinsmith.runtime.command_queue import CommandQueue, KernelItem
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.memory import memory_plan
-from tinsmith.schedule.memory.dependencies import joinable, toposorted, verify_order
-from tinsmith.schedule.memory.memory_plan import MemoryPlan, plan_slots
-from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.memory.memory_plan import MemoryPlan, joinable, plan_slots, toposorted, verify_order
+from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 

@@ -15,8 +15,8 @@ from tinsmith.core.dtypes import dtypes, rounded_to_tf32
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.passes.channels_last import pitched
 from tinsmith.schedule.passes.rewrites import cast_below_views
-from tinsmith.schedule.passes.row_padding import pitched
 from tinsmith.target.schedule_costs import Costs
 
 DEVICE = "PYTHON:G256:B232448"

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinsmith.schedule import places
-from tinsmith.schedule.places import Places, apart, inside
+from tinsmith.schedule import values as places
+from tinsmith.schedule.values import Places, apart, inside
 
 TERMS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 4)), max_size=3).map(
     lambda terms: tuple(sorted(terms, reverse=True)))

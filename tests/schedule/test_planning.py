@@ -10,7 +10,7 @@ import pytest
 import tinsmith
 from tinsmith import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinsmith.core.errors import ArgumentError, DTypeError, JitError, OutOfMemoryError
-from tinsmith.inspect.planning import Plan
+from tinsmith.inspect.explanation import Plan
 from tinsmith.runtime import realize
 
 
@@ -199,7 +199,7 @@ def test_running_out_of_memory_shows_the_plan() -> None:
         def none_left(*_: object) -> None:
             raise OutOfMemoryError("CPU", "no bytes left")
 
-        patch.setattr("tinsmith.backend.free_lists.FreeLists.alloc", none_left)
+        patch.setattr("tinsmith.backend.memory.FreeLists.alloc", none_left)
         with pytest.raises(OutOfMemoryError, match="no bytes left") as caught:
             wide(a)
     assert "made by" in str(caught.value) and "8.4 MB  result" in str(caught.value)

@@ -15,15 +15,14 @@ from tinsmith.codegen.compile_kernel import begin, choose, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.transform.online_softmax import greatest
+from tinsmith.codegen.transform.back_to_back_gemm import greatest
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import limits
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import contraction, limits
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.schedule_item import ScheduleItem
+from tinsmith.schedule.scheduler import ScheduleItem
 from tinsmith.target.target import Target
 from tinsmith.tensor.tensor import Tensor
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.shape import ShapeTracker, View
-from tinsmith.shape.compose import compose
+from tinsmith.shape.tracker import compose
 
 MAX_ELEMENTS = 400
 

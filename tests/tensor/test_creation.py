@@ -12,8 +12,8 @@ from tests.tensor.helpers import check
 from tinsmith import Context, GlobalCounters, Tensor, dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.graphs import threefry2x32
 from tinsmith.ir.interpret.tensor import evaluate
-from tinsmith.ir.threefry import threefry2x32
 from tinsmith.tensor.create.random import sine_and_cosine
 
 

@@ -84,7 +84,7 @@ def test_a_value_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     x = Tensor([1.5, 2.5]).realize() * 7.25
     with monkeypatch.context() as patch:
-        patch.setattr("tinsmith.backend.free_lists.FreeLists.alloc", none_left)
+        patch.setattr("tinsmith.backend.memory.FreeLists.alloc", none_left)
         assert repr(x).endswith(": E041 CPU: no bytes left. Held: nothing>") or "no bytes left" in repr(x)
         assert "no bytes left" in x._repr_html_()
     assert repr(x).startswith("Tensor([10.875,")

@@ -10,11 +10,11 @@ import pytest
 
 from tests.schedule.helpers import kernels
 from tinsmith import Context, Tensor, TinyJit, explain
-from tinsmith.backend.cpu import host as entries
+from tinsmith.backend.cpu import pool as entries
 from tinsmith.backend.cpu.device import CPUDevice
 from tinsmith.core.errors import KernelError
 from tinsmith.ir import Ops
-from tinsmith.ir.ops import host
+from tinsmith.ir.ops import scans
 
 CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "cholesky": lambda x: x.matmul(x.transpose(-1, -2)).cholesky(), "det": lambda x: x.det(),
@@ -114,7 +114,7 @@ def test_what_a_function_raises_is_raised(error: BaseException, monkeypatch: pyt
 
     x = Tensor(data(3, 3)).realize()
     with monkeypatch.context() as m:
-        m.setitem(host.FUNCTIONS, "inv", fails)
+        m.setitem(scans.FUNCTIONS, "inv", fails)
         value = x.inv()
         with pytest.raises(KernelError if isinstance(error, Exception) else KeyboardInterrupt):
             value.realize()

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from tinsmith import viz
-from tinsmith.viz.serve import Server
-from tinsmith.viz.times import times
+from tinsmith.viz.page import Server, times
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'tinsmith[viz-test]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.golden.running import ROOT, environment, interruptible, run
 from tinsmith import Tensor, viz
-from tinsmith.viz.serve import HOST, Server
+from tinsmith.viz.page import HOST, Server
 
 
 def get(server: Server, path: str, **headers: str) -> tuple[int, str]:

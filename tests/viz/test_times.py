@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tinsmith import Tensor, viz
-from tinsmith.viz.times import costliest, times
+from tinsmith.viz.page import costliest, times
 
 
 def _document(**changes: Any) -> dict[str, Any]:

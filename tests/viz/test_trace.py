@@ -15,7 +15,7 @@ from tests.viz.programs import FOUR
 from tinsmith import Context, Tensor, viz
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.observer import observed
+from tinsmith.core.origin import observed
 from tinsmith.core.timeline import perfetto, timeline
 from tinsmith.inspect import trace
 from tinsmith.ir import UOp

@@ -3,7 +3,9 @@
 A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer`` that generates source, a ``Compiler``
 that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
 the data of the target; it never branches on a device's name.
-"""
+
+A stand-in for a device that is not on this machine: its source is generated and shown, another device runs the
+kernels."""
 from __future__ import annotations
 
 import contextlib
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DeviceName = str | tuple[str, ...]  # a device or a group; internally, a group is its names joined by commas
 
 
+
 def members(name: str) -> tuple[str, ...]:
     """Return the devices of a group; a single device is a group of one.
 
@@ -36,6 +39,7 @@ def members(name: str) -> tuple[str, ...]:
     (('CPU', 'CPU:1'), ('CPU',))
     """
     return tuple(name.split(","))
+
 
 
 class Allocator:
@@ -68,6 +72,7 @@ class Allocator:
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
         """Return the block's bytes without a copy, if the host can address them; else None."""
         return None
+
 
 
 class Compiler:
@@ -104,6 +109,7 @@ class Compiler:
         return []
 
 
+
 def _check_memory(device: str, allocator: Allocator) -> None:
     """Raise if the allocator lacks a required method or a method has the wrong parameters."""
     for method, arguments in (("alloc", "nbytes"), ("copyin", "opaque, offset, source"),
@@ -122,6 +128,7 @@ def _check_memory(device: str, allocator: Allocator) -> None:
                             "begin at: docs/new_accelerator.md")
 
 
+
 def _takes(function: Callable[..., Any], count: int) -> bool:
     """Return True if ``function`` can be called with ``count`` positional arguments."""
     try:
@@ -129,6 +136,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
 
 
 class Compiled:
@@ -252,11 +260,13 @@ class Compiled:
         """Order later launches after ``event``, of this device or another of its ``worker``."""
 
 
+
 def _offered() -> list[Any]:
     """Return the device entry points of installed packages; importlib.metadata is slow to import, so the import is
     lazy."""
     metadata = importlib.import_module("importlib.metadata")
     return list(metadata.entry_points(group="tinsmith.devices"))
+
 
 
 class _Devices:
@@ -390,7 +400,7 @@ class _Devices:
         if not wanted:
             mend = f"{error.mend}; or DEBUG=4, which shows its source"
             raise DeviceError(error.op, error.message, mend) from None
-        standin = importlib.import_module("tinsmith.backend.source_only")
+        standin = importlib.import_module("tinsmith.backend.device")
         runner = self[":".join(["CPU", *(p for p in rest if p.isdigit())])]
         found: Compiled = standin.StandIn(canonical, renderer(), runner, error)
         return found
@@ -462,5 +472,63 @@ class _Devices:
         """Return the names of the devices opened so far."""
         return list(self._opened)
 
-
 Device = _Devices()
+
+
+
+class _Compiler(Compiler):
+    """The runner's compiler, for the kernels that it runs; it gives no assembly of the shown source."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+
+    def threads(self) -> int:
+        return self.compiler.threads()
+
+    def compile(self, source: str) -> bytes:
+        return self.compiler.compile(source)
+
+
+
+class StandIn(Compiled):
+    """``Device["METAL"]`` on a machine without Metal, for showing its source.
+
+    Programs are scheduled, and kernels rendered, for the device's own target; each kernel is also compiled for
+    ``runner``, whose memory holds all buffers, so the values that a script reads are right.
+
+    Args:
+        device: canonical name of the absent device.
+        renderer: renders the shown source.
+        runner: the device that runs the kernels.
+        missing: the error that opening the device itself raised.
+    """
+
+    def __init__(self, device: str, renderer: Renderer, runner: Compiled, missing: Exception) -> None:
+        super().__init__(device, runner.allocator, _Compiler(runner.compiler), runner.runtime, renderer)
+        self.runner, self.missing = runner, missing
+
+    @property
+    def runs_on(self) -> Compiled:
+        return self.runner
+
+    @property
+    def worker(self) -> str:
+        return self.runner.worker
+
+    def load(self, kernels: Sequence[tuple[Launch, bytes]]) -> list[Program]:
+        return self.runner.load(kernels)
+
+    def copier(self, source: Compiled, nbytes: int) -> Program | None:
+        return self.runner.copier(source.runs_on, nbytes)
+
+    def run(self, calls: Sequence[Call]) -> None:
+        self.runner.run(calls)
+
+    def graph(self, launches: Sequence[Launched]) -> Graph:
+        return self.runner.graph(launches)
+
+    def timed(self, call: Call) -> float:
+        return self.runner.timed(call)
+
+    def synchronize(self) -> None:
+        self.runner.synchronize()

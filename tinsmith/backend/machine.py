@@ -1,20 +1,21 @@
-"""Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
+"""Kernel timing: the same launch repeated in one graph; the minimum over several rounds.
+
+Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
 
 ``python -m tinsmith machine`` measures; ``machine()`` returns the known data. Only the explaining models read it:
-generated code never depends on a measurement.
-"""
+generated code never depends on a measurement."""
 from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.backend.program import Program
-from tinsmith.backend.timing import seconds_of
+from tinsmith.backend.program import BufferLocation, Launched, Program
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
@@ -23,19 +24,67 @@ from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
+
+ROUND = 300e-6  # seconds that a round should last, so that the cost of starting it is negligible
+
+MOST = 1024  # launches per round, at most
+
+
+
+def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values: Sequence[int] = (),
+               budget: float = 0.1, launches: int = 0, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one launch of ``program`` on ``buffers``, with warm caches.
+
+    Args:
+        device: canonical name.
+        values: the values of the program's variables, in order.
+        budget: seconds to spend; at least two rounds are run.
+        launches: launches per round; unless given, as many as take ``ROUND`` seconds.
+        clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
+    """
+    opened = Device[device]
+    places, numbers = tuple(BufferLocation(n) for n in range(len(buffers))), tuple(range(len(values)))
+
+    def round_of(count: int) -> float:
+        graph = opened.graph([Launched(program, places, numbers)] * count)
+        graph(buffers, values)
+        opened.synchronize()
+        best = float("inf")
+        end = clock() + budget / 2
+        while True:
+            start = clock()
+            graph(buffers, values)
+            opened.synchronize()
+            now = clock()
+            best = min(best, (now - start) / count)
+            if now > end:
+                return best
+
+    once = round_of(launches or 1)
+    fill = min(int(ROUND / max(once, 1e-9)), MOST)
+    return min(once, round_of(fill)) if fill > 1 and not launches else once
 
 _KIND, _VERSION = "machine", "6"
+
 _measured: dict[str, Machine] = {}
 
 SUMMANDS = 256  # terms of each sum in the peak-rate kernel
+
 TILES = 16  # register tiles per worker in the peak-rate kernel; with their operands they fit into the L1 cache
+
 TURNS, MOST_TURNS = 2, 8  # least and most alternations between measuring one worker and all workers
+
 HELPED = 0.75  # if all workers take more than this fraction of one worker's time, they may share a core: try again
+
 LEVELS = (16 << 20, 64 << 20)  # bytes: footprints of copies between a core's last private cache and main memory
+
 FARTHEST = 256 << 20  # bytes: footprint of the copy in main memory
+
 UNIT_SHAPE = (256, 256, 512)  # (m, n, k) of the matmuls that measure matrix units
+
 SLOW = 0.5  # seconds of a copy beyond which larger copies are skipped (interpreters)
+
 
 
 def machine(device: str | None = None) -> Machine:
@@ -60,6 +109,7 @@ def machine(device: str | None = None) -> Machine:
     return _defaults(name) if found is None else found._replace(device=name)
 
 
+
 def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     """Measure the machine, cache the result for this and later processes, and return it.
 
@@ -79,6 +129,7 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     return found
 
 
+
 def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     """Return the roofline lower bound, in seconds, of ``ops`` float32 operations (or operations of matrix ``unit``) and
     ``nbytes`` of traffic.
@@ -90,6 +141,7 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     peaks = [unit_peak(u, target, found).all for u in target.units if u.name == unit]
     level = found.level(nbytes)
     return max(nbytes / max(level.all, level.one), ops / max([found.peak(dtypes.float32).all, *peaks]))
+
 
 
 def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = "") -> str:
@@ -116,16 +168,19 @@ def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = ""
             "--again")
 
 
+
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
     return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is like CPU
 
 
+
 def _defaults(device: str) -> Machine:
     opened = Device[device]
     found = default_machine(opened.renderer.target, device)
     return found._replace(name=opened.hardware or processor(), l3=found.l3 and os_calls.cache_sizes().l3)
+
 
 
 @functools.cache
@@ -142,6 +197,7 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or "unknown"
+
 
 
 class _Measurement:

@@ -1,16 +1,21 @@
-"""Buffers: device memory, allocated on first use and freed when nothing refers to it."""
+"""A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
+it.
+
+Buffers: device memory, allocated on first use and freed when nothing refers to it."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from tinsmith.backend.device import Allocator, Device
-from tinsmith.backend.free_lists import MemoryBlock
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
@@ -18,12 +23,116 @@ from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import timeline
 from tinsmith.ir.uop import forget_dead
 
+
+class MemoryBlock:
+    """Memory at ``address``: ``nbytes`` were requested, ``capacity`` bytes are allocated."""
+
+    __slots__ = ("_release", "address", "capacity", "nbytes")
+
+    def __init__(self, nbytes: int, capacity: int, address: int, release: Callable[[], None]) -> None:
+        self.address, self.nbytes, self.capacity, self._release = address, nbytes, capacity, release
+
+
+
+@functools.lru_cache(maxsize=1024)
+def size_class(nbytes: int) -> int:
+    """Return the capacity of a block for ``nbytes``: rounded up to a quarter of a power of two, and to a multiple of 64
+    bytes.
+
+    >>> [size_class(n) for n in (0, 65, 1000, 1100, 5000)]
+    [64, 128, 1024, 1280, 5120]
+    """
+    step = max(64, 1 << max(0, (nbytes - 1).bit_length() - 3)) if nbytes > 1 else 64
+    return max(-(-nbytes // step) * step, 64)
+
+
+
+class FreeLists:
+    """Free lists by size class; a request takes the most recently freed (warmest) block of its class.
+
+    A subclass allocates fresh blocks.
+
+    Args:
+        cache_limit: bytes of free blocks to keep; the size classes freed into longest ago are released first.
+    """
+
+    def __init__(self, cache_limit: int) -> None:
+        self.cache_limit = cache_limit
+        self.in_use = 0
+        self.cached = 0
+        # capacity → free blocks; keys and blocks in order of the last free
+        self._free: dict[int, list[MemoryBlock]] = {}
+        self._lock = threading.RLock()  # reentrant: allocating a fresh block may release the free ones
+
+    def alloc(self, nbytes: int) -> MemoryBlock:
+        """Return a block of at least ``nbytes`` with undefined contents, aligned to 64 bytes.
+
+        Raises:
+            OutOfMemoryError: if the system has not enough memory.
+        """
+        capacity = size_class(nbytes)
+        with self._lock:
+            waiting = self._free.get(capacity)
+            if waiting:
+                block = waiting.pop()
+                block.nbytes = nbytes
+                self.cached -= capacity
+            else:
+                block = self._fresh(nbytes, capacity)
+            self.in_use += nbytes
+            GlobalCounters.memory += nbytes
+        return block
+
+    def free(self, block: MemoryBlock) -> None:
+        """Take ``block`` back; nothing may read or write it afterwards."""
+        capacity = block.capacity
+        with self._lock:
+            assert block.nbytes >= 0, f"the block of {capacity} bytes at {block.address:#x} was freed twice"
+            self.in_use -= block.nbytes
+            GlobalCounters.memory -= block.nbytes
+            block.nbytes = -1
+            waiting = self._free.pop(capacity, [])
+            waiting.append(block)
+            self._free[capacity] = waiting
+            self.cached += capacity
+            if self.cached > self.cache_limit:
+                self._shrink(self.cache_limit)
+
+    def trim(self) -> None:
+        """Release all cached blocks to the system."""
+        with self._lock:
+            self._shrink(0)
+
+    def _shrink(self, limit: int) -> None:
+        while self.cached > limit:
+            capacity = next(iter(self._free))
+            waiting = self._free[capacity]
+            if waiting:
+                waiting.pop(0)._release()  # the block freed longest ago is the coldest
+                self.cached -= capacity
+            else:
+                del self._free[capacity]
+
+    def _fresh(self, nbytes: int, capacity: int) -> MemoryBlock:
+        """Allocate a block of ``capacity`` bytes from the system.
+
+        Raises:
+            OutOfMemoryError: if the system has not enough memory.
+        """
+        raise NotImplementedError
+
 GUARD: Final = 1024  # bytes of the guard areas before and after a buffer under CHECKED=2
+
 HOLDERS: Final = 5  # buffers that an out-of-memory error lists
+
 _POISON: Final = 0x7FFF  # 16-bit pattern of fresh non-float memory: no valid bool, a large integer
+
 _POISON_NAN: Final = 0xFFFF  # NaN in every float type, and one that no processor produces (a 16-bit GPU NaN is 0x7FFF)
+
 _GUARDED: Final = 0xA5A5
+
 _CHUNK: Final = 1 << 20
+
 
 
 @dataclass(frozen=True)
@@ -38,8 +147,8 @@ class BufferSpec:
     cpu_access: bool = False
     uncached: bool = False
 
-
 _NO_WISHES = BufferSpec()
+
 
 
 @dataclass(frozen=True)
@@ -64,6 +173,7 @@ class ShardLayout:
             return self.shape
         length = self.bounds[number + 1] - self.bounds[number]
         return (*self.shape[: self.axis], length, *self.shape[self.axis + 1 :])
+
 
 
 class Buffer:
@@ -228,6 +338,7 @@ class Buffer:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
 
 
+
 class Borrowed(MemoryBlock):
     """Memory of another library. ``owner`` is released when this block dies, after the device has finished its work."""
 
@@ -242,11 +353,13 @@ class Borrowed(MemoryBlock):
             Device[self.device].synchronize()
 
 
+
 def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:
     """Return a buffer over memory at an address, on a device whose handles are ``MemoryBlock``s."""
     found = Buffer(device, size, dtype, opaque=Borrowed(device, size * dtype.itemsize, address, owner))
     found.lent = True
     return found
+
 
 
 class _Owned(weakref.ref[Buffer]):
@@ -258,15 +371,18 @@ class _Owned(weakref.ref[Buffer]):
     device: str
     nbytes: int
 
-
 _owned: set[Any] = set()
+
 # references of dead buffers, to be freed later: callbacks run no Python (core.object_lifetime)
 _returned: deque[Any] = deque()
+
 _note_death = _returned.append
+
 
 
 def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.full(-(-nbytes // 2), pattern, "<u2").view(np.uint8)[:nbytes]
+
 
 
 def holders(device: str) -> str:
@@ -280,9 +396,11 @@ def holders(device: str) -> str:
     return f"Held: {', '.join(texts) or 'nothing'}{', …' if len(sizes) > HOLDERS else ''}"
 
 
+
 def damaged() -> list[Buffer]:
     """Return the guarded buffers whose guard areas have been overwritten."""
     return [b for b in (owned() for owned in list(_owned)) if b is not None and not b.is_intact()]
+
 
 
 def give_back() -> None:
@@ -299,8 +417,8 @@ def give_back() -> None:
         if settings.timed:
             timeline.memory(owned.device)
 
-
 GlobalCounters.settle = give_back
+
 
 
 def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents: bytes | None) -> Buffer:
@@ -308,11 +426,13 @@ def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents:
     return b if contents is None else b.copyin(memoryview(contents))
 
 
+
 def copied(source: Buffer) -> Buffer:
     """Return an independent buffer with the same contents."""
     target = Buffer(source.device, source.size, source.dtype)
     copy_buffer(target, source)
     return target
+
 
 
 def copy_buffer(target: Buffer, source: Buffer) -> None:

@@ -13,18 +13,16 @@ from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.planner.cost import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.planner.planner import KernelPlan, plan
-from tinsmith.codegen.planner.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.render.base import Renderer, launch_size, local_bytes
 from tinsmith.codegen.transform.thread_blocks import to_grid
 from tinsmith.codegen.transform.tma_boxes import maps
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.observer import passed
+from tinsmith.core.origin import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.verify.kernel import verify_kernel
-from tinsmith.ir.verify.program import verify_program
-from tinsmith.ir.verify.tensor import verify_tensor
+from tinsmith.ir.verify import verify_kernel, verify_program, verify_tensor
 from tinsmith.target.target import Target
 
 

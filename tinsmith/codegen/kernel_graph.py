@@ -19,8 +19,8 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.algebra.symbolic import rename, simplify
-from tinsmith.ir.ranges import Role, range_size
-from tinsmith.ir.threefry import draws
+from tinsmith.ir.graphs import draws
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 

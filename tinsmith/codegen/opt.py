@@ -61,7 +61,7 @@ class Opt:
         unit: TC: the name of one of the target's matrix units; empty: the first that fits.
         copies: STAGE of a computed tile: the number of vectors that are filled side by side.
         layout: STAGE of an operand that a unit reads from local memory: ``swizzled`` is rows of 128 bytes
-            (``ir.staged_layout``); of an operand for the threads of a block: ``deep`` or ``flat`` (``stages``).
+            (``ir.matrix_unit``); of an operand for the threads of a block: ``deep`` or ``flat`` (``stages``).
         depth: STAGE of such an operand: the slots of its ring, which asynchronous copies fill ahead; for an operand in
             registers, 2: it is computed one iteration of the enclosing loop before the unit reads it.
 

@@ -9,6 +9,6 @@ There is no emulation behind it: a script gets our objects under old names.
 - Modules with tinygrad's signatures: ``devices.py``, ``helpers.py``, ``jit.py``, ``layers.py``, ``lazyop.py``,
   ``optim.py``, ``progress.py``, ``schedules.py``, ``state.py`` and ``uops.py``.
 """
-from tinsmith.compat.finder import NotBuiltError, install, uninstall
+from tinsmith.compat.conventions import NotBuiltError, install, uninstall
 
 __all__ = ["NotBuiltError", "install", "uninstall"]

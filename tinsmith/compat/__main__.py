@@ -6,7 +6,7 @@ import runpy
 import sys
 from types import ModuleType, TracebackType
 
-from tinsmith.compat.finder import install
+from tinsmith.compat.conventions import install
 
 USAGE = "usage: python -m tinsmith.compat [-c code | -m module | script.py | -] [args]"
 _RUNNERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")

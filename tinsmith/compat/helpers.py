@@ -1,4 +1,6 @@
-"""The functions of ``tinygrad.helpers``, with tinygrad's names and signatures."""
+"""The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
+
+tinygrad's progress bars: those of ``tqdm``, with the arguments and methods of tinygrad's."""
 from __future__ import annotations
 
 import contextlib
@@ -19,22 +21,26 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinsmith.core.disk_cache import cache_prune, replace_file
-from tinsmith.core.download import fetched
+from tqdm import tqdm as _Bar
+
+from tinsmith.core.disk_cache import cache_prune, fetched, replace_file
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored
 
 T = TypeVar("T")
+
 K = TypeVar("K")
 
 VERSION = "0.14.0"  # the tinygrad whose names the tables follow
+
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
+
 CI = os.getenv("CI", "") != ""
 
+
+
 # *** numbers and sequences ***
-
-
 def prod(x: Iterable[Any]) -> Any:
     """Return the product of numbers; 1 if there are none.
 
@@ -44,9 +50,11 @@ def prod(x: Iterable[Any]) -> Any:
     return math.prod(x)
 
 
+
 def argfix(*x: Any) -> tuple[Any, ...]:
     """Arguments given one by one or as one sequence."""
     return tuple(x[0]) if len(x) == 1 and isinstance(x[0], (tuple, list)) else x
+
 
 
 def argsort(x: Sequence[Any]) -> Any:
@@ -54,9 +62,11 @@ def argsort(x: Sequence[Any]) -> Any:
     return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
 
 
+
 def all_same(items: Sequence[Any]) -> bool:
     """Return True if all items are equal."""
     return all(x == items[0] for x in items)
+
 
 
 def all_int(t: Sequence[Any]) -> bool:
@@ -64,9 +74,11 @@ def all_int(t: Sequence[Any]) -> bool:
     return all(isinstance(s, int) for s in t)
 
 
+
 def dedup(x: Iterable[T]) -> list[T]:
     """Return the items without duplicates, in order of first appearance."""
     return list(dict.fromkeys(x))
+
 
 
 def flatten(items: Iterable[Iterable[T]]) -> list[T]:
@@ -74,14 +86,17 @@ def flatten(items: Iterable[Iterable[T]]) -> list[T]:
     return [x for inner in items for x in inner]
 
 
+
 def fully_flatten(items: Any) -> list[Any]:
     """Flatten all levels of lists and tuples."""
     return [x for i in items for x in fully_flatten(i)] if isinstance(items, (list, tuple)) else [items]
 
 
+
 def make_tuple(x: Any, count: int) -> tuple[Any, ...]:
     """``x`` ``count`` times if it is an int."""
     return (x,) * count if isinstance(x, int) else tuple(x)
+
 
 
 def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
@@ -94,6 +109,7 @@ def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
     return merged
 
 
+
 def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], list[T]]:
     """Return (items for which ``chosen`` is true, other items)."""
     yes: list[T] = []
@@ -103,14 +119,17 @@ def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], 
     return yes, no
 
 
+
 def ceildiv(num: int, amt: int) -> int:
     """Division rounded up."""
     return -(num // -amt)
 
 
+
 def round_up(num: int, amt: int) -> int:
     """The least multiple of ``amt`` not below ``num``."""
     return ceildiv(num, amt) * amt
+
 
 
 def unwrap(x: T | None) -> T:
@@ -119,9 +138,11 @@ def unwrap(x: T | None) -> T:
     return x
 
 
+
 def round_down(num: int, amt: int) -> int:
     """The greatest multiple of ``amt`` not above ``num``."""
     return num // amt * amt
+
 
 
 def cdiv(x: int, y: int) -> int:
@@ -129,9 +150,11 @@ def cdiv(x: int, y: int) -> int:
     return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
 
 
+
 def cmod(x: int, y: int) -> int:
     """The remainder of ``cdiv``."""
     return x - cdiv(x, y) * y
+
 
 
 def floordiv(x: int, y: int) -> int:
@@ -139,14 +162,17 @@ def floordiv(x: int, y: int) -> int:
     return 0 if y == 0 else x // y
 
 
+
 def floormod(x: int, y: int) -> int:
     """The remainder of ``floordiv``."""
     return x - floordiv(x, y) * y
 
 
+
 def next_power2(x: int) -> int:
     """The least power of two not below ``x``."""
     return 1 if x == 0 else 1 << (x - 1).bit_length()
+
 
 
 def polyN(x: Any, p: Sequence[float]) -> Any:
@@ -158,10 +184,12 @@ def polyN(x: Any, p: Sequence[float]) -> Any:
     return functools.reduce(lambda total, c: total * x + c, p, 0.0)
 
 
+
 def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of dense memory, in elements; 0 along axes of size 1."""
     steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return tuple(0 if n == 1 else s for n, s in zip(shape, steps))
+
 
 
 def get_shape(x: Any) -> tuple[int, ...]:
@@ -180,6 +208,7 @@ def get_shape(x: Any) -> tuple[int, ...]:
     return (len(x), *(inner[0] if inner else ()))
 
 
+
 def get_child(obj: Any, key: str) -> Any:
     """Return the value at a dotted path through attributes, lists and dicts.
 
@@ -194,10 +223,12 @@ def get_child(obj: Any, key: str) -> Any:
     return obj
 
 
+
 def get_single_element(x: Sequence[T]) -> T:
     """Return the only element of ``x``."""
     assert len(x) == 1, f"{len(x)} elements, not one"
     return x[0]
+
 
 
 def to_tuple(x: Any) -> tuple[Any, ...]:
@@ -205,9 +236,11 @@ def to_tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
+
 def getbits(value: int, start: int, end: int) -> int:
     """Bits ``start`` to ``end``, both included."""
     return (value >> start) & ((1 << (end - start + 1)) - 1)
+
 
 
 def lo32(x: int) -> int:
@@ -215,9 +248,11 @@ def lo32(x: int) -> int:
     return x & 0xFFFFFFFF
 
 
+
 def hi32(x: int) -> int:
     """Return the bits above the low 32."""
     return x >> 32
+
 
 
 def data64(data: int) -> tuple[int, int]:
@@ -225,17 +260,18 @@ def data64(data: int) -> tuple[int, int]:
     return hi32(data), lo32(data)
 
 
+
 def data64_le(data: int) -> tuple[int, int]:
     """Low and high half of 64 bits."""
     return lo32(data), hi32(data)
 
 
+
 # *** text ***
-
-
 def ansistrip(s: str) -> str:
     """Return ``s`` without ANSI colour codes."""
     return re.sub("\u001b\\[[0-9]*m", "", s)
+
 
 
 def ansipad(s: str, w: int) -> str:
@@ -243,10 +279,12 @@ def ansipad(s: str, w: int) -> str:
     return s + " " * max(w - len(ansistrip(s)), 0)
 
 
+
 def word_wrap(x: str, wrap: int = 80) -> str:
     """Lines of at most ``wrap`` characters."""
     parts = ([line[i : i + wrap] for i in range(0, max(len(line), 1), wrap)] for line in x.split("\n"))
     return "\n".join(flatten(parts))
+
 
 
 def to_function_name(s: str) -> str:
@@ -258,9 +296,11 @@ def to_function_name(s: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"{ord(c):02X}" for c in ansistrip(s))
 
 
+
 def pluralize(st: str, cnt: int) -> str:
     """A number and its noun."""
     return f"{cnt} {st}" + ("" if cnt == 1 else "s")
+
 
 
 def size_to_str(s: int) -> str:
@@ -269,9 +309,11 @@ def size_to_str(s: int) -> str:
     return f"{s / 1024**unit:.2f} {('B', 'KB', 'MB', 'GB')[unit]}"
 
 
+
 def stderr_log(msg: str) -> None:
     """Write ``msg`` to standard error."""
     print(msg, end="", file=sys.stderr, flush=True)
+
 
 
 def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
@@ -279,9 +321,11 @@ def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
     raise (e or RuntimeError)(*arg)
 
 
+
 def colorize_float(x: float) -> str:
     """A ratio of times: green for a gain, red for a loss."""
     return colored(f"{x:7.2f}x", "green" if x < 0.75 else "red" if x > 1.15 else "yellow")
+
 
 
 def time_to_str(t: float, w: int = 8) -> str:
@@ -290,9 +334,8 @@ def time_to_str(t: float, w: int = 8) -> str:
     return f"{t * factor:{w}.2f}{unit}"
 
 
+
 # *** memory ***
-
-
 def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
     """A ctypes array over writable bytes.
 
@@ -302,9 +345,11 @@ def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
     return (to_type * (mv.nbytes // ctypes.sizeof(to_type))).from_buffer(mv)
 
 
+
 def to_mv(ptr: int, sz: int) -> memoryview:
     """The ``sz`` bytes at an address."""
     return memoryview((ctypes.c_uint8 * sz).from_address(ptr)).cast("B")
+
 
 
 def mv_address(mv: memoryview) -> int:
@@ -312,17 +357,18 @@ def mv_address(mv: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(mv))
 
 
+
 def flat_mv(mv: memoryview) -> memoryview:
     """Return the memory as a 1-D view of bytes."""
     return mv.cast("B") if mv.nbytes else mv
 
 
+
 # *** files ***
-
-
 def temp(x: str, append_user: bool = False) -> str:
     """A name in the folder of temporary files."""
     return str(Path(tempfile.gettempdir()) / (f"{x}.{getpass.getuser()}" if append_user else x))
+
 
 
 def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, gunzip: bool = False,
@@ -337,14 +383,14 @@ def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, g
     return unpacked
 
 
+
 def diskcache_clear() -> None:
     """Delete all entries of the disk cache."""
     cache_prune(0)
 
 
+
 # *** time ***
-
-
 class Timing(contextlib.ContextDecorator):
     """Prints how long a block took.
 
@@ -365,15 +411,18 @@ class Timing(contextlib.ContextDecorator):
             print(f"{self.prefix}{self.et * 1e-6:6.2f} ms" + (self.on_exit(self.et) if self.on_exit else ""))
 
 
+
 def profile_marker(name: str, color: str = "gray") -> None:
     """Print a marker with the time to standard error if PROFILE is set, to separate sections of a profile."""
     if settings.PROFILE:
         print(colored(f"*** {name} at {time.perf_counter() * 1e3:.2f} ms", color), file=sys.stderr)
 
 
+
 def perf_counter_us() -> decimal.Decimal:
     """Return the time of a monotonic clock in microseconds."""
     return decimal.Decimal(time.perf_counter_ns()) / 1000
+
 
 
 class Profiling(contextlib.ContextDecorator):
@@ -402,3 +451,40 @@ class Profiling(contextlib.ContextDecorator):
             calls, _, own, total, _ = rows.stats[at]  # type: ignore[attr-defined]
             scale = self.time_scale
             print(f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms  {at[2]}  {at[0]}:{at[1]}")
+
+
+
+class tqdm(_Bar):  # type: ignore[misc]
+    """A progress bar on standard error; ``trange(n)`` is one over a range.
+
+    >>> list(tqdm([1, 2], disable=True)), tqdm.HMS(75), tqdm.SI(1234)
+    ([1, 2], '01:15', '1.23k')
+    """
+
+    def __init__(self, iterable: Iterable[Any] | None = None, desc: str = "", disable: bool = False, unit: str = "it",
+                 unit_scale: bool = False, total: int | None = None, rate: int = 100) -> None:
+        super().__init__(iterable, desc or None, total, file=sys.stderr, mininterval=1 / rate, disable=disable,
+                         unit=unit.strip(), unit_scale=unit_scale)
+
+    def update(self, n: int = 0, close: bool = False) -> None:
+        """Advance by ``n``; ``close`` ends the line."""
+        super().update(n)
+        if close and not self.disable:
+            self.refresh()
+            if self.total is not None and self.n >= self.total:
+                self.close()
+            else:
+                self.fp.write("\n")
+
+    HMS = staticmethod(_Bar.format_interval)
+    SI = staticmethod(_Bar.format_sizeof)
+
+
+
+class trange(tqdm):
+    """``tqdm(range(n))``."""
+
+    def __init__(self, n: int, **arguments: Any) -> None:
+        super().__init__(range(n), **arguments)
+
+HMS, SI = tqdm.HMS, tqdm.SI

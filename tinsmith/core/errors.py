@@ -1,7 +1,8 @@
 """User-facing errors: each has a stable id, names the op, and says what would fix it.
 
 Every class also inherits from the built-in exception that a Python programmer would catch for the same mistake.
-"""
+
+Recognition of exceptions raised by signal handlers."""
 from __future__ import annotations
 
 import contextlib
@@ -28,11 +29,12 @@ class _Short(reprlib.Repr):
         return " ".join(super().repr1(x, level).split())
 
 
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, (type, np.generic)) and hasattr(value, "shape")
 
-
 _short = _Short()
+
 
 
 def shown(value: Any) -> str:
@@ -44,11 +46,14 @@ def shown(value: Any) -> str:
     kind = type(value).__name__
     return f"{kind} of shape {value.shape}" if _is_array(value) else f"{_short.repr(value):.80} ({kind})"
 
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
 EXAMPLES: Final = os.path.join(_PACKAGE, "examples", "")  # programs of users, which lie in the package
+
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
+
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
+
 
 
 def place(file: str, line: int) -> str:
@@ -63,9 +68,11 @@ def place(file: str, line: int) -> str:
     return f"{named[1] if named else os.path.basename(file)}:{line}"
 
 
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame outside this package: the user's line."""
     return _user_call()[0]
+
 
 
 def _user_call() -> tuple[FrameType | None, FrameType]:
@@ -77,14 +84,17 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
     return frame, called
 
 
+
 def _is_ours(file: str) -> bool:
     """Return True if a source file belongs to this package, except its examples, or to Python's own calls."""
     return file.startswith(_NOT_THE_USER) and not file.startswith(EXAMPLES)
 
 
+
 def _generated(frame: FrameType) -> bool:
     """Return True if the frame is a method that ``dataclass`` generated for a class of this package."""
     return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tinsmith.")
+
 
 
 def _name_of_call(called: FrameType) -> str:
@@ -96,10 +106,12 @@ def _name_of_call(called: FrameType) -> str:
     return "" if name.startswith(("_", "<")) else name
 
 
+
 def user_line() -> tuple[str, int]:
     """Return file and line of the innermost user frame; ``("<unknown>", 0)`` if there is none."""
     frame = user_frame()
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int]:
@@ -108,6 +120,7 @@ def line_of(frame: FrameType | None) -> tuple[str, int]:
     while frame is not None and (frame.f_code.co_filename.startswith((*_NOT_THE_USER, _LIBRARY)) or _generated(frame)):
         frame = frame.f_back
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
 
 
 class TinsmithError(RuntimeError):
@@ -139,10 +152,12 @@ class TinsmithError(RuntimeError):
         return type(self), (self.op, self.message, self.mend, (self.file, self.line))
 
 
+
 class ShapeError(TinsmithError, ValueError):
     """Shapes that do not fit each other or the operation."""
 
     id = "E010"
+
 
 
 class AxisError(TinsmithError, IndexError):
@@ -151,10 +166,12 @@ class AxisError(TinsmithError, IndexError):
     id = "E011"
 
 
+
 class UnknownNameError(TinsmithError, AttributeError):
     """A name that a module, a class or a tensor does not have."""
 
     id = "E012"
+
 
 
 class DTypeError(TinsmithError, TypeError):
@@ -163,10 +180,12 @@ class DTypeError(TinsmithError, TypeError):
     id = "E020"
 
 
+
 class RangeError(TinsmithError, OverflowError):
     """A number that the dtype cannot hold."""
 
     id = "E021"
+
 
 
 class KeywordError(TinsmithError, TypeError):
@@ -175,16 +194,19 @@ class KeywordError(TinsmithError, TypeError):
     id = "E022"
 
 
+
 class ArgumentError(TinsmithError, ValueError):
     """An argument whose value makes no sense for the operation."""
 
     id = "E030"
 
 
+
 class DeviceError(TinsmithError, RuntimeError):
     """An unknown device, one that cannot be opened, or tensors on different devices."""
 
     id = "E040"
+
 
 
 class OutOfMemoryError(TinsmithError, MemoryError):
@@ -205,16 +227,19 @@ class OutOfMemoryError(TinsmithError, MemoryError):
         return (*super().__reduce__(), {"plan": None if self.plan is None else str(self.plan)})
 
 
+
 class CompileError(TinsmithError, RuntimeError):
     """The device's compiler rejected the generated code: a bug in Tinsmith, or a missing tool."""
 
     id = "E050"
 
 
+
 class KernelError(TinsmithError, RuntimeError):
     """A kernel failed, or a value is read whose kernel failed earlier."""
 
     id = "E051"
+
 
 
 class CheckError(TinsmithError, RuntimeError):
@@ -224,10 +249,12 @@ class CheckError(TinsmithError, RuntimeError):
     id = "E052"
 
 
+
 class GradientError(TinsmithError, RuntimeError):
     """A gradient that does not exist, or a request for the gradient of an unsupported value."""
 
     id = "E060"
+
 
 
 class JitError(TinsmithError, RuntimeError):
@@ -236,10 +263,12 @@ class JitError(TinsmithError, RuntimeError):
     id = "E070"
 
 
+
 class FileFormatError(TinsmithError, ValueError):
     """A file that is not what its name or header says."""
 
     id = "E080"
+
 
 
 class CommunicationError(TinsmithError, RuntimeError):
@@ -248,5 +277,45 @@ class CommunicationError(TinsmithError, RuntimeError):
     id = "E090"
 
 
+
 class VerifyError(AssertionError):
     """A pass broke the rules of its dialect: a bug of ours. The message holds the program with the fault marked."""
+
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Return True if a signal handler raised ``error``; code that explains or drops errors must re-raise such an error
+    as it is.
+
+    Python passes a handler the frame that it interrupts; no other function receives its caller's frame.
+
+    >>> import signal
+    >>> def stop(number, frame): raise TimeoutError
+    >>> before = signal.signal(signal.SIGINT, stop)
+    >>> try:
+    ...     signal.raise_signal(signal.SIGINT)
+    ... except TimeoutError as error:
+    ...     is_from_handler(error), is_from_handler(ValueError())
+    ... finally:
+    ...     _ = signal.signal(signal.SIGINT, before)
+    (True, False)
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        caller = trace.tb_frame.f_back
+        for value in list(trace.tb_frame.f_locals.values()) if caller is not None else ():
+            if value is caller or (type(value) is tuple and any(v is caller for v in value)):
+                return True
+        trace = trace.tb_next
+    return False
+
+
+
+def raised_by_handler(error: BaseException | None) -> BaseException | None:
+    """Return the first error in the chain from ``error`` through its contexts that a signal handler raised; else None.
+
+    The chain matters because a handler that raises while a thread starts causes a RuntimeError in Python's locks.
+    """
+    while error is not None and not is_from_handler(error):
+        error = error.__context__
+    return error

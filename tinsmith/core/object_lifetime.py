@@ -5,7 +5,10 @@ raised there can only be printed and dropped: a Ctrl-C that arrives while one of
 this package are methods of built-in containers, which record the death; the cleanup runs later, in ordinary code.
 
 The collector is paused while many live objects are created, which it would scan in vain.
-"""
+
+Thread-local lists.
+
+A least-recently-used table, which bounds in-memory caches."""
 from __future__ import annotations
 
 import contextlib
@@ -14,13 +17,16 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
+
 V = TypeVar("V")
 
 # The number of references to an object, and one more for the argument; -1 where the interpreter does not count them.
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
+
 
 
 class _Identity(weakref.ref[K]):
@@ -29,6 +35,7 @@ class _Identity(weakref.ref[K]):
     __slots__ = ()
     __hash__ = object.__hash__
     __eq__ = object.__eq__
+
 
 
 class LiveSet(Generic[K]):
@@ -60,6 +67,7 @@ class LiveSet(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._refs)
+
 
 
 class WeakTable(Generic[K, V]):
@@ -111,6 +119,7 @@ class WeakTable(Generic[K, V]):
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
+
 class WhileAlive(Generic[V]):
     """A value that is dropped as soon as one of several objects dies. Objects without weak references are kept alive
     instead.
@@ -142,6 +151,7 @@ class WhileAlive(Generic[V]):
         return self.left.get("value")
 
 
+
 def _settled(values: Iterable[Any]) -> list[Any]:
     """Return the items as a list, retrying if another thread changes the container meanwhile."""
     while True:
@@ -149,6 +159,7 @@ def _settled(values: Iterable[Any]) -> list[Any]:
             return list(values)
         except RuntimeError:  # it changed size during iteration
             continue
+
 
 
 @contextlib.contextmanager
@@ -166,3 +177,117 @@ def no_collection() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+T = TypeVar("T")
+
+
+
+class OfThread(Generic[T]):
+    """A list whose contents are separate for each thread.
+
+    >>> listeners = OfThread()
+    >>> listeners.append(1); list(listeners), bool(listeners)
+    ([1], True)
+    >>> listeners.remove(1); bool(listeners)
+    False
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[int, list[T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._all) and get_ident() in self._all
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all.get(get_ident(), ()) if self._all else ())
+
+    def append(self, value: T) -> None:
+        self._all.setdefault(get_ident(), []).append(value)
+
+    def remove(self, value: T) -> None:
+        mine = self._all[get_ident()]
+        mine.remove(value)
+        if not mine:
+            del self._all[get_ident()]
+
+    def pop(self) -> T:
+        """Remove and return the last item of this thread."""
+        value = self._all[get_ident()][-1]
+        self.remove(value)
+        return value
+
+    def elsewhere(self) -> list[T]:
+        """Return the items of all other threads."""
+        if not self._all:
+            return []
+        me = get_ident()
+        return [value for thread, values in list(self._all.items()) if thread != me for value in list(values)]
+
+    def exchange(self, values: list[T]) -> list[T]:
+        """Replace this thread's items by ``values``; return the old ones."""
+        before = self._all.pop(get_ident(), [])
+        if values:
+            self._all[get_ident()] = values
+        return before
+
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("used", "value")
+
+    def __init__(self, value: V, used: int) -> None:
+        self.value, self.used = value, used
+
+
+
+class Recent(Generic[K, V]):
+    """A dictionary that ``trim`` reduces to its most recently used entries.
+
+    It grows without limit between calls of ``trim``, so that one program's entries never evict each other.
+
+    >>> table = Recent()
+    >>> for n in range(10):
+    ...     table[n] = str(n)
+    >>> table.get(0), table.get(10)
+    ('0', None)
+    >>> table.trim(4)
+    >>> [n for n in range(10) if n in table]
+    [0, 8, 9]
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[K, _Entry[V]] = {}
+        self._clock = 0
+
+    def get(self, key: K) -> V | None:
+        """Return the value and mark it as used; None if absent."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._clock += 1
+        entry.used = self._clock
+        return entry.value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._clock += 1
+        self._entries[key] = _Entry(value, self._clock)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def values(self) -> Iterator[V]:
+        """Yield all values without marking them as used."""
+        return (entry.value for entry in self._entries.values())
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def trim(self, most: int) -> None:
+        """If there are more than ``most`` entries, keep the most recently used three quarters of ``most``, so that
+        trimming is rare."""
+        if len(self._entries) > most:
+            last = sorted(self._entries.items(), key=lambda item: item[1].used)
+            self._entries = dict(last[len(last) - most + most // 4 :])

@@ -1,19 +1,24 @@
 """Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
 
 An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
-"""
+
+The observer hook of the compiler: passes and rewrite rules report their results to the current trace."""
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from tinsmith.core.terminal import plural
 
 Origin: TypeAlias = tuple[str, str, int]  # method, file, line
+
 GRADIENT: Final = "grad of "
+
 OPTIMIZER: Final = "optimizer step "
+
 _interned: Final[dict[tuple[str, str, int, str], InLayer]] = {}
+
 
 
 class InLayer(tuple[str, str, int]):
@@ -64,6 +69,7 @@ class InLayer(tuple[str, str, int]):
         return "" if self.layer.startswith((GRADIENT, OPTIMIZER)) else path
 
 
+
 def in_layer(origin: Origin, layer: str) -> InLayer:
     """Return ``InLayer(*origin, layer)``; for hot paths, where most origins exist already.
 
@@ -71,6 +77,7 @@ def in_layer(origin: Origin, layer: str) -> InLayer:
     'act ReLU'
     """
     return _interned.get((*origin, layer)) or InLayer(*origin, layer)
+
 
 
 def layer_of(origin: Origin) -> str:
@@ -82,6 +89,7 @@ def layer_of(origin: Origin) -> str:
     return origin.layer if isinstance(origin, InLayer) else ""
 
 
+
 def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     """Return the labels of the layers of some origins, each once, in order.
 
@@ -89,6 +97,7 @@ def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     ('act ReLU',)
     """
     return tuple(dict.fromkeys(label for o in origins if (label := layer_of(o))))
+
 
 
 def layers_text(labels: Iterable[str], most: int = 4) -> str:
@@ -105,6 +114,7 @@ def layers_text(labels: Iterable[str], most: int = 4) -> str:
     return f"{', '.join(found[:most])} and {plural(rest, 'other layer')}"
 
 
+
 def wrapped_labels(text: str, width: int) -> list[str]:
     """Return the text of ``layers_text`` as lines, broken between labels only.
 
@@ -114,3 +124,35 @@ def wrapped_labels(text: str, width: int) -> list[str]:
     kept = ", ".join(label.replace(" ", "\xa0") for label in text.split(", "))
     lines = textwrap.wrap(kept, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
+
+T = TypeVar("T")
+
+
+
+class Observer(Protocol):
+    """The receiver of every pass's result and of the rewrites in it. ``seen``: old node → new node in this pass."""
+
+    seen: dict[Any, Any]
+
+    def passed(self, name: str, value: Any) -> None: ...
+
+    def rewritten(self, rule: Any, before: Any, after: Any) -> None: ...
+
+
+
+class _Observed:
+    observer: Observer | None = None
+
+observed = _Observed()
+
+
+
+def passed(name: str, value: T) -> T:
+    """Return ``value``, the result of the pass ``name``, after reporting it to the observer, if any.
+
+    >>> passed("simplify", 3)
+    3
+    """
+    if observed.observer is not None:
+        observed.observer.passed(name, value)
+    return value

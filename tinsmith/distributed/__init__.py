@@ -15,21 +15,18 @@ from __future__ import annotations
 
 from tinsmith.distributed.checkpoint import load_checkpoint, save_checkpoint
 from tinsmith.distributed.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    recv,
-    reduce_scatter,
-    send,
+           all_gather,
+           all_reduce,
+           all_to_all,
+           barrier,
+           broadcast,
+           recv,
+           reduce_scatter,
+           send,
 )
-from tinsmith.distributed.data_parallel import all_reduce_gradients, replicate, shard_batch
-from tinsmith.distributed.environment import launched
-from tinsmith.distributed.groups import Mesh, mesh
+from tinsmith.distributed.data_parallel import ZeroOptimizer, all_reduce_gradients, replicate, shard_batch
 from tinsmith.distributed.sharding import clip_grad_norm_, shard, vocabulary_cross_entropy
-from tinsmith.distributed.world import init, local_rank, rank, share_cores, world_size
-from tinsmith.distributed.zero import ZeroOptimizer
+from tinsmith.distributed.world import Mesh, init, launched, local_rank, mesh, rank, share_cores, world_size
 
 __all__ = ["Mesh", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
            "broadcast", "clip_grad_norm_", "init", "load_checkpoint", "local_rank", "mesh", "rank", "recv",

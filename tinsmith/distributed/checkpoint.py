@@ -22,11 +22,10 @@ import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, CommunicationError, DTypeError, FileFormatError
-from tinsmith.distributed.groups import divided, placement
-from tinsmith.distributed.world import ProcessGroup, world
-from tinsmith.distributed.zero import ZeroOptimizer
+from tinsmith.distributed.data_parallel import ZeroOptimizer
+from tinsmith.distributed.world import ProcessGroup, divided, placement, world
 from tinsmith.nn.data.loader import DataLoader
-from tinsmith.nn.io.values import is_value, plain, restored
+from tinsmith.nn.io.torch_files import is_value, plain, restored
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict, load_state_dict
 from tinsmith.tensor.arguments import shown

@@ -13,10 +13,9 @@ from typing import Any
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, shown
 from tinsmith.distributed.commands import value
-from tinsmith.distributed.groups import group_of
-from tinsmith.distributed.world import ProcessGroup
+from tinsmith.distributed.world import ProcessGroup, group_of
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.autograd.custom_gradient import Function
+from tinsmith.tensor.autograd.backward import Function
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 

@@ -21,11 +21,10 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
-from tinsmith.distributed.groups import Mesh, Rule, divided, group_of, note_placement, placement
-from tinsmith.distributed.world import ProcessGroup
+from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
-from tinsmith.tensor.autograd.custom_gradient import Function
+from tinsmith.tensor.autograd.backward import Function
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -36,7 +35,7 @@ def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collectio
     Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints follow.
 
     >>> from tinsmith import nn
-    >>> from tinsmith.distributed.groups import mesh
+    >>> from tinsmith.distributed.world import mesh
     >>> layer = shard(nn.Linear(2, 4), mesh(model=2, devices=("CPU", "CPU:1")), {"weight": ("model",), "*": ()})
     >>> layer.weight.device, layer.weight.shard_axis
     (('CPU', 'CPU:1'), 0)

@@ -1,23 +1,118 @@
-"""The processes of a program: who they are, groups of them, and the start of MPI.
+"""The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
+
+The processes of a program: who they are, groups of them, and the start of MPI.
 
 MPI is started at the first use, and only where a launcher started several processes: a program of one process imports
 no ``mpi4py``. All communication of a process goes through one thread at a time (``World.turn``), in one order.
-"""
+
+A mesh: processes, or devices of one process, in a grid with named axes; each line of it is a group."""
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import socket
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from tinsmith.backend.cpu import os_calls
-from tinsmith.core.errors import CommunicationError
+from tinsmith.backend.device import Device
+from tinsmith.core.errors import ArgumentError, CommunicationError
+from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
-from tinsmith.distributed.environment import LauncherVariables, check_launcher, launched, threads_of
+from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.create import random
+from tinsmith.tensor.tensor import Tensor
+
+
+class LauncherVariables(NamedTuple):
+    """The launcher's account of this process.
+
+    Attributes:
+        launcher: "mpirun", "srun" or "torchrun"; "" for a process that no launcher started.
+        rank, size: number of the process, and of processes.
+        local_rank, local_size: the same among those of one host; 0 and 1 where the launcher does not say.
+    """
+
+    launcher: str = ""
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+# By launcher: the names of rank, size, local rank and local size. ``srun`` sets those of a step; a batch script, which
+# is one process, has only those of the job.
+_NAMES = (
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+
+
+
+def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
+    """Return what the launcher's variables say.
+
+    >>> launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
+    LauncherVariables(launcher='mpirun', rank=1, size=4, local_rank=0, local_size=1)
+    >>> launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).size  # a batch script
+    1
+
+    Raises:
+        CommunicationError: for a variable that is no number.
+    """
+    variables = os.environ if environment is None else environment
+    for launcher, *names in _NAMES:
+        if all(variables.get(name) for name in names[:2]):
+            numbers = [_number(variables, name, default) for name, default in zip(names, (0, 1, 0, 1))]
+            return LauncherVariables(launcher, *numbers)
+    return LauncherVariables()
+
+
+
+def _number(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name) or str(default)
+    if not text.isdecimal():
+        raise CommunicationError("dist.init", f"{name}={text!r} is not a whole number", "the variables of a launcher")
+    return int(text)
+
+
+
+def check_launcher(found: LauncherVariables) -> None:
+    """Check that MPI can connect the processes.
+
+    Raises:
+        CommunicationError: under ``torchrun``, which starts processes that MPI knows nothing of.
+    """
+    if found.launcher == "torchrun" and found.size > 1:
+        raise CommunicationError(
+            "dist.init", f"torchrun started {found.size} processes; on CPUs they communicate through MPI, which does "
+            "not know processes of torchrun", f"mpirun -n {found.size} python train.py, or "
+            f"tinsmith launch -n {found.size} train.py")
+
+
+
+def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
+    """Return the number of threads for each process of a host; 0 if the launcher has divided the CPUs already.
+
+    >>> threads_of(LauncherVariables("mpirun", 0, 4, 0, 4), 8, 8)
+    2
+    >>> threads_of(LauncherVariables("mpirun", 0, 2, 0, 2), 1, 2)
+    0
+
+    Args:
+        cpus: CPUs that this process may run on.
+        every: CPUs of the host.
+    """
+    return max(cpus // found.local_size, 1) if found.local_size > 1 and cpus >= min(every, found.local_size) else 0
+
 
 
 @dataclass(eq=False, repr=False)
@@ -52,6 +147,7 @@ class ProcessGroup:
         return f"<processes {', '.join(map(str, self.ranks))}>"
 
 
+
 @dataclass(eq=False, repr=False)
 class World:
     """All processes of the program.
@@ -83,9 +179,10 @@ class World:
             raise CommunicationError("dist", "MPI was started for one thread, and another one communicates",
                                      "collectives in the thread of dist.init(), or an MPI with MPI_THREAD_MULTIPLE")
 
-
 _world: list[World] = []
+
 _starting = threading.Lock()
+
 
 
 def init() -> None:
@@ -102,6 +199,7 @@ def init() -> None:
     world()
 
 
+
 def world() -> World:
     """Return the processes of the program, started at the first call."""
     if not _world:
@@ -112,9 +210,11 @@ def world() -> World:
     return _world[0]
 
 
+
 def is_started() -> bool:
     """Return True once communication has been started."""
     return bool(_world)
+
 
 
 def rank() -> int:
@@ -126,6 +226,7 @@ def rank() -> int:
     return world().group.rank
 
 
+
 def world_size() -> int:
     """Return the number of processes.
 
@@ -133,6 +234,7 @@ def world_size() -> int:
     1
     """
     return world().group.size
+
 
 
 def local_rank() -> int:
@@ -144,10 +246,12 @@ def local_rank() -> int:
     return world().local_rank
 
 
+
 def share_cores(found: LauncherVariables) -> None:
     """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
+
 
 
 def _started(found: LauncherVariables) -> World:
@@ -176,6 +280,7 @@ def _started(found: LauncherVariables) -> World:
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
 
+
 def _mpi(found: LauncherVariables) -> Any:
     """Return ``mpi4py.MPI``, started."""
     if found.local_size > len(os_calls.usable_cpus()):
@@ -186,6 +291,7 @@ def _mpi(found: LauncherVariables) -> Any:
     except (ImportError, RuntimeError) as error:
         raise CommunicationError("dist.init", f"{found.launcher} started {found.size} processes, but MPI is not there: "
                                  f"{error}", "pip install 'tinsmith[mpi]'") from None
+
 
 
 def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
@@ -200,3 +306,132 @@ def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
     with here.turn:
         comm = here.group.comm.Split(members[0], members.index(own))
         return ProcessGroup(name, members, members.index(own), comm, comm.Dup())
+
+
+
+class Mesh:
+    """Processes, or devices of this process, in a grid with named axes.
+
+    Attributes:
+        shape: the size of each axis, by name.
+        devices: of a mesh in one process; () if each place is a process.
+        place: this process's number along each axis.
+    """
+
+    def __init__(self, shape: dict[str, int], devices: tuple[str, ...] = ()) -> None:
+        self.shape, self.devices = shape, devices
+        self.place = dict.fromkeys(shape, 0)
+        self._groups: dict[str, ProcessGroup] = {}
+        if not devices:
+            own = world().group.rank
+            grid = np.arange(world().group.size).reshape(tuple(shape.values()))
+            at = [int(n) for n in np.argwhere(grid == own)[0]] if shape else []
+            self.place = dict(zip(shape, at))
+            for n, axis in enumerate(shape):
+                line = tuple(int(r) for r in grid[tuple(slice(None) if k == n else i for k, i in enumerate(at))])
+                self._groups[axis] = split(f"{'x'.join(map(str, grid.shape))}_{n}", line)
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        return f"mesh({axes}{f', devices={self.devices}' if self.devices else ''})"
+
+    def size(self, axis: str) -> int:
+        """Return the size of an axis; 1 for one that the mesh does not have."""
+        return self.shape.get(axis, 1)
+
+    def group(self, axis: str) -> ProcessGroup:
+        """Return this process's line of the mesh along an axis.
+
+        Raises:
+            ArgumentError: for an unknown axis, or in a mesh of devices, where nothing communicates.
+        """
+        if axis not in self.shape:
+            raise ArgumentError("dist.mesh", f"no axis {axis!r} in {self}", f"one of {', '.join(self.shape)}")
+        if self.devices:
+            raise ArgumentError("dist.mesh", f"{self} is of devices of one process", "operations on whole tensors")
+        return self._groups[axis]
+
+Rule = tuple[str | None, ...]  # for each axis of a parameter, an axis of the mesh; () for none
+
+_placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a parameter → how it was divided
+
+_current: list[Mesh] = []
+
+_made: dict[tuple[Any, ...], Mesh] = {}
+
+
+
+def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
+    """Return the mesh of all processes with these axes, and make it the one whose axes collectives know.
+
+    Neighbouring ranks are neighbours along the last axis: give the axis that communicates most last.
+
+    >>> mesh(data=1, model=1)
+    mesh(data=1, model=1)
+    >>> mesh(model=2, devices=("CPU", "CPU:1")).size("model")
+    2
+
+    Args:
+        axes: sizes by name; one may be -1: what the others leave.
+        devices: names of devices of this process, instead of the processes; then one axis may be larger than 1.
+
+    Raises:
+        ArgumentError: if the sizes do not multiply to the number of processes or devices.
+    """
+    names = tuple(Device.canonicalize(d) for d in devices or ())
+    count = len(names) or world().group.size
+    sizes = {name: integer("dist.mesh", name, size, least=-1) for name, size in axes.items()}
+    known = math.prod(s for s in sizes.values() if s > 0)
+    free = [name for name, size in sizes.items() if size == -1]
+    if len(free) == 1 and known and count % known == 0:
+        sizes[free[0]] = count // known
+    what = "devices" if names else "processes"
+    if math.prod(sizes.values()) != count or min(sizes.values(), default=1) < 1:
+        raise ArgumentError("dist.mesh", f"axes {axes} for {count} {what}", f"sizes whose product is {count}")
+    if names and sum(size > 1 for size in sizes.values()) > 1:
+        raise ArgumentError("dist.mesh", f"axes {axes} over devices of one process",
+                            "one axis over the devices, or processes for the other")
+    key = (names, tuple(sizes.items()))
+    if key not in _made:
+        _made[key] = Mesh(sizes, names)
+    _current[:] = [_made[key]]
+    return _made[key]
+
+
+
+def current() -> Mesh | None:
+    """Return the mesh that was made last."""
+    return _current[0] if _current else None
+
+
+
+def group_of(op: str, axis: str | None) -> ProcessGroup:
+    """Return the processes along an axis of the current mesh; all processes for None.
+
+    Raises:
+        ArgumentError: if there is no mesh with that axis.
+    """
+    if axis is None:
+        return world().group
+    if not _current:
+        raise ArgumentError(op, f"axis={axis!r} without a mesh", f"dist.mesh({axis}={world().group.size}) first")
+    return _current[0].group(axis)
+
+
+
+def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
+    """Record that a parameter is this process's part of one that was divided over a mesh."""
+    _placed[t] = (mesh, rule)
+
+
+
+def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
+    """Return the mesh and the axes over which a parameter was divided; None for a whole one."""
+    return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
+
+
+
+def divided(t: Tensor) -> tuple[ProcessGroup, ...]:
+    """Return the groups among which a parameter is divided; () for a whole one."""
+    mesh, rule = placement(t) or (None, ())
+    return () if mesh is None else tuple(mesh.group(a) for a in rule if a is not None and mesh.size(a) > 1)

@@ -29,22 +29,21 @@ from tinsmith.codegen.planner.roofline import Machine, estimate
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.core import counters
 from tinsmith.core.errors import TinsmithError, user_line
-from tinsmith.core.observer import observed
-from tinsmith.core.origin import InLayer, Origin, layer_of, layers_of
+from tinsmith.core.origin import InLayer, Origin, layer_of, layers_of, observed
 from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
 from tinsmith.inspect.debug import READABLE, opts_text
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Axis, range_size
+from tinsmith.ir.structure import Axis, range_size
 from tinsmith.ir.text.node import argument_text, expression, is_integer, short
 from tinsmith.ir.text.printer import graph_rows, table_rows, tree_rows
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
-from tinsmith.runtime.recorder import endings
+from tinsmith.runtime.launch import endings
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.fusion.fusion import Fusion
-from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
+from tinsmith.schedule.scheduler import Schedule, ScheduleItem
 from tinsmith.target.target import Target
 
 FORMAT: Final = "tinsmith trace"

@@ -17,11 +17,11 @@ from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.uop import UOp
 
 if TYPE_CHECKING:
+    from tinsmith.ir import verify as verifier
     from tinsmith.ir.text import printer
-    from tinsmith.ir.verify import program as verifier
 else:
     printer = Late("tinsmith.ir.text.printer")
-    verifier = Late("tinsmith.ir.verify.program")
+    verifier = Late("tinsmith.ir.verify")
 
 # Op names of older programs → current names. ALU has no row in the op table: `_row` resolves it through its argument.
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}
@@ -57,7 +57,7 @@ class ProgramBuilder(Sequence[UOp]):
     >>> [u.op.name for u in g.program()][:5]
     ['DEFINE_GLOBAL', 'DEFINE_GLOBAL', 'CONST', 'CONST', 'CONST']
 
-    ``tinsmith.runtime.custom_program.run_program`` runs a program on any device; docs/ir.md lists the ops.
+    ``tinsmith.runtime.compiled_schedule.run_program`` runs a program on any device; docs/ir.md lists the ops.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinsmith.core.observer import observed
+from tinsmith.core.origin import observed
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.ir.ops import Op, Ops

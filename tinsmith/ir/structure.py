@@ -1,12 +1,16 @@
 """Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
 
 ``structure`` classifies a full kernel as a contraction, row reductions, a scan, a scatter, or a map.
-"""
+
+Kinds of ranges (``Role``), and helpers for their sizes."""
 from __future__ import annotations
 
-from typing import NamedTuple
+import enum
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import UOp, toposort
 
 
@@ -31,11 +35,13 @@ class Contraction(NamedTuple):
     chain: tuple[Contraction, ...] = ()
 
 
+
 class Rows(NamedTuple):
     """Reductions over ``columns`` for each of ``rows``, with a pointwise epilogue."""
 
     rows: tuple[UOp, ...]
     columns: tuple[UOp, ...]
+
 
 
 class Scan(NamedTuple):
@@ -45,10 +51,12 @@ class Scan(NamedTuple):
     steps: tuple[UOp, ...]
 
 
+
 class Scatter(NamedTuple):
     """Stores whose indices come from memory, executed in the order of ``steps``."""
 
     steps: tuple[UOp, ...]
+
 
 
 class Map(NamedTuple):
@@ -56,8 +64,8 @@ class Map(NamedTuple):
 
     ranges: tuple[UOp, ...]
 
-
 Structure = Contraction | Rows | Scan | Scatter | Map
+
 
 
 def structure(sink: UOp) -> Structure:
@@ -89,6 +97,7 @@ def structure(sink: UOp) -> Structure:
     return Scatter(ordered) if ordered else Map(rows)
 
 
+
 def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
     """Return the contraction that a FOLD over ranges or a REDUCE over axes computes; None for any other node.
 
@@ -111,6 +120,7 @@ def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
     return found if found is not None and found.m and found.n else None
 
 
+
 def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
     """Return a FOLD that sums products as a Contraction, even without reuse (a matrix-vector product has no n); else
     None."""
@@ -127,9 +137,11 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
     return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:])
 
 
+
 def guard_of(value: UOp) -> UOp | None:
     """Return the mask of a value that is 0 elsewhere: c of where(c, x, 0); else None."""
     return value.src[0] if value.op.name == "WHERE" and value.src[2].is_const and value.src[2].arg == 0 else None
+
 
 
 def _of_axes(node: UOp) -> Contraction | None:
@@ -141,9 +153,96 @@ def _of_axes(node: UOp) -> Contraction | None:
     return Contraction(body.src[0], body.src[1]) if body is not node and is_product(body) else None
 
 
+
 def unrepeated_size(factor: UOp) -> int:
     """Return the number of elements of an expanded factor before its expansion."""
     while factor.op.name != "EXPAND":
         factor = factor.src[0]
     size = factor.src[0].size
     return size if isinstance(size, int) else size.vmax
+
+
+
+class Role(enum.Enum):
+    """The kind of a range; the letter names it in kernel names and DEBUG output."""
+
+    THREAD = "t"  # split over the CPU worker threads
+    GLOBAL = "g"  # index of a thread block in the grid
+    LOCAL = "l"  # threads of a block
+    GROUP = "G"  # threads of a block that share a reduction
+    LOOP = "L"  # loop over independent iterations, or over the ordered steps of a scan
+    BLOCK = "b"  # outer loop over blocks of another range; sums over it are accumulated in memory
+    REDUCE = "R"  # loop of a reduction
+    RANK = "k"  # steps of a histogram or rank, which the threads of a block share
+    UPCAST = "u"  # register tile: copies of a parallel iteration
+    UNROLL = "r"  # unrolled copies of a reduction step
+    VECTOR = "v"  # lanes of vector registers
+    FRAGMENT = "m"  # rows, columns or depth of a matrix unit's tile
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def expanded(self) -> bool:
+        """True if the linearizer unrolls or vectorizes the range instead of emitting a loop."""
+        return self in (Role.UPCAST, Role.UNROLL, Role.VECTOR, Role.FRAGMENT)
+
+THREADS = (Role.LOCAL, Role.GROUP)  # threads of a block
+
+
+
+def range_size(r: UOp) -> Any:
+    """Return the number of iterations of a range: an int, or a UOp if it is known only at launch."""
+    return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
+
+
+
+def count_of(ranges: Iterable[UOp]) -> int:
+    """Return the product of the sizes of ``ranges``; a symbolic size counts as its greatest value.
+
+    >>> count_of([UOp.range(3, 0, Role.LOOP), UOp.range(4, 1, Role.REDUCE)])
+    12
+    """
+    return math.prod(r.vmax + 1 for r in ranges)
+
+
+
+def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
+    """Return each range as a mixed-radix digit of ``number``; the first range varies fastest."""
+    table, pitch = dict[UOp, UOp](), 1
+    for r in ranges:
+        table[r] = (number // pitch % range_size(r)).simplify()
+        pitch *= range_size(r)
+    return table
+
+
+
+def limits(r: UOp) -> tuple[UOp, UOp] | None:
+    """Return (start, end) of a range that runs over part of its steps; None if it runs over all."""
+    return r.src[:2] if len(r.src) == 3 else None
+
+
+
+def is_partial(r: UOp) -> bool:
+    """Return True if the range's last iteration is partial: guards leave it early, and it is emitted as a separate copy
+    of the loop body, so that the other iterations need no guards.
+
+    >>> is_partial(UOp.range(3, 0, Role.LOOP)), is_partial(UOp.range(3, 0, Role.LOOP, True))
+    (False, True)
+    """
+    return len(r.arg) == 3
+
+
+
+class Axis(NamedTuple):
+    """A range of a kernel as shown to users: the item that an opt's ``axis`` numbers.
+
+    >>> Axis(8, Role.REDUCE)
+    8 reduce
+    """
+
+    size: int | UOp
+    role: Role
+
+    def __repr__(self) -> str:
+        return f"{self.size} {self.role.name.lower()}"

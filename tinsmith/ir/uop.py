@@ -1,9 +1,10 @@
-"""UOp: the single node class of all levels, immutable and interned (hash-consed).
+"""Conversion of a chain of movement ops to one ShapeTracker.
+
+UOp: the single node class of all levels, immutable and interned (hash-consed).
 
 Equal nodes are the same object while alive, so memo tables are dictionaries by identity, and a rewrite that changes
 nothing allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity.
-Python's arithmetic and comparison operators on nodes make ops of the op table; a misspelled attribute gets a hint.
-"""
+Python's arithmetic and comparison operators on nodes make ops of the op table; a misspelled attribute gets a hint."""
 from __future__ import annotations
 
 import functools
@@ -22,11 +23,70 @@ from tinsmith.core.lazy_import import Late
 from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
-from tinsmith.ir.movement import tracker_of
-from tinsmith.ir.ops import Op, Ops
+from tinsmith.ir.ops import FOR_GRADIENTS, Op, Ops
+from tinsmith.ir.ops.op import Node
 from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 from tinsmith.shape.sint import SInt, Symbols
+
+Moves = tuple[Node, ...]  # the movement nodes above a node, outermost first
+
+
+
+def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
+    """Return the movement ops above a leaf as one index map; None if views cannot express them."""
+    found: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
+    for m in reversed(moves):
+        if found is None or m.op is Ops.UNWINDOW:
+            return None
+        found = _windowed(found, m) if m.op is Ops.WINDOW else getattr(found, m.op.name.lower())(m.arg)
+    return None if found is None else found.simplify()
+
+
+
+def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
+    """Apply WINDOW to a tracker. Every window position reads one element, so it is a view only if the window axis is a
+    pure repetition (stride 0, unmasked); else return None."""
+    w, shape = node.arg, tracker.shape
+    last = tracker.views[-1]
+    if last.strides[w.window_axis] != 0 or tracker.axis_is_masked(w.window_axis):
+        return None
+    size = shape[w.window_axis]
+    one = tracker.shrink(tuple((0, 1 if i == w.window_axis else s) for i, s in enumerate(shape)))
+    one = one.reshape(tuple(s for i, s in enumerate(shape) if i != w.window_axis))
+    axis = w.axis - (w.axis > w.window_axis)
+    seen = one.window(axis, size, w.stride, w.dilation, w.outputs)
+    order = list(range(len(shape) - 1))
+    order.insert(w.window_axis, len(shape) - 1)
+    return seen.permute(tuple(order))
+
+
+
+def tracker_of(node: Node) -> ShapeTracker:
+    """Return the movement ops on top of ``node`` as a ShapeTracker over the first buffer or computed value below them.
+
+    An op that no view can express, such as the gradient of overlapping windows, counts as a computed value.
+    """
+    above: list[Node] = []
+    below = node
+    while below.op.kind == "movement" or below.op in FOR_GRADIENTS:
+        if below.op.kind == "movement":
+            above.append(below)
+        below = below.src[0]
+    if all(m.op not in (Ops.WINDOW, Ops.UNWINDOW) for m in above):
+        every = tracker(below, tuple(above))
+        assert every is not None, "views express all other movement ops"
+        return every
+    moves: Moves = ()
+    found = ShapeTracker.from_shape(node.shape)
+    while node.op.kind == "movement" or node.op in FOR_GRADIENTS:
+        node, moves = node.src[0], (*moves, node) if node.op.kind == "movement" else moves
+        deeper = tracker(node, moves)
+        if deeper is None:
+            break
+        found = deeper
+    return found
+
 
 
 class Ref(weakref.ref[Any]):
@@ -35,12 +95,13 @@ class Ref(weakref.ref[Any]):
     __slots__ = ("key",)
     key: Any
 
-
 interned: dict[Any, Ref] = {}
 
 # references to collected nodes whose table entries are not yet removed (see core.object_lifetime)
 dead: deque[Any] = deque()
+
 bury = dead.append
+
 
 
 def forget_dead() -> None:
@@ -61,6 +122,7 @@ def forget_dead() -> None:
         except KeyError:
             pass
         del key, ref  # frees the sources, whose references join `dead` before the next iteration
+
 
 
 class Operators:
@@ -100,8 +162,8 @@ class Operators:
     def maximum(self, o: Any) -> Self: return self._binary(Ops.MAX, o)
     def minimum(self, o: Any) -> Self: return self._binary(Ops.MIN, o)
 
-
 Found = TypeVar("Found")
+
 
 
 @dataclass(frozen=True)
@@ -114,6 +176,7 @@ class Window:
     dilation: int
     inputs: int
     outputs: int
+
 
 
 class UOp(Operators):
@@ -129,9 +192,9 @@ class UOp(Operators):
     # Caches, None until computed:
     _below: tuple[UOp, ...] | None  # for a kernel's SINK: the nodes below it, in topological order
     _bounds: tuple[int, int] | None  # (least, greatest) value
-    _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.algebra.linear)
+    _linear: tuple[dict[UOp, int], int] | None  # linear form (ir.algebra.sizes)
     _normal: UOp | int | Literal[True] | None  # normal form of a size (ir.algebra.sizes); True: the node itself
-    _order: tuple[Any, ...] | None  # structural sort key (ir.algebra.linear)
+    _order: tuple[Any, ...] | None  # structural sort key (ir.algebra.sizes)
     _ranges: frozenset[UOp] | None  # free RANGE nodes
     _shape: tuple[Any, ...] | None
     _simple: UOp | Literal[True] | None  # simplified form (ir.algebra.symbolic); True: the node itself
@@ -486,6 +549,7 @@ class UOp(Operators):
         return substitute((self,), table)[0]
 
 
+
 class Algebra:
     """Late-bound integer algebra called by UOp methods; ``ir.algebra.symbolic`` and ``ir.algebra.sizes``, which import
     UOp, fill it in. The former, a table of rules, is imported at the first ``simplify``."""
@@ -496,8 +560,8 @@ class Algebra:
     value_of_size: ClassVar[Callable[[Any], int]]
     normal_size: ClassVar[Callable[[Any], Any]]
 
-
 Symbols.variable = UOp.variable
+
 
 
 class _Pickling:
@@ -522,8 +586,8 @@ class _Pickling:
         self.times += 1
         return tuple, ()
 
-
 _of_thread = threading.local()
+
 
 
 def _pickling(new: bool = False) -> _Pickling:
@@ -534,6 +598,7 @@ def _pickling(new: bool = False) -> _Pickling:
         found = _Pickling()
         _of_thread.pickling = weakref.ref(found)
     return found
+
 
 
 class _Pickled:
@@ -553,6 +618,7 @@ class _Pickled:
             return _one_of, (pickling, *found)
         part = _Part(self.node, pickling.places)
         return _one_of, (pickling, part, len(part.nodes) - 1, _PartDone(pickling, part))
+
 
 
 class _Part:
@@ -576,6 +642,7 @@ class _Part:
         return _nodes_of, (list(self.outside.values()), rows)
 
 
+
 class _PartDone:
     """The end of a part in a pickle: from here on, nodes refer to it. (Arguments of its nodes may be nodes, too.)"""
 
@@ -589,6 +656,7 @@ class _PartDone:
         return tuple, ()
 
 
+
 def _nodes_of(outside: list[tuple[list[UOp], int]], rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> list[UOp]:
     """Return the nodes of a pickled part."""
     nodes = [part[k] for part, k in outside]
@@ -597,9 +665,11 @@ def _nodes_of(outside: list[tuple[list[UOp], int]], rows: list[tuple[Op, DType, 
     return nodes[len(outside):]
 
 
+
 def _one_of(_: Any, part: list[UOp], number: int, done: Any = None) -> UOp:
     """Return a pickled node."""
     return part[number]
+
 
 
 def _last_of(_: Any, node: UOp) -> UOp:
@@ -607,10 +677,12 @@ def _last_of(_: Any, node: UOp) -> UOp:
     return node
 
 
+
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
+
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -646,6 +718,7 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     return order
 
 
+
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """Return ``rule(node)``, cached in ``attribute``; nodes below that lack it are computed first, without
     recursion."""
@@ -663,6 +736,7 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     return found
 
 
+
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
         raise TypeError(f"{node.op.name} has no shape: it exists only below the tensor graph")
@@ -671,6 +745,7 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
         if type(size) is UOp and size._normal is not True:
             return tuple([Algebra.normal_size(s) for s in shape])
     return shape
+
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

@@ -20,8 +20,8 @@ from tinsmith.core.timeline import GUARDS, RECORDING, phase
 from tinsmith.ir.algebra.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.guards.signature import Bound, difference, leaves, placed, signature, surroundings
-from tinsmith.jit.memory import compute, settle
-from tinsmith.runtime.recorder import recorders
+from tinsmith.jit.reachability import compute, settle
+from tinsmith.runtime.launch import recorders
 from tinsmith.runtime.thread_turns import let_go, overwritten, state, take, wait_for
 from tinsmith.tensor.autograd import history
 from tinsmith.tensor.base import TensorBase
@@ -30,7 +30,7 @@ from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from tinsmith.inspect import trace
-    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect.explanation import Plan
     from tinsmith.jit import capture as capturing
     from tinsmith.jit import verify
     from tinsmith.jit.capture import Capture

@@ -28,12 +28,11 @@ from tinsmith.jit.aliases import share, sizes_in
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards.signature import fresh, leaves, rebuilt
 from tinsmith.jit.guards.tensors import TensorPath
-from tinsmith.jit.merged_schedule import WHOLE, Joined, join
+from tinsmith.jit.merged_schedule import WHOLE, Joined, Returned, Template, Written, join, late_tensor
 from tinsmith.jit.reachability import COUNTED, is_sole
-from tinsmith.jit.templates import Returned, Template, Written, late_tensor
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
-from tinsmith.schedule.schedule_item import Slot
+from tinsmith.schedule.scheduler import Slot
 from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
@@ -42,10 +41,10 @@ from tinsmith.tensor.storage import Storage
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinsmith.inspect import planning
-    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect import explanation
+    from tinsmith.inspect.explanation import Plan
 else:
-    planning = Late("tinsmith.inspect.planning")
+    explanation = Late("tinsmith.inspect.explanation")
 
 SMALL: Final = 1 << 16  # bytes of an output, or of temporaries, that a capture keeps between calls
 LARGER: Final = 8 << 20  # bytes of all larger outputs that it keeps: to find new memory costs as much as to fill a MB
@@ -372,7 +371,7 @@ class Replay:
         for n, output in enumerate(self.outputs):
             if n not in in_place and any(e.is_idle() for e in output.entries):
                 kept[output.slot.device] += output.nbytes
-        return planning.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
+        return explanation.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
 
     def forget(self) -> None:
         """Free all kept memory."""

@@ -11,7 +11,7 @@ from tinsmith.core.errors import JitError
 from tinsmith.ir import UOp
 from tinsmith.jit.collect import CacheCollector
 from tinsmith.jit.guards.signature import paths
-from tinsmith.runtime.recorder import recorders
+from tinsmith.runtime.launch import recorders
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor

@@ -14,11 +14,12 @@ from tinsmith.core.suggestions import guide
 from tinsmith.nn import datasets, describe, layers, optim, state, utils
 from tinsmith.nn.data import loader
 from tinsmith.nn.data.loader import DataLoader
-from tinsmith.nn.describe import summary
+from tinsmith.nn.describe import ABSENT as ABSENT
+from tinsmith.nn.describe import explain_members, summary
 from tinsmith.nn.layers import *  # noqa: F403  the names that nn.layers lists in __all__
-from tinsmith.nn.layers import activations, attention, basic, conv, losses, norms, pools, recurrent
-from tinsmith.nn.missing import ABSENT as ABSENT
-from tinsmith.nn.missing import explain_members
+from tinsmith.nn.layers import activations, attention, basic, conv, norms, recurrent
+from tinsmith.nn.layers import activations as losses
+from tinsmith.nn.layers import conv as pools
 
 __all__ = [*layers.__all__, "DataLoader", "datasets", "optim", "state", "summary", "utils"]
 

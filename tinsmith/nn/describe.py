@@ -1,4 +1,6 @@
-"""Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters."""
+"""Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
+
+PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
 from __future__ import annotations
 
 import math
@@ -7,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, UnknownNameError
+from tinsmith.core.suggestions import unknown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
 _LEAVES: Final = (str, bytes, int, float, complex, TensorBase, type, ModuleType)
+
 
 
 class Layer:
@@ -33,14 +37,17 @@ class Layer:
         return describe(self)
 
 
+
 def arguments(**values: Any) -> str:
     """Return ``name=value`` pairs as an argument list."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
+
 def per_axis(value: Any, axes: int) -> tuple[Any, ...]:
     """Return a window setting (kernel size, stride, …) as a tuple with one value per axis."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
+
 
 
 def describe(layer: Any) -> str:
@@ -55,14 +62,17 @@ def describe(layer: Any) -> str:
     return f"{name}(\n" + "\n".join("  " + line.replace("\n", "\n  ") for line in lines) + "\n)"
 
 
+
 def _function_name(function: Any) -> str:
     return f"{getattr(function, '__name__', type(function).__name__)}()"
+
 
 
 def _is_layer(value: Any) -> bool:
     """Return True if a value is a callable object that may hold tensors, not a function."""
     return callable(value) and hasattr(value, "__dict__") and not hasattr(value, "__code__") and not isinstance(
         value, _LEAVES)
+
 
 
 def _parts(layer: Any, within: bool) -> Iterator[tuple[str, Any]]:
@@ -92,11 +102,13 @@ def _parts(layer: Any, within: bool) -> Iterator[tuple[str, Any]]:
     yield from walk(layer, "", False)
 
 
+
 def _children(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
     listed = list(enumerate(value)) if isinstance(value, (list, tuple)) else []
     return [*listed, *(vars(value).items() if hasattr(value, "__dict__") else ())]
+
 
 
 class SummaryRow(NamedTuple):
@@ -115,12 +127,14 @@ class SummaryRow(NamedTuple):
     parameters: int
 
 
+
 def _indented(row: SummaryRow, paths: set[str]) -> str:
     """Return the name of a row below the row of the layer that holds it."""
     words = row.path.split(".") if row.path else []
     holders = [n for n in range(len(words)) if ".".join(words[:n]) in paths]
     name = ".".join(words[holders[-1]:]) if holders else ""
     return f"{'  ' * len(holders)}{name} {row.layer}" if name else row.layer
+
 
 
 class Summary(NamedTuple):
@@ -147,6 +161,7 @@ class Summary(NamedTuple):
         rule = "─" * len(table[0])
         total = f"{self.parameters:,} parameters, {self.buffers:,} in buffers, {self.nbytes / 1e6:,.2f} MB"
         return "\n".join([table[0], rule, *table[1:], rule, total])
+
 
 
 def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
@@ -188,8 +203,10 @@ def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
                    sum(_size(t) * t.dtype.itemsize for t in counted.values()))
 
 
+
 def _size(t: TensorBase) -> int:
     return math.prod(t.shape)
+
 
 
 def _tensors(value: Any) -> Iterator[TensorBase]:
@@ -199,6 +216,7 @@ def _tensors(value: Any) -> Iterator[TensorBase]:
             yield child
         elif isinstance(child, (list, tuple, Mapping)):
             yield from _tensors(child)
+
 
 
 def _shapes(model: Callable[..., Any], inputs: tuple[Any, ...], layers: set[int]) -> dict[int, tuple[Any, ...]]:
@@ -221,3 +239,122 @@ def _shapes(model: Callable[..., Any], inputs: tuple[Any, ...], layers: set[int]
         finally:
             sys.setprofile(before)
     return found
+
+_HOOK: Final = "__getattr__"
+
+_ALL: Final = "for t in nn.state.get_state_dict(model).values(): t.replace(t.{}(…))"
+
+_PAD = "x.pad((left, right, top, bottom){}), from the last axis on"
+
+_LAZY = "{} with its sizes: parameters are there when the layer is made"
+
+
+
+def _each(names: str, mend: str) -> dict[str, str]:
+    return {name: mend.format(name.removeprefix("Lazy")) for name in names.split()}
+
+ABSENT: dict[str, str] = {
+    "Module": "a class with __call__",
+    **_each("ModuleList ParameterList", "a list"),
+    **_each("ModuleDict ParameterDict", "a dict"),
+    "Container": "a list or a dict",
+    "Parameter": "a Tensor",
+    **_each("Buffer UninitializedParameter", "a Tensor with requires_grad=False"),
+    "functional": "methods of Tensor: x.relu()",
+    "init": "Tensor.uniform, normal, glorot_uniform, kaiming_uniform, kaiming_normal",
+    "Unflatten": "x.unflatten(dim, sizes)",
+    **_each("DataParallel SyncBatchNorm", "x.shard(devices, axis=0), over which batch norms are synced"),
+    **_each("ZeroPad1d ZeroPad2d ZeroPad3d", _PAD.format("")),
+    **_each("ConstantPad1d ConstantPad2d ConstantPad3d", _PAD.format(", value=v")),
+    **_each("ReflectionPad1d ReflectionPad2d ReflectionPad3d", _PAD.format(', mode=\"reflect\"')),
+    **_each("ReplicationPad1d ReplicationPad2d ReplicationPad3d", _PAD.format(', mode=\"replicate\"')),
+    **_each("CircularPad1d CircularPad2d CircularPad3d", _PAD.format(', mode=\"circular\"')),
+    **_each("LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d "
+            "LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d "
+            "LazyLinear", _LAZY),
+    "PixelShuffle": "x.pixel_shuffle(upscale_factor)",
+    "PixelUnshuffle": "x.pixel_unshuffle(downscale_factor)",
+    "ChannelShuffle": "x.channel_shuffle(groups)",
+    "GLU": "x.glu(dim)",
+    "Hardshrink": "x.hardshrink(lambd)",
+    "Softshrink": "x.softshrink(lambd)",
+    "Tanhshrink": "x.tanhshrink()",
+    "Threshold": "x.threshold(threshold, value)",
+    "Softmin": "x.softmin(axis)",
+    "Softmax2d": "x.softmax(1)",
+    "RReLU": "nn.LeakyReLU, or x.leaky_relu with a random slope",
+    "Bilinear": 'Tensor.einsum("ni,oij,nj->no", x, weight, y)',
+    "CosineSimilarity": "x.cosine_similarity(y, dim, eps)",
+    "PairwiseDistance": "x.pairwise_distance(y, p, eps, keepdim)",
+    "KLDivLoss": "x.kl_div(target, reduction, log_target)",
+    "HingeEmbeddingLoss": "x.hinge_embedding_loss(target, margin, reduction)",
+    "CosineEmbeddingLoss": "x.cosine_embedding_loss(y, target, margin, reduction)",
+    "MarginRankingLoss": "x.margin_ranking_loss(y, target, margin, reduction)",
+    "PoissonNLLLoss": "x.poisson_nll_loss(target, log_input, full, eps, reduction)",
+    "GaussianNLLLoss": "x.gaussian_nll_loss(target, var, full, eps, reduction)",
+    "SoftMarginLoss": "x.soft_margin_loss(target, reduction)",
+    "TripletMarginLoss": "x.triplet_margin_loss(positive, negative, margin)",
+    "TripletMarginWithDistanceLoss": "(d(x, positive) - d(x, negative) + margin).relu().mean()",
+    **_each("MultiLabelSoftMarginLoss", "x.binary_crossentropy_logits(target)"),
+    **_each("MultiLabelMarginLoss MultiMarginLoss", "(margin - x.gather(1, label) + x).relu() without the label's own"),
+    "NLLLoss2d": "nn.NLLLoss",
+    "LinearCrossEntropyLoss": "nn.Linear and nn.CrossEntropyLoss",
+    "CTCLoss": "the recursion written with tensor methods: tests/compat_programs/speech_ctc.py",
+    "AdaptiveLogSoftmaxWithLoss": "nn.Linear and nn.CrossEntropyLoss",
+    "EmbeddingBag": "nn.Embedding, and .sum(1) or .mean(1)",
+    "Unfold": "x.unfold(dim, size, step), once for each axis",
+    "Fold": "x.scatter_reduce with the places of the windows",
+    **_each("MaxUnpool1d MaxUnpool2d MaxUnpool3d", "x.max_unpool2d(indices, kernel_size)"),
+    **_each("LPPool1d LPPool2d LPPool3d", "(x ** p).avg_pool2d(kernel_size) times the window's size, to the power 1/p"),
+    **_each("FractionalMaxPool2d FractionalMaxPool3d", "nn.AdaptiveMaxPool2d"),
+    **_each("LocalResponseNorm CrossMapLRN2d", "a mean of squares by avg_pool2d over the channels, or nn.GroupNorm"),
+    "FeatureAlphaDropout": "nn.AlphaDropout",
+    **_each("UpsamplingNearest2d", "nn.Upsample(scale_factor=2)"),
+    **_each("UpsamplingBilinear2d", 'nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)'),
+    "Transformer": "nn.TransformerEncoder and nn.TransformerDecoder",
+    "RNNBase": "nn.RNN, nn.LSTM or nn.GRU",
+    "RNNCellBase": "nn.RNNCell, nn.LSTMCell or nn.GRUCell",
+}
+
+MEMBERS: Final[dict[str, str]] = {
+    "parameters": "nn.state.get_parameters(model)", "named_parameters": "nn.state.get_state_dict(model).items()",
+    "buffers": "nn.state.get_state_dict(model)", "named_buffers": "nn.state.get_state_dict(model).items()",
+    "state_dict": "nn.state.get_state_dict(model), or nn.state.save(path, model=model, optimizer=optimizer)",
+    "load_state_dict": "nn.state.load_state_dict(model, state), or nn.state.load(path, model=model)",
+    "train": "with Tensor.train(): around what trains", "eval": "nothing: outside of Tensor.train() nothing trains",
+    "forward": "the call itself, model(x)", "zero_grad": "optimizer.zero_grad()",
+    "modules": "its attributes, vars(model)", "children": "its attributes, vars(model)",
+    "named_modules": "its attributes, vars(model)", "named_children": "its attributes, vars(model)",
+    "apply": "a loop over nn.state.get_state_dict(model).values()", "register_parameter": "an attribute",
+    "register_buffer": "an attribute with requires_grad=False", "add_module": "an attribute",
+    "register_module": "an attribute", "requires_grad_": "t.requires_grad = False for each of "
+    "nn.state.get_parameters(model)", "register_forward_hook": "a function that calls the layer",
+    "register_forward_pre_hook": "a function that calls the layer", "compile": "TinyJit(model)",
+    "add_param_group": "all groups when it is made, or nn.optim.OptimizerGroup(one, other)",
+    **{name: _ALL.format(name) for name in ("to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type")}}
+
+
+
+def explain_members(module: ModuleType) -> None:
+    """Make missing PyTorch methods of a module's classes raise an error that names the replacement.
+
+    >>> from tinsmith import nn
+    >>> try:
+    ...     nn.Linear(2, 3).parameters()
+    ... except AttributeError as error:
+    ...     print(error.mend)
+    nn.state.get_parameters(model)
+    """
+    for name, value in vars(module).items():
+        mine = type(value) is type and value.__module__ == module.__name__
+        if mine and not name.startswith("_") and not hasattr(value, _HOOK):
+            setattr(value, _HOOK, _no_member)
+
+
+
+def _no_member(self: Any, name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
+    if name in MEMBERS:
+        raise UnknownNameError(type(self).__name__, f"no attribute {name!r}", MEMBERS[name])
+    raise unknown(type(self).__name__, name, [*getattr(self, "__dict__", ()), *dir(type(self))])

@@ -20,12 +20,10 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.ir import Ops, UOp
-from tinsmith.nn.io.archives import Source, TensorIO, as_bytes, tar_extract, zip_extract
-from tinsmith.nn.io.gguf import gguf_load
-from tinsmith.nn.io.numpy_files import numpy_load, numpy_save
-from tinsmith.nn.io.torch_files import torch_load
-from tinsmith.nn.io.values import is_value, plain, restored
-from tinsmith.runtime.host_copies import seen_on_host
+from tinsmith.nn.io.archives import Source, TensorIO, as_bytes, numpy_load, numpy_save, tar_extract, zip_extract
+from tinsmith.nn.io.ggml import gguf_load
+from tinsmith.nn.io.torch_files import is_value, plain, restored, torch_load
+from tinsmith.runtime.launch import seen_on_host
 from tinsmith.tensor.arguments import shown
 from tinsmith.tensor.base import device_name, leaf
 from tinsmith.tensor.realize import realize_tensors, value_of

@@ -27,7 +27,7 @@ from tinsmith.core.errors import ArgumentError, DeviceError, VerifyError
 from tinsmith.core.settings import in_context
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, CopyItem, KernelItem, copy_item
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.multi.overlap import COPIES, queue_of, workers
+from tinsmith.schedule.multi.collectives import COPIES, queue_of, workers
 
 
 @dataclass(eq=False, repr=False)

@@ -1,26 +1,39 @@
 """Running a compiled schedule on buffers: all parts at once, or step by step for timing
-and checks; and error handling."""
+and checks; and error handling.
+
+Hooks for observers of the runtime: a capture registers a recorder here, and realize calls it.
+
+Transfers between host memory and device memory."""
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tinsmith.backend.device import Device
+import numpy as np
+
+from tinsmith.backend.device import Device, members
 from tinsmith.backend.memory import Buffer, ShardLayout, copy_buffer
 from tinsmith.backend.program import Call, LaunchError
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.core.counters import Ran, report
-from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError
+from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError, is_from_handler
+from tinsmith.core.object_lifetime import OfThread
 from tinsmith.core.settings import current, settings
-from tinsmith.core.signal_errors import is_from_handler
 from tinsmith.core.terminal import bytes_text
 from tinsmith.core.timeline import LAUNCHING, phase, timeline
-from tinsmith.runtime import inspectors
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.runtime import step as inspectors
 from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
-from tinsmith.runtime.thread_turns import let_go, take, turn_of, under_way
+from tinsmith.runtime.thread_turns import let_go, looked_at, reading, take, turn_of, under_way
+
+if TYPE_CHECKING:
+    from tinsmith.runtime.compiled_schedule import CompiledSchedule
+
 
 
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int],
@@ -36,6 +49,7 @@ def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]
             if number in free and inputs[number].size == outputs[n].size:
                 outputs[n] = inputs[number]
     return outputs
+
 
 
 def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
@@ -61,11 +75,13 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
 
+
 def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> list[Buffer]:
     """Return one buffer per root: the parts of a root over several devices are combined into one ``Shards``."""
     rest = iter(outputs)
     return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
             for layout in layouts]
+
 
 
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
@@ -103,6 +119,7 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         under_way.pop(id(bases), None)
 
 
+
 def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
     """Run all parts with the tensor lock released, so that other threads can proceed."""
     saved: list[object] = []
@@ -117,6 +134,7 @@ def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
             take(saved[0])
 
 
+
 def finish(devices: Iterable[str]) -> None:
     """Wait until devices have run their queues, with the tensor lock released."""
     saved: list[object] = []
@@ -129,6 +147,7 @@ def finish(devices: Iterable[str]) -> None:
             take(saved[0])
 
 
+
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
     for part in bound.parts_on(bases):
         launched[:] = part.steps
@@ -137,6 +156,7 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
         else:
             with part.turn:
                 part.graph(bases, values)
+
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
@@ -157,6 +177,7 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
         inspectors.checked.verify_guards(steps)
 
 
+
 def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
     """Check that no output holds the poison of fresh memory, or a NaN made from it, unless an input holds poison, too.
 
@@ -168,6 +189,7 @@ def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Bu
     for n, (slot, b) in enumerate(zip(bound.outputs, outputs)):
         if not slot.may_be_empty and b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
             raise VerifyError(f"output {n} of the program contains uninitialized memory: {b!r}")
+
 
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
@@ -194,6 +216,7 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 
+
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
     """Return the error for ``steps``, launched together: it names the kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
@@ -208,12 +231,14 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 
+
 def _report(ran: Ran) -> None:
     report(ran)
     if settings.timed:
         timeline.ran(ran)
         if settings.PROFILE:
             inspectors.profile.note(ran)
+
 
 
 def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
@@ -232,6 +257,7 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
                 layers=step.layers))
 
 
+
 def copy(target: Buffer, source: Buffer) -> None:
     source.check()
     if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
@@ -244,8 +270,100 @@ def copy(target: Buffer, source: Buffer) -> None:
                 kind="copy", start=start))
 
 
+
 def _synchronize(device: str) -> None:
     """Wait until the source device has run its queue, before a copy between two devices."""
     start = time.perf_counter()
     Device[device].synchronize()
     _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))
+
+
+
+class Recorder(Protocol):
+    """An observer of graphs whose values are wanted, of programs that run for them, and of reads on the host."""
+
+    def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
+            outputs: list[Buffer]) -> None: ...
+
+    def wanted(self, graphs: Sequence[UOp]) -> None: ...
+
+    def read(self) -> None: ...
+
+    def precedes(self, node: UOp) -> bool:
+        """Return True if a known value was computed before the recording; else the recorded
+        programs must compute it again."""
+        ...
+
+recorders: OfThread[Recorder] = OfThread()  # per thread: a capture records only its own thread
+
+lowered: list[Callable[[CompiledSchedule], None]] = []  # called with every program that is lowered
+
+endings: list[Callable[[Any], None]] = []  # called with the ``trace.Trace`` of a run at its end
+
+
+
+def is_host_copy(node: UOp) -> bool:
+    """Return True for a COPY of host memory (as ``Tensor(array)`` makes) to devices that compute."""
+    if node.op is not Ops.COPY or node.src[0].op is not Ops.BUFFER or node.src[0].arg.layout is not None:
+        return False
+    return all(Device[d].has_programs for d in members(node.arg)) and not Device[node.src[0].arg.device].has_programs
+
+
+
+def uncopied(node: UOp) -> Buffer:
+    """Return an empty destination for a COPY of host memory: a buffer on its device, or one per device of its group."""
+    source, devices = node.src[0].arg, members(node.arg)
+    parts = [Buffer(d, source.size, source.dtype) for d in devices]
+    return parts[0] if len(parts) == 1 else Shards(parts, ShardLayout(devices, (source.size,)))
+
+
+
+def copy_from_host(node: UOp) -> Buffer:
+    """Return the result of a COPY of host memory."""
+    found = uncopied(node)
+    for part in flattened([found]):
+        copy(part, node.src[0].arg)
+    return found
+
+
+
+def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
+    """Return the values of a view of a BUFFER as a NumPy array: one copy, which is reported."""
+    for recorder in recorders:
+        recorder.read()
+    buffer = uop.base.arg
+    with reading(buffer):
+        buffer.check()
+        if isinstance(buffer, Shards):
+            flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
+        else:
+            flat = _host_copy(buffer)
+    if uop is uop.base:
+        return flat.reshape(uop.shape)
+    (out,) = evaluate([uop], {uop.base: flat})
+    return np.array(out, order="C")
+
+
+
+def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
+    """Return the values of a view of a BUFFER without a copy where the host can address its memory; else a copy.
+
+    Read them at once, while the buffer is referenced.
+    """
+    buffer = uop.base.arg
+    mapped = None if recorders or isinstance(buffer, Shards) else buffer.host_view()
+    if mapped is None:
+        return copy_to_host(uop)
+    with reading(buffer):
+        buffer.check()
+        looked_at(mapped.obj, buffer)
+    flat = np.frombuffer(mapped, buffer.dtype.numpy)
+    found: np.ndarray[Any, Any] = flat if uop is uop.base else evaluate([uop], {uop.base: flat})[0]
+    return found.reshape(uop.shape)
+
+
+
+def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:
+    host = Buffer("NPY", buffer.size, buffer.dtype)
+    copy(host, buffer)
+    return np.frombuffer(host.host_view() or b"", buffer.dtype.numpy)

@@ -14,8 +14,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.errors import user_line
 from tinsmith.core.lazy_import import Late
-from tinsmith.core.lru import Recent
-from tinsmith.core.object_lifetime import no_collection
+from tinsmith.core.object_lifetime import Recent, no_collection
 from tinsmith.core.settings import current, settings
 from tinsmith.core.timeline import PYTHON, SCHEDULING, phase, span
 from tinsmith.ir import UOp
@@ -24,8 +23,7 @@ from tinsmith.runtime import disk_programs, symbolic_programs
 from tinsmith.runtime.command_queue import overlap
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.compiled_schedule import programs as compiled_programs
-from tinsmith.runtime.launch import finish, run
-from tinsmith.runtime.recorder import lowered, recorders
+from tinsmith.runtime.launch import finish, lowered, recorders, run
 from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 from tinsmith.schedule.passes import promote_constants

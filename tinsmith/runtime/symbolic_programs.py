@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.lru import Recent
+from tinsmith.core.object_lifetime import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import UOp
 from tinsmith.runtime.compiled_schedule import CompiledSchedule

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinsmith.backend.memory import Buffer, ShardLayout
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.lru import Recent
+from tinsmith.core.object_lifetime import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings, check_bound, symbols, with_symbols
 from tinsmith.ir.ops import FOR_GRADIENTS

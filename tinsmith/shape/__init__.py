@@ -7,8 +7,7 @@ their memory (``tensor/storage.py``). Kernels compute their indices separately (
 - ``reshape.py``: reshapes of views, and merged dimensions.
 - ``sint.py``: sizes, which are Python ints or ``SymbolicInt``; so this package does not depend on graph nodes.
 """
-from tinsmith.shape.reshape import merge_dims
 from tinsmith.shape.tracker import ShapeTracker
-from tinsmith.shape.view import View
+from tinsmith.shape.view import View, merge_dims
 
 __all__ = ["ShapeTracker", "View", "merge_dims"]

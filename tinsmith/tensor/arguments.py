@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.core.errors import shown as shown
 from tinsmith.ir import UOp
-from tinsmith.tensor.python_data import check_range
+from tinsmith.tensor.host_data import check_range
 
 _LARGEST: Final = (1 << 63) - 1  # the largest size of an axis
 Scalar = (bool, int, float, np.generic)

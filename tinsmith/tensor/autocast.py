@@ -9,7 +9,7 @@ from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
 from tinsmith.core.errors import DTypeError
 from tinsmith.core.settings import current
 from tinsmith.tensor.arguments import flag
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.modes import Mode
 

@@ -13,20 +13,19 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.object_lifetime import LiveSet, WeakTable
+from tinsmith.core.object_lifetime import LiveSet, OfThread, WeakTable
 from tinsmith.core.origin import Origin
 from tinsmith.core.settings import current
-from tinsmith.core.thread_local import OfThread
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import value_of_size
-from tinsmith.runtime.host_copies import copy_to_host
+from tinsmith.runtime.launch import copy_to_host
 from tinsmith.runtime.thread_turns import state, writing
-from tinsmith.tensor import display, storage
+from tinsmith.tensor import layer_names, storage
 from tinsmith.tensor.autograd.history import forget_origins, has_origins, is_computed, note_earlier
+from tinsmith.tensor.host_data import from_data, from_size
 from tinsmith.tensor.interop import files
 from tinsmith.tensor.layer_names import origin_of
 from tinsmith.tensor.modes import ModeAttribute, WithModes
-from tinsmith.tensor.python_data import from_data, from_size
 from tinsmith.tensor.realize import is_leaf, kept_version, numbers, unseen_version, value_of, version
 from tinsmith.tensor.storage import DETACH, NO_LOOKS, UNRECORDED, Look, Share
 
@@ -322,10 +321,10 @@ class TensorBase(metaclass=WithModes):
         (Tensor([3, 6], dtype=dtypes.int, device='CPU'), Tensor([   0,    1,    2, ..., 1997, 1998, 1999], \
 shape=(2000,), dtype=dtypes.int, device='CPU'))
         """
-        return display.text(self)
+        return layer_names.text(self)
 
     def _repr_html_(self) -> str:
-        return display.html(self)
+        return layer_names.html(self)
 
     # *** memory ***
 

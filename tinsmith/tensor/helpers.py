@@ -15,8 +15,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import check_bound, normal_size, size_text, unbound, value_of_size
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.host_data import check_range, from_size
 from tinsmith.tensor.interop import files
-from tinsmith.tensor.python_data import check_range, from_size
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

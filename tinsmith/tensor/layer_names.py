@@ -3,7 +3,11 @@
 Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
 whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
 is kept per layer and verified at each use, so that recording an operation seldom walks the whole stack.
-"""
+
+``repr`` and notebook display of a tensor: its values if they are cheap, else its shape, dtype and source line.
+
+Cheap values are values in memory, data from the host, and at most FEW values of a small graph. Nothing else is
+computed, however small the result: a scalar loss may depend on a full epoch."""
 from __future__ import annotations
 
 import functools
@@ -14,21 +18,43 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from tinsmith.core.errors import _PACKAGE, EXAMPLES
+from tinsmith import viz
+from tinsmith.backend.device import Device, members
+from tinsmith.core.dtypes import dtypes
+from tinsmith.core.errors import _PACKAGE, EXAMPLES, TinsmithError, place
+from tinsmith.core.lazy_import import Late
 from tinsmith.core.origin import GRADIENT, InLayer, Origin, in_layer, layer_of
+from tinsmith.ir import Ops, UOp
+from tinsmith.runtime.launch import recorders, seen_on_host
+from tinsmith.tensor.host_data import host_values
+from tinsmith.tensor.interop import files
+from tinsmith.tensor.realize import known_value
+
+if TYPE_CHECKING:
+    import html as markup
+
+    from tinsmith.tensor.base import TensorBase
+else:
+    markup = Late("html")
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
+
 _FUNCTIONAL: Final = os.path.join(_PACKAGE, "tensor", "nnops", "functional.py")  # the file of ``Tensor.sequential``
+
 _USER, _OURS, _NN, _SEQUENTIAL = range(4)  # kinds of source files
+
 _MOST: Final = 100_000  # largest number of objects visited in the search for one layer
+
 _KEPT: Final = 10_000  # labels kept
+
 _CO_OPTIMIZED: Final = 1  # flag of the code of functions: the frame's ``f_locals`` is a copy of its variables
 
 Step = tuple[str, Any]  # (".", attribute name), or ("", key of a list or dict)
+
 
 
 class _Position(NamedTuple):
@@ -38,6 +64,7 @@ class _Position(NamedTuple):
     number: int
 
 
+
 class _Kept(NamedTuple):
     """The label of a layer, valid while ``steps`` lead from the outermost object to it."""
 
@@ -45,8 +72,8 @@ class _Kept(NamedTuple):
     steps: tuple[Step, ...]
     label: str
 
-
 _kept: dict[tuple[int, int, str, int], _Kept] = {}
+
 
 
 def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
@@ -69,6 +96,7 @@ def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
     return in_layer(origin, label) if label else origin
 
 
+
 def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
     """Return a function from the origins of a node to those of the nodes of its gradient, for the user's call of
     ``backward`` in which ``frame`` runs.
@@ -82,6 +110,7 @@ def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
         return (InLayer(*plain, f"{GRADIENT}{label}") if label else plain,) if plain[1] else ()
 
     return lambda origins: of(layer_of(origins[-1]) if origins else "")
+
 
 
 def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, Any] | None:
@@ -105,8 +134,8 @@ def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, An
         frame = frame.f_back
     return None
 
-
 _kinds: Final[dict[str, int]] = {}
+
 
 
 def _kind(file: str) -> int:
@@ -116,6 +145,7 @@ def _kind(file: str) -> int:
         ours = _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
         found = _kinds[file] = ours if file.startswith(_PACKAGE) and not file.startswith(EXAMPLES) else _USER
     return found
+
 
 
 @functools.cache
@@ -129,9 +159,11 @@ def _installed() -> tuple[str, ...]:
     return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
+
 @functools.cache
 def _is_installed(file: str) -> bool:
     return file.startswith(_installed()) and not file.startswith(EXAMPLES)
+
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:
@@ -147,6 +179,7 @@ def _variables(frame: FrameType) -> Mapping[str, Any]:
     return found
 
 
+
 def _owner(frame: FrameType) -> Any:
     """Return the value of the variable ``self`` of a frame; None without one."""
     found = frame.f_locals
@@ -154,6 +187,7 @@ def _owner(frame: FrameType) -> Any:
     if frame.f_code.co_flags & _CO_OPTIMIZED and type(found) is dict and sys.getrefcount(found) <= 3:
         found.clear()  # nobody else has this copy: see _variables
     return owner
+
 
 
 def _layer(frame: FrameType, kind: int) -> Any:
@@ -170,6 +204,7 @@ def _layer(frame: FrameType, kind: int) -> Any:
     if type(found) is dict:
         found.clear()  # see _variables
     return None if number is None else _Position(layers, number)
+
 
 
 def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> str:
@@ -195,6 +230,7 @@ def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> s
     return label
 
 
+
 def _may_run_a_layer(frame: FrameType | None) -> bool:
     """Return False if no frame, from this one outwards, can be of a layer.
 
@@ -217,6 +253,7 @@ def _may_run_a_layer(frame: FrameType | None) -> bool:
     return False
 
 
+
 def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[Step, ...] | None:
     """Return the steps from the first object of ``chain`` to ``target``, if they exist and that object can be
     referred to weakly."""
@@ -224,6 +261,7 @@ def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[S
         return None
     steps = tuple(itertools.chain.from_iterable(steps for _, steps in chain[1:]))
     return steps if _followed(chain[0][0], steps) is target else None
+
 
 
 def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[Step, ...]]]]:
@@ -262,10 +300,12 @@ def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[
     return f"{'.'.join(names)} {_class(innermost)}", chain
 
 
+
 def _class(layer: Any) -> str:
     """Return the name of a layer's class, or of a function."""
     function = getattr(layer, "func", layer)  # of functools.partial
     return function.__name__ if isinstance(function, (FunctionType, MethodType)) else type(layer).__name__
+
 
 
 def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, FrameType | None]]:
@@ -287,6 +327,7 @@ def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, Frame
             before = f
 
 
+
 def _name_in_variables(frame: FrameType | None, layer: Any, tensor: type) -> list[str]:
     """Return the name by which the caller of an outermost layer knows it, if it is no model of the user's but a layer
     of this package or a list; empty for models."""
@@ -304,10 +345,10 @@ def _name_in_variables(frame: FrameType | None, layer: Any, tensor: type) -> lis
                     return [name, str(step)]
     return []
 
-
 # Cache by (id of owner, id of layer) → (steps, number of attributes of the owner). Ids may be reused, so a hit is
 # verified; a miss is searched again when the owner's number of attributes changes.
 _paths: dict[tuple[int, int], tuple[tuple[Step, ...], int]] = {}
+
 
 
 def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
@@ -321,6 +362,7 @@ def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
     return steps
 
 
+
 def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     try:
         for kind, name in steps:
@@ -328,6 +370,7 @@ def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     except (KeyError, IndexError, TypeError):
         return None
     return value
+
 
 
 def _search(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
@@ -344,9 +387,150 @@ def _search(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
     return ()
 
 
+
 def _children(value: Any) -> list[tuple[Step, Any]]:
     if isinstance(value, Mapping):
         return [(("", k), v) for k, v in value.items()]
     if isinstance(value, (list, tuple)):
         return [(("", k), v) for k, v in enumerate(value)]
     return [((".", k), v) for k, v in vars(value).items()] if hasattr(value, "__dict__") else []
+
+FEW: Final = 64  # largest number of elements that is computed for display
+
+NODES: Final = 256  # largest number of nodes of a graph that is computed for display
+
+WORK: Final = 1 << 20  # largest total number of elements of the nodes of such a graph
+
+INTERPRETED: Final = 1 << 12  # the same limit as WORK on a device that interprets kernels
+
+SEEN: Final = 1 << 16  # largest number of elements copied to the host for display from memory it cannot address
+
+WHOLE: Final = 200  # largest number of elements printed in full; above it, only the first and last along each axis
+
+DRAWN: Final = 40  # largest number of nodes of a graph drawn in a notebook
+
+
+
+def text(t: TensorBase) -> str:
+    """Return the text of ``repr``: the values if they are cheap, else ``description``."""
+    if t.dtype is dtypes.void or any(isinstance(s, UOp) for s in t.shape):
+        return description(t)
+    try:
+        found = values(t)
+    except TinsmithError as error:
+        return f"{description(t)[:-1]}: {error.id} {error.op}: {error.message}>"
+    if found is None:
+        return description(t)
+    if found.dtype.kind == "V":  # a float that NumPy has no type for: it would print 1.0 as 1
+        found = found.astype(np.float32)
+    shown = np.array2string(found, separator=", ", prefix="Tensor(", threshold=WHOLE)
+    shape = f", shape={t.shape}" if found.size > WHOLE else ""
+    return f"Tensor({shown}{shape}, dtype={t.dtype!r}, device={t.device!r})"
+
+
+
+def description(t: TensorBase) -> str:
+    """Return shape, dtype, device, and the user's source line that made a tensor."""
+    origin = _origin(t.uop)
+    made = "" if origin is None else f", {origin[0]} ({place(*origin[1:])})" if origin[0] else f", {place(*origin[1:])}"
+    return f"<Tensor {t.shape} {t.dtype!r} on {t.device}{made}>"
+
+
+
+def html(t: TensorBase) -> str:
+    """Return the HTML for a notebook: the description of a tensor, its values if they are cheap, and its graph."""
+    shown = text(t)
+    rows = [f"<div><code>{markup.escape(description(t))}</code></div>"]
+    if not shown.startswith("<"):
+        rows.append(f"<pre>{markup.escape(shown)}</pre>")
+    elif shown != description(t):
+        rows.append(f"<pre>{markup.escape(shown[len(description(t)) + 1 : -1])}</pre>")
+    order = _nodes(t.uop, DRAWN)
+    if order is None:
+        rows.append(f"<div>a graph of more than {DRAWN} nodes: <code>.graph()</code> draws it</div>")
+    else:
+        rows.append(f"<details><summary>graph</summary>{_picture(order)}</details>")
+    return "\n".join(rows)
+
+
+
+def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
+    """Return the values of a tensor if they are cheap, else None.
+
+    Raises:
+        TinsmithError: if the computation fails.
+    """
+    size: int = t.uop.size
+    if 0 in t.shape or (size <= FEW and _is_quick(t.uop, t._device)):
+        return t._array()
+    if files.on_disk(t._device):
+        return None
+    known = known_value(t.uop)
+    if known is None:
+        return host_values(t.uop) if not recorders and (size <= WORK or _is_data(t.uop)) else None
+    buffer = known.base.arg
+    buffer.check()
+    addressed = buffer.layout is None and not recorders and buffer.host_view() is not None
+    return seen_on_host(known) if addressed else t._array() if size <= SEEN else None
+
+
+
+def _is_data(uop: UOp) -> bool:
+    """Return True if a value is unmodified data from the host: displaying it needs no copy, whatever its size."""
+    while uop.op in (Ops.DETACH, Ops.COPY, Ops.RESHAPE):
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
+
+def _is_quick(uop: UOp, device: str) -> bool:
+    """Return True if the graph of a value has at most NODES nodes and few elements (WORK or INTERPRETED) in total."""
+    order = _nodes(uop, NODES)
+    work = 0
+    for n in order or ():
+        if n.op not in (Ops.BUFFER, Ops.CONST) and n.op.kind != "movement":
+            size = n.src[0].size if n.op is Ops.REDUCE else n.size
+            work += size.vmax if isinstance(size, UOp) else size
+    return order is not None and work <= (INTERPRETED if any(Device[d].interpreted for d in members(device)) else WORK)
+
+
+
+def _nodes(uop: UOp, most: int) -> list[UOp] | None:
+    """Return the nodes of a graph in topological order, sources first; None if there are more than ``most``."""
+    order: dict[UOp, None] = {}
+    stack = [uop]
+    while stack:
+        n = stack[-1]
+        missing = [s for s in n.src if s not in order]
+        if missing and n not in order:
+            stack += missing
+        else:
+            order[n] = None
+            stack.pop()
+        if len(order) > most or len(stack) > 4 * most:
+            return None
+    return list(order)
+
+
+
+def _origin(uop: UOp) -> Origin | None:
+    """Return the origin (method, file, line) of a value; for a value in memory, that recorded on its buffer, if any."""
+    made: Origin | None = uop.base.arg.origin if uop.base.op is Ops.BUFFER else None
+    return made or next(reversed(uop.origin), None)
+
+
+
+def _picture(order: list[UOp]) -> str:
+    """Return an SVG of the recorded graph, before scheduling decides which values are stored or fused."""
+    number = {n: i for i, n in enumerate(order)}
+    boxes = []
+    for n in order:
+        state = ("realized" if n.op is Ops.BUFFER else "constant" if not n.src else
+                 "view" if n.op.kind == "movement" else "fused")
+        name = f"{n.op.name} {n.arg}" if n.op in (Ops.CONST, Ops.REDUCE, Ops.COPY) else n.op.name
+        size = f"{n.dtype!r} ({', '.join(map(str, n.shape))})".removeprefix("dtypes.")
+        origin = next(reversed(n.origin), None)
+        title = "" if origin is None else f"{origin[0]} {place(*origin[1:])}".strip()
+        boxes.append(viz.drawing.Box([name[:44], size[:44]], state, title))
+    arrows = [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)]
+    return viz.drawing.Drawing(boxes, arrows).own_svg()

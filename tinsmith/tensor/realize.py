@@ -21,9 +21,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
-from tinsmith.runtime.host_copies import copy_from_host, is_host_copy, uncopied
+from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, uncopied
 from tinsmith.runtime.realize import realize
-from tinsmith.runtime.recorder import recorders
 from tinsmith.runtime.thread_turns import is_read, overwriting, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.passes.rewrites import note_origin
@@ -33,18 +32,18 @@ from tinsmith.tensor.checks import Checks
 from tinsmith.tensor.interop import files
 
 if TYPE_CHECKING:
-    from tinsmith.inspect import explanation, planning
-    from tinsmith.inspect.explanation import Explanation
-    from tinsmith.inspect.planning import Plan
-    from tinsmith.inspect.search import tuned
-    from tinsmith.inspect.search.tuned import Tuned
+    from tinsmith.inspect import explanation
+    from tinsmith.inspect import explanation as planning
+    from tinsmith.inspect.explanation import Explanation, Plan
+    from tinsmith.inspect.search import database
+    from tinsmith.inspect.search.database import Tuned
     from tinsmith.runtime import lowering
     from tinsmith.tensor.base import TensorBase
 else:
     lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
-    planning = Late("tinsmith.inspect.planning")
-    tuned = Late("tinsmith.inspect.search.tuned")
+    planning = Late("tinsmith.inspect.explanation")
+    database = Late("tinsmith.inspect.search.database")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
@@ -464,8 +463,8 @@ def tuned_kernel(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, de
         raise ArgumentError("with_opts", "the tensor holds values already, so nothing is left to compute",
                             "build the tensor anew, or detach().clone()")
     inner = _below_views(tensor.uop)
-    wanted = tuned.Wanted(tensor.uop, inner, _concrete(inner))
-    return tuned.with_opts(wanted, tensor._device, opts, kernel, device)
+    wanted = database.Wanted(tensor.uop, inner, _concrete(inner))
+    return database.with_opts(wanted, tensor._device, opts, kernel, device)
 
 
 def _as_view(buffer: Buffer, target: UOp) -> UOp:

@@ -11,8 +11,7 @@ from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.realize import explain_tensors, plan_tensors, realize_tensors, schedule_tensors
 
 if TYPE_CHECKING:
-    from tinsmith.inspect.explanation import Explanation
-    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect.explanation import Explanation, Plan
     from tinsmith.tensor.tensor import Tensor
     from tinsmith.viz.drawing import Drawing
     from tinsmith.viz.showing import ServedPage

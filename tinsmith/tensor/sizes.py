@@ -9,7 +9,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, shown
 from tinsmith.ir import UOp
 from tinsmith.ir.algebra.sizes import normal_size
 from tinsmith.tensor.helpers import axis_and_size, product
-from tinsmith.tensor.python_data import check_range
+from tinsmith.tensor.host_data import check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -10,45 +10,36 @@ from tinsmith.core.suggestions import guide, unknown
 from tinsmith.tensor.autocast import Autocast
 from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase, check_tensors
-from tinsmith.tensor.create.creation import Creation
-from tinsmith.tensor.create.fill import Filling
+from tinsmith.tensor.create.creation import Creation, Filling
 from tinsmith.tensor.create.random import Random
-from tinsmith.tensor.fft.fft import Spectra
+from tinsmith.tensor.fft import Spectra
 from tinsmith.tensor.indexing.indexing import Indexing
 from tinsmith.tensor.indexing.positions import Picking
-from tinsmith.tensor.interop.hashing import Hashing
-from tinsmith.tensor.interop.protocols import Interop
-from tinsmith.tensor.interop.sources import Sources
-from tinsmith.tensor.linalg.matrices import Matrices
-from tinsmith.tensor.linalg.orthogonal import LinearAlgebra
+from tinsmith.tensor.interop.files import Hashing
+from tinsmith.tensor.interop.protocols import Interop, Sources
+from tinsmith.tensor.linalg.orthogonal import LinearAlgebra, Matrices
 from tinsmith.tensor.linalg.triangular import Triangles
 from tinsmith.tensor.math.casting import Casting
 from tinsmith.tensor.math.comparisons import Comparisons
-from tinsmith.tensor.math.elementwise import ArithmeticMethods, ElementwiseMethods
-from tinsmith.tensor.math.operators import OperatorMethods
+from tinsmith.tensor.math.elementwise import ArithmeticMethods, ElementwiseMethods, OperatorMethods
 from tinsmith.tensor.math.products import MatMul, Products
 from tinsmith.tensor.math.special import Special
 from tinsmith.tensor.modes import WithModes
-from tinsmith.tensor.names.aliases import InPlace, Older
-from tinsmith.tensor.names.missing import ABSENT
+from tinsmith.tensor.names import ABSENT, InPlace, Older
 from tinsmith.tensor.nnops.functional import Functional, NNOps
 from tinsmith.tensor.nnops.resampling import Resampling
 from tinsmith.tensor.placement import Placement, Sharding
 from tinsmith.tensor.realize import explain_tensors, tuned_kernel
 from tinsmith.tensor.realize_methods import Computing
-from tinsmith.tensor.reduce.reduce import Reduce
-from tinsmith.tensor.reduce.scans import Scans
-from tinsmith.tensor.reduce.sorting import Sorting
-from tinsmith.tensor.reduce.statistics import Statistics
-from tinsmith.tensor.shape.layout import LayoutMethods
+from tinsmith.tensor.reduce.reduce import Reduce, Scans
+from tinsmith.tensor.reduce.statistics import Sorting, Statistics
+from tinsmith.tensor.shape.layout import LayoutMethods, Rearranging
 from tinsmith.tensor.shape.movement import Movement
-from tinsmith.tensor.shape.rearrange import Rearranging
 from tinsmith.tensor.sizes import Extents
 
 if TYPE_CHECKING:
-    from tinsmith.inspect.explanation import Explanation
-    from tinsmith.inspect.planning import Plan
-    from tinsmith.inspect.search.tuned import Tuned
+    from tinsmith.inspect.explanation import Explanation, Plan
+    from tinsmith.inspect.search.database import Tuned
 
 
 def _missing(owner: type, name: str) -> Exception:

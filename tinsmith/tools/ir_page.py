@@ -5,10 +5,7 @@ from collections.abc import Iterable
 
 from tinsmith.ir.builder import SPELLINGS
 from tinsmith.ir.ops import Op, op_table
-from tinsmith.ir.verify.checks import Check
-from tinsmith.ir.verify.kernel import KERNEL_CHECKS, KERNEL_OPS
-from tinsmith.ir.verify.program import PROGRAM_CHECKS, PROGRAM_OPS
-from tinsmith.ir.verify.tensor import TENSOR_CHECKS, TENSOR_OPS
+from tinsmith.ir.verify import KERNEL_CHECKS, KERNEL_OPS, PROGRAM_CHECKS, PROGRAM_OPS, TENSOR_CHECKS, TENSOR_OPS, Check
 
 _INTRODUCTION = """\
 # The intermediate representation
@@ -33,7 +30,7 @@ counters and places may be given any integer dtype. This is a dot product:
 import numpy as np
 from tinsmith import dtypes
 from tinsmith.ir import Ops, ProgramBuilder
-from tinsmith.runtime.custom_program import run_program, source_of
+from tinsmith.runtime.compiled_schedule import run_program, source_of
 
 g = ProgramBuilder()
 out = g.add(Ops.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))

@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from tinsmith.core.errors import ArgumentError
 from tinsmith.torch.executable import Executable, Options
-from tinsmith.torch.partition import is_getitem, tensors_in
+from tinsmith.torch.lowering import is_getitem, tensors_in
 from tinsmith.torch.report import REPORT, GraphRecord
 
 # ops that have rules of their own, which are better than PyTorch's decompositions

@@ -8,10 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from tinsmith.torch.layout import is_readable, meta_of
-from tinsmith.torch.lowering import NoRule, build
-from tinsmith.torch.partition import GraphPart, is_getitem, is_view, partition, reason_against, tensors_in
-from tinsmith.torch.program import TorchProgram
+from tinsmith.torch.lowering import GraphPart, NoRule, build, is_getitem, is_view, partition, reason_against, tensors_in
+from tinsmith.torch.program import TorchProgram, is_readable, meta_of
 from tinsmith.torch.report import REPORT, Fallback, GraphRecord
 
 

@@ -1,8 +1,11 @@
-"""From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
+"""The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
+
+From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 
@@ -10,13 +13,113 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import TinsmithError
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
-from tinsmith.torch.dtypes import DTYPES
-from tinsmith.torch.layout import Meta, meta_of, placeholder
-from tinsmith.torch.partition import is_getitem
-from tinsmith.torch.program import TorchProgram, result_of
+from tinsmith.torch.program import DTYPES, Meta, TorchProgram, meta_of, placeholder, result_of
 from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
 
+# ops whose results PyTorch makes as views of their first argument
+VIEWS: Final = frozenset(f"aten.{name}" for name in (
+    "view.default", "_unsafe_view.default", "_reshape_alias.default", "expand.default", "unsqueeze.default",
+    "squeeze.default", "squeeze.dim", "squeeze.dims", "permute.default", "transpose.int", "t.default", "select.int",
+    "slice.Tensor", "diagonal.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "alias.default",
+    "detach.default", "as_strided.default", "unfold.default"))
+
+
+
+@dataclass
+class GraphPart:
+    """Consecutive nodes of one kind.
+
+    Attributes:
+        ours: the nodes become one program; else PyTorch runs each.
+    """
+
+    ours: bool
+    nodes: list[Any] = field(default_factory=list)
+
+
+
+def is_view(node: Any) -> bool:
+    """Return True if the node's result is a view of its first argument's memory."""
+    return node.op == "call_function" and str(node.target) in VIEWS
+
+
+
+def is_getitem(node: Any) -> bool:
+    """Return True if the node takes one result of an op with several."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """Return the tensors in a result: of one tensor, or of a nested tuple or list."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in tensors_in(v)] if isinstance(value, (tuple, list)) else []
+
+
+
+def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = False) -> str | None:
+    """Return the reason why PyTorch must run a node; None if there is a rule for it.
+
+    Args:
+        exact_random: PyTorch draws all random numbers.
+    """
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return "a higher-order op" if isinstance(target, torch._ops.HigherOrderOperator) else "no ATen op"
+    rule = rule_for(target)
+    if rule is not None and rule.random and exact_random:
+        return "exact_random"
+    if rule is None:
+        return "no rule" if target.namespace in ("aten", "prims") else "a custom op"
+    for t in [*tensors_in(values[node]), *(t for i in node.all_input_nodes for t in tensors_in(values[i]))]:
+        if not is_plain(t):
+            return f"a {type(t).__name__} of layout {t.layout}"
+        if t.dtype not in DTYPES:
+            return f"dtype {str(t.dtype).removeprefix('torch.')}"
+        if t.device.type != "cpu":
+            return f"a tensor on {t.device}"
+    if not tensors_in(values[node]):
+        return "no tensor as a result"
+    return None
+
+
+
+def is_plain(t: Any) -> bool:
+    """Return True for a strided tensor of PyTorch's own class, or its fake."""
+    plain = type(t) in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+    return plain and t.layout is torch.strided
+
+
+
+def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPart]:
+    """Return the parts, in order, such that each needs only earlier ones: as few as the dependencies allow.
+
+    Ops that PyTorch runs keep their order, since they may draw random numbers.
+
+    Args:
+        nodes: the nodes that compute, in topological order.
+        ours: True for a node that has a rule.
+    """
+    level: dict[Any, int] = {}  # even: programs, odd: PyTorch
+    latest = -1  # level of the latest op of PyTorch
+    for n in nodes:
+        mine = ours(n)
+        at = max((level[i] for i in n.all_input_nodes if i in level), default=0 if mine else 1)
+        if at % 2 == (1 if mine else 0):
+            at += 1
+        if is_getitem(n) and n.args[0] in level:
+            at = level[n.args[0]]
+        elif not mine:
+            at = latest = max(at, latest)
+        level[n] = at
+    parts = [GraphPart(k % 2 == 0) for k in range(max(level.values(), default=-1) + 1)]
+    for n in nodes:
+        parts[level[n]].nodes.append(n)
+    return [p for p in parts if p.nodes]
+
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad")
+
 
 
 class NoRule(Exception):
@@ -25,6 +128,7 @@ class NoRule(Exception):
     def __init__(self, node: Any, reason: str) -> None:
         super().__init__(f"{node.target}: {reason}")
         self.node, self.reason = node, reason
+
 
 
 def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
@@ -46,6 +150,7 @@ def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], v
         return _built(nodes, inputs, outputs, values, device)
     finally:
         random.restore(stream)
+
 
 
 def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
@@ -70,6 +175,7 @@ def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], 
     return TorchProgram(device, buffers, tensors, results)
 
 
+
 def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], device: str) -> Any:
     """Return the value of one node by its rule, in PyTorch's dtypes and shapes."""
     rule = rule_for(node.target)
@@ -85,6 +191,7 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
     except TinsmithError as error:
         raise NoRule(node, f"the rule does not cover its arguments ({error})") from error
     return checked(node.target, found, meta)
+
 
 
 def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
@@ -103,12 +210,14 @@ def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], m
     return rule.function(*args, **more)
 
 
+
 def _common(args: Sequence[Any]) -> DType | None:
     """Return the dtype that PyTorch computes with on tensors and numbers of several dtypes."""
     ours = {ours: theirs for theirs, ours in DTYPES.items()}
     probes = [torch.empty((1,) * min(a.ndim, 1), dtype=ours[a.dtype]) if isinstance(a, Tensor) else a for a in args
               if isinstance(a, (Tensor, bool, int, float))]
     return DTYPES[torch.result_type(*probes)] if len(probes) == 2 else None
+
 
 
 def _plain(value: Any) -> Any:
@@ -118,6 +227,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return DTYPES.get(value, value) if isinstance(value, torch.dtype) else value
+
 
 
 def checked(target: Any, found: Any, meta: Any) -> Any:

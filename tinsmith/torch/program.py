@@ -1,6 +1,11 @@
-"""One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory."""
+"""The correspondence between PyTorch's dtypes and Tinsmith's.
+
+Shapes, strides and dtypes of PyTorch's tensors, and Tinsmith tensors over memory that has them.
+
+One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,18 +15,113 @@ import torch
 from tinsmith.backend.cpu.device import CPUGraph
 from tinsmith.backend.memory import Buffer, borrowed
 from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.runtime.host_copies import copy_from_host, is_host_copy
-from tinsmith.runtime.launch import launch
+from tinsmith.runtime.launch import copy_from_host, is_host_copy, launch
 from tinsmith.runtime.realize import compile_graph
 from tinsmith.schedule.canonical import canonical
 from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import root_of
 from tinsmith.tensor.tensor import Tensor
-from tinsmith.torch.layout import Meta, is_dense, memory_order
+
+_NAMES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+                 "float16", "bfloat16", "float32", "float64")
+
+DTYPES: Final[dict[Any, DType]] = {getattr(torch, name): getattr(dtypes, name) for name in _NAMES}
+
+
+
+def dtype_of(dtype: Any) -> DType:
+    """Return the Tinsmith dtype of a PyTorch dtype.
+
+    Raises:
+        KeyError: if there is none (complex numbers, quantized types).
+    """
+    return DTYPES[dtype]
+
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Shape, strides (in elements) and dtype of a tensor, without its values."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+
+def meta_of(value: Any) -> Any:
+    """Return the ``Meta`` of a PyTorch tensor; of a tuple or list a tuple of them; other values as None."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(meta_of, value))
+    if not hasattr(value, "stride") or value.dtype not in DTYPES:
+        return None
+    return Meta(tuple(map(int, value.shape)), tuple(map(int, value.stride())), DTYPES[value.dtype])
+
+
+
+def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Return the axes by descending stride; axes of one element come where they are."""
+    return sorted(range(len(shape)), key=lambda n: (-strides[n] if shape[n] != 1 else -math.inf, n))
+
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return True if the elements fill their memory without gaps and overlaps, in any order of axes."""
+    expected = 1
+    for n in reversed(memory_order(shape, strides)):
+        if shape[n] != 1:
+            if strides[n] != expected:
+                return False
+            expected *= shape[n]
+    return True
+
+
+
+def is_readable(meta: Meta) -> bool:
+    """Return True if ``placeholder`` can describe the memory: rows may have gaps and be repeated, but not overlap."""
+    below = 1
+    for n in reversed(memory_order(meta.shape, meta.strides)):
+        if meta.shape[n] != 1 and meta.strides[n] != 0:
+            if meta.strides[n] < below:
+                return False
+            below = meta.strides[n] * meta.shape[n]
+    return True
+
+
+
+def placeholder(meta: Meta, device: str) -> tuple[Tensor, Buffer]:
+    """Return a tensor that reads memory of this layout from its first element on, and its buffer without memory.
+
+    The buffer ends with the gap after the last row: no kernel reads that.
+    """
+    axes = [n for n in memory_order(meta.shape, meta.strides) if meta.shape[n] != 1 and meta.strides[n] != 0]
+    size = meta.shape[axes[0]] * meta.strides[axes[0]] if axes else 1
+    buffer = Buffer(device, size, meta.dtype)
+    t = Tensor._wrap(UOp(Ops.BUFFER, meta.dtype, (), buffer), device)
+    done: list[int] = []
+    for n, after in zip(axes, [*axes[1:], None]):
+        rest = meta.strides[n]
+        t = t.reshape(*done, meta.shape[n], rest)
+        done.append(meta.shape[n])
+        inner = 1 if after is None else meta.shape[after] * meta.strides[after]
+        if inner != rest:
+            t = t.shrink([*((0, s) for s in done), (0, inner)])
+    t = t.reshape(done or (1,))
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    if order != list(range(len(order))):
+        t = t.permute(order)
+    kept = set(axes)
+    t = t.reshape([s if n in kept else 1 for n, s in enumerate(meta.shape)])
+    return t.expand(meta.shape) if t.shape != meta.shape else t, buffer
 
 try:  # the allocation of compiled code: half the time of the documented function's
     from torch._C._dynamo.guards import (  # type: ignore[attr-defined, unused-ignore]
@@ -33,6 +133,7 @@ except ImportError:
         return torch.empty_strided(shape, strides, dtype=dtype)
 
 KEPT: Final = 1 << 20  # bytes of temporaries that a program keeps between calls
+
 
 
 @dataclass(frozen=True)
@@ -58,6 +159,7 @@ class ProgramOutput:
         return memory if self.view is None else memory.as_strided(*self.view)
 
 
+
 def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOutput]:
     """Return the tensor to compute, in the order of memory, for a result of layout ``meta``, and its memory."""
     repeated = [n for n in range(value.ndim) if meta.strides[n] == 0 and meta.shape[n] > 1]
@@ -80,6 +182,7 @@ def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOut
     if order != list(range(len(order))):
         value = value.permute(order)
     return value, ProgramOutput(shape, tuple(strides), dtype, view, copied)
+
 
 
 class TorchProgram:

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinsmith.viz import drawing as drawing
-    from tinsmith.viz import ending as ending
-    from tinsmith.viz import layouts as layouts
     from tinsmith.viz import page as page
-    from tinsmith.viz import serve as serve
     from tinsmith.viz import showing as showing
 
 # lazy import: most programs never use these
-_AT_FIRST_USE = ("drawing", "ending", "layouts", "page", "serve", "showing")
+_AT_FIRST_USE = ("drawing", "page", "showing")
 
 
 def __getattr__(name: str) -> Any:

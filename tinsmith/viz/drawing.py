@@ -2,29 +2,44 @@
 
 Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
 layout (Sugiyama): each node is below its sources, and near them within its layer.
-"""
+
+Text drawings of data layouts (fragments, swizzles, results, packed panels), made from the compiler's own data."""
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tinsmith.codegen.transform.thread_blocks import thread_axes
 from tinsmith.core.terminal import plural
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.matrix_unit import PIECE_BYTES, ROW_BYTES, StagedLayout
+from tinsmith.ir.structure import Role, range_size
+from tinsmith.ir.uop import toposort
 from tinsmith.viz.fold import folding
 
+if TYPE_CHECKING:
+    from tinsmith.codegen.kernel import Kernel
+    from tinsmith.ir.matrix_unit import MatrixUnit
+
 MOST: Final = 150  # largest graph drawn node by node; a larger graph is drawn by its groups
+
 # state → meaning, as the legend says it
 MEANINGS: Final = {"realized": "in memory", "stored": "written by a kernel or copy",
                    "fused": "computed inside a kernel", "view": "view, costs nothing", "constant": "constant",
                    "group": "group of nodes"}
+
 # State → (fill color, line color), readable in the light and the dark theme of a page.
 COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56a00"), "fused": ("#e4f3dc", "#4f8a36"),
                  "view": ("#ffffff", "#8a8a8a"), "constant": ("#eeeeee", "#8a8a8a"), "group": ("#ece4fb", "#6c48b0")}
+
 # pixels: width of a letter, height of a line, gap between boxes, gap between layers
 _WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0
+
 
 
 @dataclass
@@ -44,6 +59,7 @@ class Box:
     @property
     def height(self) -> float:
         return len(self.lines) * _LINE + 10
+
 
 
 @dataclass
@@ -144,8 +160,10 @@ class Drawing:
         return self.svg()
 
 
+
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
 
 
 def _dot_box(number: int, b: Box) -> str:
@@ -154,6 +172,7 @@ def _dot_box(number: int, b: Box) -> str:
     title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
     dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
     return f'  n{number} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]'
+
 
 
 def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
@@ -168,6 +187,7 @@ def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
     return rows, max(x, len(title) * 1.1 * _WIDE + 10)
 
 
+
 def _arrow(way: Sequence[Box]) -> str:
     """Return the SVG path of an arrow: a curve from a box through the gaps in the layers between to another box."""
     path = f"M{way[0].x:.1f} {way[0].y + way[0].height / 2:.1f}"
@@ -176,6 +196,7 @@ def _arrow(way: Sequence[Box]) -> str:
         middle = (y0 + y1) / 2
         path += f"L{a.x:.1f} {y0:.1f}C{a.x:.1f} {middle:.1f} {b.x:.1f} {middle:.1f} {b.x:.1f} {y1:.1f}"
     return f'<path d="{path}" fill="none" stroke="#888" marker-end="url(#arrow)"/>'
+
 
 
 def _box(b: Box) -> str:
@@ -188,9 +209,8 @@ def _box(b: Box) -> str:
             f'width="{b.width:.1f}" height="{b.height:.1f}" fill="{fill}" stroke="{line}"{dashed}/>{texts}</g>')
 
 
+
 # *** layout ***
-
-
 def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], top: float) -> list[list[Box]]:
     """Set the position of every box, below ``top``; return the path of each arrow, with an empty box in each layer that
     it crosses."""
@@ -211,6 +231,7 @@ def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], top: float)
     return [[every[n] for n in way] for way in ways]
 
 
+
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the layer of each box: below its sources, and as close above its readers as possible.
 
@@ -227,6 +248,7 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
         if n in readers:
             depth[n] = min(depth[r] for r in readers[n]) - 1
     return depth
+
 
 
 def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]],
@@ -254,6 +276,7 @@ def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list
         box.x += 10 - left
 
 
+
 def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:
     """Set x positions in a layer: as wanted if there is space; boxes that would overlap
     become a block around their mean."""
@@ -272,9 +295,8 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
             x += boxes[n].width + _GAP
 
 
+
 # *** from a trace ***
-
-
 def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], name: str = "") -> Drawing:
     """Return a drawing of the graphs of some programs of a trace: each node by node, or by its groups if it is too
     large. A constant and its views are no boxes: they stand in the box that reads them. The title begins with
@@ -294,12 +316,14 @@ def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], nam
     return drawing
 
 
+
 def _heading(document: Mapping[str, Any], program: Mapping[str, Any]) -> str:
     _, file, line = document["origins"][program["line"]] if program["line"] >= 0 else ("", "", 0)
     place = f"{file.rsplit('/', 1)[-1]}:{line}" if line else ""
     captured = f"captured by TinyJit from {program['captured']}" if program["captured"] else ""
     return ", ".join(filter(None, (f"program {program['number']}", captured, place,
                                    plural(sum(i["kernel"] is not None for i in program["items"]), "kernel"))))
+
 
 
 def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -314,6 +338,7 @@ def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, 
             drawing.arrows += [(place[s], place[n]) for s in dict.fromkeys(row[4]) if s in place]
 
 
+
 def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     """Return the text of each constant, and of each view and cast of one, that other nodes read."""
     found: dict[int, str] = {}
@@ -326,6 +351,7 @@ def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     return {n: text for n, text in found.items() if n in read}
 
 
+
 def _number(text: str) -> str:
     """Return a constant with at most six digits, as a label has space for.
 
@@ -335,6 +361,7 @@ def _number(text: str) -> str:
     with contextlib.suppress(ValueError):
         return f"{float(text):.6g}" if "." in text else text
     return text
+
 
 
 def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any],
@@ -349,6 +376,7 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
         lines.append(program["items"][items[0]]["name"][:44])
     method, file, line = document["origins"][origin] if origin >= 0 else ("", "", 0)
     return Box(lines, state, f"{state}: {op} {arg} {method} {file.rsplit('/', 1)[-1]}:{line}" if line else state)
+
 
 
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -373,6 +401,7 @@ def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str,
     drawing.arrows += [(a, b) for a, b in arrows if a != b]
 
 
+
 def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
     """Return the nodes in a group, or the node itself."""
     found, stack = list[int](), [kid]
@@ -383,3 +412,147 @@ def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
         else:
             stack += groups[-1 - k]["kids"]
     return sorted(found)
+
+_DOTS = "…"
+
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return cells aligned in columns.
+
+    >>> print(table([("", "a"), ("10", "bc")]))
+        a
+    10  bc
+    """
+    lines = [list(row) for row in rows]
+    widths = [max(len(line[n]) for line in lines if n < len(line)) for n in range(max(map(len, lines)))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+
+def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int = 16) -> str:
+    """Return a table of the lane and register (``l3.0``) that holds each element of a matrix unit's operand.
+
+    For a unit that loads its own tiles: the index of the element in the tile's memory.
+
+    Args:
+        operand: ``"a"``, ``"b"`` or ``"c"``.
+        rows, columns: how much of it is drawn.
+
+    >>> from tinsmith.target.units.x86 import fma
+    >>> from tinsmith.core.dtypes import dtypes
+    >>> print(fragment(fma(dtypes.float32, 16)))
+       0     1     2     3
+    0  l0.0  l0.1  l0.2  l0.3
+    """
+    found = getattr(unit, f"fragment_{operand}")
+    places, held = found.places(), dict[tuple[int, int], str]()
+    for lane, register in itertools.product(range(places.shape[0]), range(places.shape[1])):
+        row, column = (int(x) for x in places[lane, register])
+        held.setdefault((row, column), str(register) if found.whole else f"l{lane}.{register}")
+    height, width = (max(at[n] for at in held) + 1 for n in (0, 1))
+    more = [_DOTS] * (width > columns)
+    lines = [["", *map(str, range(min(width, columns))), *more]]
+    lines += [[str(r), *(held[r, c] for c in range(min(width, columns))), *more] for r in range(min(height, rows))]
+    return table([*lines, [_DOTS]] if height > rows else lines)
+
+
+
+def swizzle(layout: StagedLayout, rows: int = 8) -> str:
+    """Return a table of the columns in each 16 bytes of a chunk's rows, by the banks of shared memory (4 bytes
+    each).
+
+    >>> print(swizzle(StagedLayout(64, 64, 1, deep=True), rows=3))
+    banks  0…3    4…7    8…11   12…15  16…19  20…23  24…27  28…31
+    row 0  0…7    8…15   16…23  24…31  32…39  40…47  48…55  56…63
+    row 1  8…15   0…7    24…31  16…23  40…47  32…39  56…63  48…55
+    row 2  16…23  24…31  0…7    8…15   48…55  56…63  32…39  40…47
+    """
+    wide = layout.columns * PIECE_BYTES // ROW_BYTES
+    pieces = range(ROW_BYTES // PIECE_BYTES)
+    banks = [f"{piece * 4}…{piece * 4 + 3}" for piece in pieces]
+    lines = [["banks", *banks]]
+    for row in range(rows):
+        at = {layout.byte(row, piece * wide) % ROW_BYTES // PIECE_BYTES: piece for piece in pieces}
+        lines.append([f"row {row}", *(f"{at[p] * wide}…{at[p] * wide + wide - 1}" for p in pieces)])
+    return table(lines)
+
+
+
+def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
+    """Return a table of the thread, register and lanes that hold each element of a kernel's first result.
+
+    Each line is a run of elements that are contiguous in memory, at the given offset from the first element.
+    """
+    threads, pitch = dict[UOp, int](), 1
+    for axis in thread_axes(kernel):
+        threads |= dict.fromkeys(axis, pitch)
+        pitch *= range_size(axis[0])
+    index = kernel.stores[0].src[1]
+    terms, ranges = linear_form(index)[0], sorted(index.ranges, key=lambda r: r.arg[0])
+    copies, lanes = ([r for r in ranges if r.arg[1] is role] for role in (Role.UPCAST, Role.VECTOR))
+    found = []
+    inside = [*(r for r in ranges if r in threads), *copies, *lanes]
+    for values in itertools.product(*(range(range_size(r)) for r in inside)):
+        at = dict(zip(inside, values))
+        thread = f"t{sum(at[r] * step for r, step in threads.items() if r in at)}" if threads else ""
+        name = " ".join(filter(None, (thread, f"r{_position(copies, at)}" if copies else "")))
+        found.append((sum(terms.get(r, 0) * n for r, n in at.items()), name, _position(lanes, at)))
+    lines, before = list[tuple[int, list[tuple[str, list[int]]]]](), -2
+    for offset, name, lane in sorted(found):
+        if offset != before + 1:
+            lines.append((offset, []))
+        parts, before = lines[-1][1], offset
+        if not parts or parts[-1][0] != name:
+            parts.append((name, []))
+        parts[-1][1].append(lane)
+    shown = [[f"+{offset}", *(_cell(*part) for part in parts[:cells]), *([_DOTS] * (len(parts) > cells))]
+             for offset, parts in lines[:runs]]
+    return table([*shown, [_DOTS]] if len(lines) > runs else shown)
+
+
+
+def _position(ranges: Sequence[UOp], at: dict[UOp, int]) -> int:
+    total = 0
+    for r in ranges:
+        total = total * range_size(r) + at[r]
+    return total
+
+
+
+def _cell(name: str, lanes: list[int]) -> str:
+    return f"{name}[{lanes[0]}…{lanes[-1]}]" if len(lanes) > 1 else name or f"[{lanes[0]}]"
+
+
+
+def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
+    """Return the content of each stage that copies an argument, in the order of its memory.
+
+    Cells are indices into the argument; each line is one step of the stage's slowest range.
+    """
+    parts = []
+    for stage in (n for n in toposort(kernel.sink) if n.op is Ops.STAGE):
+        inside = toposort(stage.src[0])
+        load = next((n for n in inside if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM), None)
+        if load is None or any(n.op in (Ops.FOLD, Ops.MMA) for n in inside):
+            continue
+        sizes, ranges = tuple(stage.arg), stage.src[1:]
+        title, lines = f"data{load.src[0].arg[0]} in {' × '.join(map(str, sizes))}", []
+        inner = 1
+        for size in reversed(sizes[1:]):
+            inner *= size
+        for first in range(0, min(rows, sizes[0]) * inner, inner):
+            found = [_source(load.src[1], ranges, sizes, place) for place in range(first, first + min(cells, inner))]
+            lines.append([f"{first}:", *map(str, found), *([_DOTS] * (inner > cells))])
+        parts.append(f"{title}\n{table(lines)}")
+    return "\n".join(parts)
+
+
+
+def _source(index: UOp, ranges: Sequence[UOp], sizes: Sequence[int], place: int) -> int:
+    """Return the index in the argument of the element at ``place`` in the stage, with all enclosing ranges at 0."""
+    values = {}
+    for r, size in zip(reversed(ranges), reversed(sizes)):
+        values[r], place = UOp.index(place % size), place // size
+    at_zero = {r: UOp.index(0) for r in index.ranges if r not in values}
+    return int(index.substitute(values | at_zero).simplify().arg)

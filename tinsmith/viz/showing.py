@@ -1,23 +1,28 @@
-"""``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it."""
+"""``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it.
+
+Output of ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at the end of a program, from the trace of its run."""
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.terminal import plural, show
+from tinsmith.core.timeline import output_path
+from tinsmith.inspect.trace import Trace, trace_path
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.viz.drawing import Box, Drawing, draw
-from tinsmith.viz.page import page
-from tinsmith.viz.serve import Server
+from tinsmith.viz.page import Server, page
 
 if TYPE_CHECKING:
     from tinsmith.inspect import explanation, trace
 else:
     explanation = Late("tinsmith.inspect.explanation")
     trace = Late("tinsmith.inspect.trace")
+
 
 
 class ServedPage:
@@ -53,6 +58,7 @@ class ServedPage:
         return f'<iframe srcdoc="{source}" width="100%" height="640" style="border:1px solid #999"></iframe>'
 
 
+
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
     with trace.recording() as recording:
@@ -60,6 +66,7 @@ def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     if run and compiled.steps:
         recording.measured(compiled, explanation.measured(compiled))
     return recording.document()
+
 
 
 def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:
@@ -70,6 +77,7 @@ def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawin
         _in_memory(values))
 
 
+
 def _in_memory(values: Sequence[UOp]) -> Drawing:
     order = toposort(list(values))
     number = {n: i for i, n in enumerate(order)}
@@ -78,8 +86,36 @@ def _in_memory(values: Sequence[UOp]) -> Drawing:
     return Drawing(boxes, [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)])
 
 
+
 def view(make: Callable[[], CompiledSchedule], run: bool) -> ServedPage:
     """Return a page of the program, which is being served."""
     found = ServedPage(recorded(make, run))
     show(f"viz: {found.url}")
     return found
+
+
+
+def finish(trace: Trace) -> None:
+    """Draw, write and serve the trace as the settings of the run or of a block require.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    document = trace.document()
+    for name in ("graph", "jitgraph"):
+        programs = [p for p in document["programs"] if name == "graph" or p["captured"]]
+        if trace.wanted.get(name.upper()) and programs:
+            drawing = draw(document, programs, document["program"])
+            paths = [output_path(f".{name}.{kind}") for kind in ("svg", "dot")]
+            paths[0].write_text(drawing.svg(), "utf-8")
+            paths[1].write_text(drawing.dot(), "utf-8")
+            show(f"{name.upper()}: {paths[0]} and {paths[1]}")
+    viz = trace.wanted.get("VIZ", 0)
+    if viz:
+        path = trace_path()
+        trace.write(path)
+        show(f"VIZ: the trace is {path}; python -m tinsmith viz {shlex.quote(str(path))} shows it")
+    if viz == 1:
+        with Server(page(document)) as server:
+            show(f"VIZ: {server.url} (Ctrl-C ends)")
+            server.wait()

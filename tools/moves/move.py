@@ -318,7 +318,7 @@ class Parts:
     pragmas: list[str]  # comments for mypy about the whole file
 
 
-def take_apart(text: str) -> Parts:
+def take_apart(text: str, parted: set[str]) -> Parts:
     pragmas = re.findall(r"(?m)^# mypy: .*$", text)
     text = re.sub(r"(?m)^# mypy: .*\n", "", text)
     tree, edits = ast.parse(text), Edits(text)
@@ -342,7 +342,9 @@ def take_apart(text: str) -> Parts:
             parts.lazy.append((branch[0], branch[1]))
         elif (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value,
                                                                                                      ast.Tuple)
-              and len(node.targets[0].elts) == len(node.value.elts)):  # one assignment each, so that they can part
+              and len(node.targets[0].elts) == len(node.value.elts)
+              and parted & {ast.unparse(name) for name in node.targets[0].elts}):
+            # one assignment each, so that they can part
             for name, value in zip(node.targets[0].elts, node.value.elts):
                 parts.body.append(({ast.unparse(name)},
                                    f"{lead}\n{ast.unparse(name)} = {ast.unparse(value)}".strip("\n")))
@@ -357,7 +359,10 @@ def take_apart(text: str) -> Parts:
 
 def put_together(docstring: str, parts: list[Parts], module: str) -> str:
     seen: dict[str, int] = {}
+    there: set[str] = set()
     for number, part in enumerate(parts):
+        part.body = [(binds, own) for binds, own in part.body if own not in there]  # helpers that both files had
+        there |= {own for _, own in part.body}
         for binds, _ in part.body:
             for name in binds:
                 if name in seen and seen[name] != number:
@@ -417,7 +422,7 @@ def main() -> None:
         for old in olds:
             text = rewrite(table, python[library[old]], table.module(old), known, old)
             if new in joined or old in split:
-                parts = take_apart(text)
+                parts = take_apart(text, {n for m, n in table.names if m == old})
                 first = {v: k for (m, k), v in table.renamed.items() if m == old}
                 parts.body = [({first.get(n, n) for n in b}, t) for b, t in parts.body]
                 for name_module in {table.home(old, n) for b, _ in parts.body for n in b} | {new}:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tinsmith import Device, Tensor
-from tinsmith.backend.cpu import memory
+from tinsmith.backend.cpu import device
 from tinsmith.backend.cpu.pool import PythonPool, build_table, get_pool
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Call
 from tinsmith.core.dtypes import dtypes
 
-SIZES = (0, 1, 63, 64, 65, 1000, memory.SHARED_BYTES - 1, memory.SHARED_BYTES, memory.SHARED_BYTES + 77)
+SIZES = (0, 1, 63, 64, 65, 1000, device.SHARED_BYTES - 1, device.SHARED_BYTES, device.SHARED_BYTES + 77)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -22,7 +22,7 @@ def test_shares_cover_every_byte_once(nbytes: int, threads: int) -> None:
     source = np.random.default_rng(nbytes).integers(0, 256, nbytes + 64, np.uint8)
     target = np.zeros_like(source)
     arguments = (ctypes.c_int64 * 3)(target.ctypes.data, source.ctypes.data, nbytes)
-    copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(memory.loaded().addresses[0])
+    copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(device.loaded().addresses[0])
     for tid in range(threads):
         before = target.copy()
         copy(ctypes.addressof(arguments), tid, threads)
@@ -33,7 +33,7 @@ def test_shares_cover_every_byte_once(nbytes: int, threads: int) -> None:
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_the_program_of_a_device(nbytes: int) -> None:
     program = Device["CPU:1"].copier(Device["CPU"], nbytes)
-    assert program is not None and program.kernel.serial == (nbytes < memory.SHARED_BYTES)
+    assert program is not None and program.kernel.serial == (nbytes < device.SHARED_BYTES)
     a, b = Buffer("CPU", nbytes, dtypes.uint8), Buffer("CPU:1", nbytes, dtypes.uint8)
     values = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
     a.copyin(values.data)
@@ -43,9 +43,9 @@ def test_the_program_of_a_device(nbytes: int) -> None:
 
 def test_pools_of_python_threads_copy_too() -> None:
     pool = PythonPool(2)
-    source, target = np.arange(memory.SHARED_BYTES, dtype=np.uint8), np.zeros(memory.SHARED_BYTES, np.uint8)
+    source, target = np.arange(device.SHARED_BYTES, dtype=np.uint8), np.zeros(device.SHARED_BYTES, np.uint8)
     arguments = (ctypes.c_int64 * 3)(target.ctypes.data, source.ctypes.data, source.nbytes)
-    table = build_table([(memory.loaded().addresses[0], ctypes.addressof(arguments), False)])
+    table = build_table([(device.loaded().addresses[0], ctypes.addressof(arguments), False)])
     try:
         pool.run(table.address, table.count)
     finally:

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from tinsmith.backend.cpu import os_calls
-from tinsmith.backend.cpu.memory import HostMemory
-from tinsmith.backend.free_lists import MemoryBlock, size_class
+from tinsmith.backend.cpu.device import HostMemory
+from tinsmith.backend.memory import MemoryBlock, size_class
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import OutOfMemoryError
 

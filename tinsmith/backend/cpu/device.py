@@ -1,7 +1,11 @@
-"""The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
+"""Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it.
 
-``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang.
-"""
+Copies between queues of the worker pool, as commands like kernels: a captured program over several ``CPU:k`` stays
+one command table, and all threads share a long copy.
+
+The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
+
+``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang."""
 from __future__ import annotations
 
 import contextlib
@@ -9,20 +13,19 @@ import ctypes
 import functools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tinsmith.backend.cpu import host, llvm, memory, os_calls
-from tinsmith.backend.cpu.ccompiler import CCompiler, CPURenderer, load_shared
-from tinsmith.backend.cpu.llvm import source_lines
-from tinsmith.backend.cpu.memory import HostMemory
+from tinsmith.backend.cpu import llvm, os_calls, pool
+from tinsmith.backend.cpu.llvm import CCompiler, CPURenderer, load_shared, source_lines
 from tinsmith.backend.cpu.pool import Commands, Table, build_table, get_pool
 from tinsmith.backend.device import Allocator, Compiled, Compiler
+from tinsmith.backend.memory import FreeLists, MemoryBlock
 from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.llvm import STACK_BYTES, LLVMRenderer
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import DeviceError
+from tinsmith.core.errors import DeviceError, OutOfMemoryError
 from tinsmith.core.settings import settings
 from tinsmith.ir import matrix_unit
 from tinsmith.target.target import Target
@@ -30,6 +33,77 @@ from tinsmith.target.units import x86
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
+
+
+
+class HostMemory(FreeLists):
+    """Blocks of host memory.
+
+    Args:
+        cache_limit: bytes of free blocks to keep. Default: a quarter of memory.
+    """
+
+    def __init__(self, cache_limit: int | None = None) -> None:
+        super().__init__(os_calls.total_memory() // 4 if cache_limit is None else cache_limit)
+
+    def _fresh(self, nbytes: int, capacity: int) -> MemoryBlock:
+        total = os_calls.total_memory()
+        # Linux overcommits memory and kills the process that touches too much of it, hence this check.
+        if self.in_use + nbytes <= total:
+            if self.in_use + self.cached + capacity > total:
+                self._shrink(0)
+            with contextlib.suppress(MemoryError):
+                return MemoryBlock(nbytes, capacity, *os_calls.alloc(capacity))
+            self._shrink(0)
+            with contextlib.suppress(MemoryError):
+                return MemoryBlock(nbytes, capacity, *os_calls.alloc(capacity))
+        raise OutOfMemoryError(
+            "CPU",
+            f"{nbytes} bytes requested, {self.in_use} bytes in use, {total} bytes of memory in all",
+            "free tensors, use a smaller batch or a narrower dtype",
+        )
+
+SHARED_BYTES: Final = 1 << 17  # bytes from which on the threads share a copy
+
+_TEXT: Final = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+; Arguments: target, source, bytes. Thread %tid copies its share of the cache lines.
+define void @copy(ptr %args, i64 %tid, i64 %threads) {
+  %target = load ptr, ptr %args
+  %source_at = getelementptr i8, ptr %args, i64 8
+  %source = load ptr, ptr %source_at
+  %bytes_at = getelementptr i8, ptr %args, i64 16
+  %bytes = load i64, ptr %bytes_at
+  %round = mul i64 %threads, 64
+  %more = add i64 %bytes, %round
+  %last = sub i64 %more, 1
+  %lines = udiv i64 %last, %round
+  %share = mul i64 %lines, 64
+  %begin = mul i64 %share, %tid
+  %far = add i64 %begin, %share
+  %over = icmp ugt i64 %far, %bytes
+  %end = select i1 %over, i64 %bytes, i64 %far
+  %some = icmp ult i64 %begin, %end
+  br i1 %some, label %work, label %done
+work:
+  %length = sub i64 %end, %begin
+  %to = getelementptr i8, ptr %target, i64 %begin
+  %from = getelementptr i8, ptr %source, i64 %begin
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %length, i1 false)
+  br label %done
+done:
+  ret void
+}
+"""
+
+
+
+@functools.cache
+def loaded() -> Any:
+    """Return the copy's machine code; its one address is that of the symbol ``copy``."""
+    return llvm.load([llvm.ObjectCompiler().compile(_TEXT)], ["copy"])
+
 
 
 class HostAllocator(HostMemory, Allocator):
@@ -43,6 +117,7 @@ class HostAllocator(HostMemory, Allocator):
 
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview:
         return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
+
 
 
 class LLVMCompiler(Compiler):
@@ -65,6 +140,7 @@ class LLVMCompiler(Compiler):
 
     def assembly_lines(self, source: str) -> list[int]:
         return source_lines(source, self.llvm.assembly)
+
 
 
 class CPUProgram(Program):
@@ -94,6 +170,7 @@ class CPUProgram(Program):
         run_calls([Call(self, list(buffers), list(variables))])
 
 
+
 class CProgram(CPUProgram):
     """A kernel loaded from a shared object that a C compiler made."""
 
@@ -101,24 +178,26 @@ class CProgram(CPUProgram):
         return load_shared(self.binary, self.kernel.symbol)
 
 
+
 class CopyProgram(CPUProgram):
     """A copy of ``nbytes`` bytes from its second buffer to its first."""
 
     def __init__(self, nbytes: int) -> None:
-        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < memory.SHARED_BYTES,
-                                [], []), b"", memory.loaded())
+        super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < SHARED_BYTES,
+                                [], []), b"", loaded())
         self.constants = (nbytes,)
+
 
 
 class HostProgram(CPUProgram):
     """A host function, called by the thread that runs a command table."""
 
     def __init__(self, kernel: Launch) -> None:
-        entry = host.entry(kernel)
+        entry = pool.entry(kernel)
         super().__init__(kernel, b"", entry, ctypes.cast(entry, ctypes.c_void_p).value or 0)
 
-
 LONG_WORK = 1 << 30  # operations or bytes of a kernel that may delay Ctrl-C by 0.1 s or more
+
 
 
 def _are_long(kernels: Sequence[Launch]) -> bool:
@@ -126,8 +205,8 @@ def _are_long(kernels: Sequence[Launch]) -> bool:
     the interpreter may be running there."""
     return any(max(k.ops, k.bytes) >= LONG_WORK for k in kernels) and not any(k.host for k in kernels)
 
-
 _host = HostAllocator()
+
 
 
 @contextlib.contextmanager
@@ -138,6 +217,7 @@ def _arena(nbytes: int) -> Iterator[int]:
         yield block.address
     finally:
         _host.free(block)
+
 
 
 def run_calls(calls: Sequence[Call]) -> None:
@@ -153,7 +233,8 @@ def run_calls(calls: Sequence[Call]) -> None:
         commands: Table = build_table(entries)
         get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]),
                        all(serial for _, _, serial in entries))
-    host.raise_failure()
+    pool.raise_failure()
+
 
 
 class CPUGraph(Graph):
@@ -214,7 +295,8 @@ class CPUGraph(Graph):
             get_pool().replay(commands)
         self._idle.append(commands)
         if self.calls_host:
-            host.raise_failure()
+            pool.raise_failure()
+
 
 
 class CPUDevice(Compiled):
@@ -262,10 +344,12 @@ class CPUDevice(Compiled):
         return super().timed(call)
 
 
+
 def host_target(name: str) -> Target:
     """Return the target description of this machine."""
     return cpu_target(name, os_calls.architecture(), llvm.host_features(), os_calls.usable_cores(),
                       os_calls.cache_sizes())
+
 
 
 def cpu_target(name: str, architecture: str, features: frozenset[str], cores: int,
@@ -281,12 +365,14 @@ def cpu_target(name: str, architecture: str, features: frozenset[str], cores: in
                   l2_bytes=caches.l2, fma=fma, scales=scales, masks=True, units=(*matrix_units, *fma_units))
 
 
+
 @functools.cache
 def _renderer(name: str, restriction: str) -> Renderer:
     """Return the renderer; ``restriction``, the value of ``CPU_FEATURES``, is the cache key (``host_target`` reads the
     setting)."""
     kind = LLVMRenderer if name == "llvm" else CPURenderer
     return kind(host_target(name))
+
 
 
 def DEVICE(name: str) -> Compiled:

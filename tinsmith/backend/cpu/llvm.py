@@ -4,7 +4,8 @@ The compiler and loader, with the disk cache and the processor's features; the c
 calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
 from each line of assembly to its line of LLVM IR, by debug information. The generator emits vectors, unrolling and
 register tiles itself, so that only two clean-up passes and code generation at level 2 pay off.
-"""
+
+Compilation of C source to a shared object with gcc or clang, whichever is on the PATH."""
 from __future__ import annotations
 
 import contextlib
@@ -13,18 +14,28 @@ import functools
 import itertools
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinsmith.backend.cpu import os_calls
+from tinsmith.backend.cpu.os_calls import usable_cores
+from tinsmith.backend.device import Compiler
+from tinsmith.codegen.render.cstyle import CRenderer
+from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
-from tinsmith.core.errors import ArgumentError, CompileError
+from tinsmith.core.errors import ArgumentError, CompileError, DeviceError
 from tinsmith.core.settings import settings
+from tinsmith.ir import Ops, UOp
 
 _P = ParamSpec("_P")
+
 _R = TypeVar("_R")
 
 SYMBOLS: Final = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
@@ -127,6 +138,7 @@ define half @__truncdfhf2(double %x) {
 """
 
 _FIRST: Final = 1_000_000  # first number of our metadata, beyond those of any kernel
+
 _FLAGS, _VERSION, _UNIT, _FILE, _FUNCTION, _TYPE, _NONE = (f"!{_FIRST + n}" for n in range(7))
 
 _METADATA: Final = f"""
@@ -142,7 +154,9 @@ spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {_UNIT})
 """
 
 _LOCATION: Final = re.compile(r"\s+\.loc\s+\d+\s+(\d+)")
+
 _INSTRUCTION: Final = re.compile(r"\s+[a-z]")
+
 
 
 def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
@@ -164,6 +178,7 @@ def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
     return [next(places) if _INSTRUCTION.match(text) else -1 for text in plain]
 
 
+
 def _with_places(source: str) -> str:
     """Return LLVM IR with a debug location for each instruction: its line in this text."""
     lines, locations = list[str](), list[str]()
@@ -177,14 +192,20 @@ def _with_places(source: str) -> str:
         lines.append(text)
     return "\n".join(lines) + _METADATA + "\n".join(locations) + "\n"
 
-
 PASSES: Final = "instcombine,simplifycfg"
+
 CODEGEN_LEVEL: Final = 2
+
 _lock = threading.RLock()
+
 _own = threading.local()  # .machines: this thread's target machines by restriction
+
 _contexts: list[Any] = []  # all contexts ever created
+
 _idle_contexts: list[Any] = []
+
 _library_numbers = itertools.count()
+
 
 
 def _renew_lock() -> None:
@@ -192,9 +213,9 @@ def _renew_lock() -> None:
     global _lock
     _lock = threading.RLock()
 
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
+
 
 
 @functools.cache
@@ -206,7 +227,6 @@ def _llvm() -> Any:
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
     return llvm
-
 
 # Processor features
 _BASELINE: Final = {
@@ -221,6 +241,7 @@ _TOO_NEW: Final = {
 }
 
 
+
 def host_features() -> frozenset[str]:
     """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
@@ -232,9 +253,11 @@ def host_features() -> frozenset[str]:
     return _features(settings.CPU_FEATURES)
 
 
+
 @functools.cache
 def _host_map() -> dict[str, bool]:
     return dict(_llvm().get_host_cpu_features())
+
 
 
 @functools.cache
@@ -251,11 +274,13 @@ def _features(restriction: str) -> frozenset[str]:
     return found
 
 
+
 def vector_bytes(features: frozenset[str] | None = None) -> int:
     """Return the width in bytes of the widest vector register with these features (default: this machine's): 64, 32 or
     16."""
     features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
+
 
 
 class _Target(NamedTuple):
@@ -264,6 +289,7 @@ class _Target(NamedTuple):
     triple: str
     cpu: str
     features: str
+
 
 
 @functools.cache
@@ -280,6 +306,7 @@ def _target(restriction: str) -> _Target:
     return _Target(llvm.get_process_triple(), cpu, text)
 
 
+
 def _machine(restriction: str) -> Any:
     """Return the calling thread's target machine: no two threads may use one at a time."""
     machines = vars(_own).setdefault("machines", {})
@@ -289,9 +316,9 @@ def _machine(restriction: str) -> Any:
             cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="default")
     return machines[restriction]
 
-
 # Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
 _INTRINSIC: Final = re.compile(r'@"?llvm\.(x86|aarch64|arm|nvvm|amdgcn|r600|ppc|riscv|s390|wasm|spv)\.([\w.]+)')
+
 _OWN_INTRINSICS: Final = {"x86": "x86_64", "aarch64": "arm64"}
 
 # The first prefix that fits decides; "" in the last column means that every processor of the family has it.
@@ -307,6 +334,7 @@ _NEEDS: Final = (
     ("x86.sse.", "sse"), ("x86.rdtsc", ""),
     ("aarch64.sve.", "sve"), ("aarch64.neon.bf", "bf16"), ("aarch64.neon.", "neon"), ("aarch64.hint", ""),
 )  # fmt: skip
+
 
 
 def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
@@ -326,11 +354,13 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
         raise CompileError("llvm", f"@llvm.{name} {reason}\n{_numbered(ir_text, line)}")
 
 
+
 def _numbered(ir_text: str, line: int, around: int = 4) -> str:
     """Return the lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
     lines = ir_text.splitlines()
     first, last = max(line - around, 1), min(line + around, len(lines))
     return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
+
 
 
 def _located(message: str, ir_text: str) -> str:
@@ -343,6 +373,7 @@ def _located(message: str, ir_text: str) -> str:
     lines = enumerate(ir_text.splitlines(), 1)
     line = next((n for n, text in lines if text.strip() and text.split(";")[0].strip() in quoted), 1)
     return f"{message.strip()}\n{_numbered(ir_text, line)}"
+
 
 
 def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -361,6 +392,7 @@ def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 lock.release()
 
     return run
+
 
 
 class ObjectCompiler:
@@ -404,6 +436,7 @@ class ObjectCompiler:
         return text
 
 
+
 @contextlib.contextmanager
 def _context() -> Iterator[Any]:
     """Yield an LLVM context for exclusive use.
@@ -420,6 +453,7 @@ def _context() -> Iterator[Any]:
     _idle_contexts.append(context)
 
 
+
 @contextlib.contextmanager
 def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     """Yield ``ir_text`` parsed, verified and optimized for ``machine``; the module is freed afterwards."""
@@ -427,6 +461,7 @@ def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     with _context() as context, _parsed(ir_text, context) as module:
         _clean_up(module, machine)
         yield module
+
 
 
 def _parsed(ir_text: str, context: Any) -> Any:
@@ -438,6 +473,7 @@ def _parsed(ir_text: str, context: Any) -> Any:
     return module
 
 
+
 def _clean_up(module: Any, machine: Any) -> None:
     llvm = _llvm()
     module.triple = machine.triple
@@ -446,6 +482,7 @@ def _clean_up(module: Any, machine: Any) -> None:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
+
 
 
 @functools.cache
@@ -461,6 +498,7 @@ def _emit() -> Any:
     return emit
 
 
+
 def _object_file(machine: Any, module: Any) -> bytes:
     """Return the result of ``machine.emit_object(module)``, without blocking other threads' code generation."""
     ffi = _llvm().ffi
@@ -472,6 +510,7 @@ def _object_file(machine: Any, module: Any) -> bytes:
         return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
 
 
 class Loaded:
@@ -487,10 +526,12 @@ class Loaded:
         self.addresses: list[int] = [tracker[symbol] for symbol in symbols]
 
 
+
 @functools.cache
 def _jit() -> Any:
     # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
     return _llvm().create_lljit_compiler(_machine(""), use_jit_link=sys.platform != "win32")
+
 
 
 @functools.cache
@@ -500,6 +541,7 @@ def _halves() -> tuple[str, Loaded]:
         compiled = ObjectCompiler().compile(TEXT)
         builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
         return "tinsmith-halves", _link(builder, "tinsmith-halves", list(SYMBOLS))
+
 
 
 @_interruptible
@@ -519,6 +561,7 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
 
 
+
 def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:
     for symbol in symbols:
         builder.export_symbol(symbol)
@@ -527,3 +570,99 @@ def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:
             return Loaded(builder.link(_jit(), name), symbols)
         except RuntimeError as e:
             raise CompileError("llvm", f"cannot load {', '.join(symbols)}: {e}") from None
+
+_C_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
+          "-fno-strict-aliasing", "-Wno-psabi", "-x", "c", "-", "-lm")
+
+
+
+class CPURenderer(CRenderer):
+    """C with a second function that unpacks the argument table, with the signature that the worker pool calls."""
+
+    signature = "static inline void"
+
+    def render(self, name: str, program: Sequence[UOp]) -> str:
+        return super().render(name + "_kernel", program) + self.entry(name, program)
+
+    def local(self, u: UOp) -> str:
+        small = u.arg[1] * u.dtype.itemsize <= STACK_BYTES
+        return super().local(u) if small else "static _Thread_local " + super().local(u)
+
+    def entry(self, name: str, program: Sequence[UOp]) -> str:
+        arguments = []
+        for slot, u in enumerate(u for u in program if u.op is Ops.DEFINE_GLOBAL):
+            arguments.append(f"(void*)args[{slot}]" if u.dtype.pointer else f"(int)args[{slot}]")
+        arguments += [f"(int){u.arg}" for u in program if u.op is Ops.SPECIAL]
+        return f"void {name}(long* args, long tid, long nthreads) {{ {name}_kernel({', '.join(arguments)}); }}\n"
+
+
+
+def find_compiler() -> str:
+    """Return the path of the C compiler.
+
+    Raises:
+        DeviceError: if there is neither gcc nor clang on the PATH.
+    """
+    for name in ("gcc", "clang", "cc"):
+        path = shutil.which(name)
+        if path:
+            return path
+    raise DeviceError("CPU:C", "there is neither gcc nor clang on the PATH", "DEV=CPU, which needs no compiler")
+
+
+
+class CCompiler(Compiler):
+    """Compiles with the flags above; the binary is the bytes of a shared object."""
+
+    def __init__(self) -> None:
+        self.path = find_compiler()
+
+    def threads(self) -> int:
+        return max(usable_cores() - 1, 1)
+
+    def key(self) -> str:
+        """Return the cache key: the compiler's path, size and date, its flags, and the processor features (for
+        ``-march=native``)."""
+        real = os.stat(self.path)
+        return cache_key("c", self.path, f"{real.st_size} {real.st_mtime_ns}", *_C_FLAGS, *sorted(host_features()))
+
+    def compile(self, source: str) -> bytes:
+        key = cache_key(self.key(), source)
+        found = cache_get("c", key)
+        if found is not None:
+            return found
+        GlobalCounters.compile_count += 1
+        with tempfile.TemporaryDirectory() as folder:  # a private folder: linkers delete and recreate the output file
+            out = Path(folder) / "kernel.so"
+            done = subprocess.run([self.path, *_C_FLAGS, "-o", str(out)], input=source.encode(), capture_output=True,
+                                  check=False)
+            if done.returncode:
+                raise CompileError("compile", f"{self.path} rejected the generated code:\n{done.stderr.decode()}",
+                                   "report it: this is a bug of tinsmith")
+            binary = out.read_bytes()
+        cache_put("c", key, binary)
+        return binary
+
+
+
+class SharedObject:
+    """A loaded shared object."""
+
+    def __init__(self, binary: bytes, symbol: str) -> None:
+        handle, path = tempfile.mkstemp(suffix=".so")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(binary)
+            self.library = ctypes.CDLL(path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        function = ctypes.cast(getattr(self.library, symbol), ctypes.c_void_p).value
+        assert function is not None
+        self.addresses = [function]
+
+
+
+def load_shared(binary: bytes, symbol: str) -> SharedObject:
+    """Load a shared object from bytes and look up its kernel."""
+    return SharedObject(binary, symbol)

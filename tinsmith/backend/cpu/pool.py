@@ -8,7 +8,9 @@ microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
 workers share; a table of serial commands runs on the submitting thread while another thread uses the pool. A kernel
 must not submit to the pool that runs it.
-"""
+
+Host functions (NumPy and LAPACK) as commands of the pool: the thread that runs a command table calls back into
+Python."""
 from __future__ import annotations
 
 import atexit
@@ -20,18 +22,28 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from tinsmith.backend.cpu import os_calls, pool_program
 from tinsmith.backend.cpu.llvm import Loaded, ObjectCompiler, load
+from tinsmith.codegen.launch import Launch
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
+from tinsmith.ir.ops import scans
 
 _SLICE_NS: Final = 100_000_000  # 100 ms: maximum delay of Ctrl-C by a table, in addition to the running kernel
+
 _CROWDED_SPIN: Final = 100
+
 _STOP: Final = getattr(signal, "SIGURG", 0)  # interrupts a thread's kernel; without a handler it is ignored
+
 _FEW: Final = 4  # maximum number of serial commands that run without the pool's lock and deadline
+
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
 
 
 class Table:
@@ -47,6 +59,7 @@ class Table:
         self.count = len(entries)
 
 
+
 def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     """Build a table of (function address, argument address, serial) commands.
 
@@ -54,6 +67,7 @@ def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     ones.
     """
     return Table(entries)
+
 
 
 class Commands:
@@ -98,6 +112,7 @@ class Commands:
             ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
 
 
+
 def _crowded_by_environment(cpus: list[int]) -> bool:
     """Return True if sibling processes of the same launcher compete for ``cpus``.
 
@@ -107,6 +122,7 @@ def _crowded_by_environment(cpus: list[int]) -> bool:
         return True
     ranks = [os.environ.get(name, "1") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
     return any(text.isdigit() and int(text) > 1 for text in ranks) and len(cpus) == os.cpu_count()
+
 
 
 class NativePool:
@@ -317,6 +333,7 @@ class NativePool:
         self._forget()
 
 
+
 class _StoppableRun(threading.Thread):
     """A thread that runs a table. It lives until it may ``leave``, so that a late signal still finds it."""
 
@@ -336,9 +353,11 @@ class _StoppableRun(threading.Thread):
         self.leave.wait()
 
 
+
 def _can_stop() -> bool:
     """Return True if the C library can send a thread a signal with a value."""
     return bool(_STOP) and hasattr(os_calls.libc(), "pthread_sigqueue")
+
 
 
 class _Native(NamedTuple):
@@ -353,6 +372,7 @@ class _Native(NamedTuple):
     calibrate: Any
     replay: Any
     replay_alone: Any
+
 
 
 @functools.cache
@@ -372,6 +392,7 @@ def _native_code() -> _Native:
         ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
         ctypes.CFUNCTYPE(None, pointer)(replay_alone),
     )
+
 
 
 class PythonPool:
@@ -440,14 +461,17 @@ class PythonPool:
         self._inboxes, self._done = [], queue.SimpleQueue()
 
 
+
 def has_native_pool() -> bool:
     """Return True if the thread pool in machine code works here: Linux (futex) on a processor it is written for."""
     return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
 
-
 _pool: NativePool | PythonPool | None = None
+
 _spare: list[NativePool] = []  # pools of one thread each, not in use
+
 _creating = threading.Lock()
+
 
 
 def get_pool() -> NativePool | PythonPool:
@@ -463,6 +487,7 @@ def get_pool() -> NativePool | PythonPool:
         return _pool
 
 
+
 def _after_fork() -> None:
     global _creating
     _creating = threading.Lock()
@@ -470,6 +495,92 @@ def _after_fork() -> None:
     if _pool is not None:
         _pool.restart_in_child()
 
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+ALONE = 256  # matrices with up to this number of rows and columns are factorized by one thread
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+_changing = threading.Lock()
+
+_before: list[int] = []  # LAPACK's original thread count, while functions run with another one
+
+_inside: list[int] = []
+
+_failed = threading.local()  # the exception of a function, which must not propagate into native code
+
+
+
+def entry(kernel: Launch) -> Any:
+    """Return the C callback ``void(args, tid, nthreads)`` of a host function; it is valid as long as this object lives.
+    """
+    name, dtype, shapes, shape = kernel.host
+    element = getattr(dtypes, dtype).numpy
+    of, to = tuple(map(tuple, shapes)), tuple(shape)
+    largest = max((side for sizes in of for side in sizes[-2:]), default=1)
+
+    def array(address: int, sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        nbytes = int(np.prod(sizes)) * element.itemsize
+        return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), element).reshape(sizes)
+
+    def call(args: int, tid: int, threads: int) -> None:
+        if getattr(_failed, "error", None) is not None:
+            return  # what follows a failure in its table is not run: other processes may wait for none of it
+        try:
+            out, *sources = (ctypes.c_int64 * (1 + len(of))).from_address(args)
+            if (write := scans.WRITERS.get(name)) is not None:
+                write(array(out, to), *map(array, sources, of))
+                return
+            with _threads(largest):
+                array(out, to)[...] = scans.run(name, of, to, *map(array, sources, of))
+        except BaseException as error:
+            _failed.error = error
+
+    return _ENTRY(call)
+
+
+
+def raise_failure() -> None:
+    """Raise the exception of a function in this thread's last table: MemoryError or KeyboardInterrupt."""
+    error = getattr(_failed, "error", None)
+    if error is not None:
+        _failed.error = None
+        raise error
+
+
+
+@contextlib.contextmanager
+def _threads(side: int) -> Iterator[None]:
+    """Limit LAPACK's threads to ``THREADS``, and to one for small matrices, if its library supports that: its threads
+    busy-wait long after their work and keep the cores that kernels need."""
+    found = _count_of_threads()
+    if found is None or (side > ALONE and not settings.THREADS):
+        yield
+        return
+    get, put = found
+    with _changing:
+        if not _before:
+            _before.append(get())
+        _inside.append(1)
+        put(1 if side <= ALONE else settings.THREADS)
+    try:
+        yield
+    finally:
+        with _changing:
+            _inside.pop()
+            if not _inside:
+                put(_before.pop())
+
+
+
+@functools.cache
+def _count_of_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """Return functions that get and set the thread count of OpenBLAS (part of NumPy's wheels); None for other
+    libraries."""
+    library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
+        with contextlib.suppress(AttributeError):
+            get, put = (getattr(library, f"{prefix}openblas_{verb}_num_threads{suffix}") for verb in ("get", "set"))
+            return get, put
+    return None

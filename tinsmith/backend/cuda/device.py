@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, gpu_count, reach
-from tinsmith.backend.cuda.memory import CUDAAllocator
-from tinsmith.backend.cuda.nvrtc import NVRTCCompiler
-from tinsmith.backend.cuda.tensor_maps import TensorMap
+from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, NVRTCCompiler, gpu_count, reach
+from tinsmith.backend.cuda.memory import CUDAAllocator, TensorMap
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch

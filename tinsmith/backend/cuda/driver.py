@@ -1,28 +1,39 @@
-"""One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors."""
+"""One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
+
+NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
 from __future__ import annotations
 
 import functools
 import importlib
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
+from tinsmith.backend.cpu import os_calls
+from tinsmith.backend.device import Compiler
 from tinsmith.backend.program import LaunchError
-from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError
+from tinsmith.codegen.render.cuda import generation
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
+from tinsmith.core.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinsmith.core.object_lifetime import LiveSet
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"
+
 LESS: Final = "free tensors, use a smaller batch or a narrower dtype"
+
 _LAUNCHED: Final = 64  # launches since the last synchronization that an error can list
+
 # Errors that make a context unusable: every later call returns the same error.
 _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC",
                  "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "HARDWARE_STACK_ERROR", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
                  "MPS_CLIENT_TERMINATED", "EXTERNAL_DEVICE", "CONTEXT_IS_DESTROYED", "UNKNOWN")
 
-
 _NO_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
+
 
 
 class CUDAError(LaunchError):
@@ -31,6 +42,7 @@ class CUDAError(LaunchError):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name} ({text})")
         self.name = name
+
 
 
 @functools.cache
@@ -44,6 +56,7 @@ def bindings(module: str) -> Any:
         return importlib.import_module(f"cuda.bindings.{module}")
     except ImportError as error:
         raise DeviceError("CUDA", f"cuda-bindings cannot be imported ({error})", INSTALL) from None
+
 
 
 @functools.cache
@@ -71,9 +84,10 @@ def gpu_count() -> int:
                           "nvidia-smi, which lists the GPUs; CUDA_VISIBLE_DEVICES hides others; or DEV=CPU")
     return count
 
-
 _current = threading.local()  # .gpu: the GPU whose context is current in this thread
+
 _all: Final = LiveSet["CudaGPU"]()
+
 
 
 class CudaGPU:
@@ -246,6 +260,7 @@ class CudaGPU:
         return int(free), int(total)
 
 
+
 def _forked() -> None:
     """Mark all GPUs as lost in a forked child: it inherits the Python objects but no context, so driver calls would
     fail or hang."""
@@ -256,9 +271,9 @@ def _forked() -> None:
             gpu.lost = (f"process {os.getpid()} was forked from one that had opened it, and a GPU's memory and streams "
                         "are not inherited")
 
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
 
 
 def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
@@ -269,3 +284,113 @@ def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
             status, = a.driver.cuCtxEnablePeerAccess(b.context, 0)
             if status and status.name != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
                 raise a.error_of(status)
+
+REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
+
+_BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
+
+_USED = re.compile(r"Used (\d+) registers")
+
+
+
+@functools.cache
+def load_nvrtc() -> tuple[Any, str]:
+    """Return the NVRTC bindings and the library's version.
+
+    Raises:
+        DeviceError: if NVRTC is not installed.
+    """
+    nvrtc = bindings("nvrtc")
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # the bindings' loader raises its own exception type for a missing library
+        raise DeviceError("CUDA", f"NVRTC cannot be loaded: {error}", INSTALL) from None
+    if status:
+        raise DeviceError("CUDA", f"NVRTC does not answer: {status.name}", INSTALL)
+    return nvrtc, f"{major}.{minor}"
+
+
+
+class NVRTCCompiler(Compiler):
+    """The compiler for one GPU architecture.
+
+    Args:
+        arch: target architecture, such as ``sm_90``.
+        binary: True for machine code (cubin), False for PTX.
+        gpu: model name, for messages.
+
+    Raises:
+        DeviceError: if this NVRTC does not support the architecture, or is not installed.
+    """
+
+    def __init__(self, arch: str = "sm_90", binary: bool = True, gpu: str = "") -> None:
+        self.arch, self.binary = arch, binary
+        self.nvrtc, version = load_nvrtc()
+        self.version = f"NVRTC {version}"
+        whose = f"{arch}{f' ({gpu})' if gpu else ''}"
+        self.path = f"{self.version}, {whose}"
+        known = self._check(self.nvrtc.nvrtcGetSupportedArchs(), "")
+        if generation(arch) not in known:
+            newer = generation(arch) > max(known)
+            raise DeviceError("CUDA", f"{self.version} does not support {whose}, only "
+                              f"{', '.join(f'sm_{n}' for n in known)}",
+                              "pip install -U nvidia-cuda-nvrtc" if newer else "DEV=CPU, or DEV=WEBGPU on such a GPU")
+        target = arch if binary else arch.replace("sm_", "compute_")
+        self.options = [f"--gpu-architecture={target}", "--fmad=false", "--device-int128", "--ptxas-options=-v"]
+
+    def threads(self) -> int:
+        return max(os_calls.usable_cores() - 1, 1)
+
+    def key(self) -> str:
+        return cache_key("cuda", self.version, *self.options)
+
+    def compile(self, source: str) -> bytes:
+        key = cache_key(self.key(), source)
+        found = cache_get("cuda", key)
+        if found is not None:
+            return found
+        GlobalCounters.compile_count += 1
+        text, log = self._compiled(source)
+        used, block = _USED.search(log), _BLOCK.search(source)
+        if used and block and "__syncthreads" in source and _leaves_one(int(used[1]), int(block[1])):
+            text, _ = self._compiled(_BLOCK.sub(rf"__launch_bounds__({block[1]}, 2)", source))
+        cache_put("cuda", key, text)
+        return text
+
+    def _compiled(self, source: str) -> tuple[bytes, str]:
+        """Return the compiled program and the compiler's log."""
+        nvrtc = self.nvrtc
+        program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []), "")
+        try:
+            status = nvrtc.nvrtcCompileProgram(program, len(self.options), [o.encode() for o in self.options])
+            log = self._text(program, "ProgramLog").decode(errors="replace")
+            if status[0]:
+                self._check(status, log + "\n" + source)
+            text = self._text(program, "CUBIN" if self.binary else "PTX")
+            return text if self.binary else text.rstrip(b"\0"), log
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+    def _text(self, program: Any, what: str) -> bytes:
+        size = self._check(getattr(self.nvrtc, f"nvrtcGet{what}Size")(program), "")
+        buffer = bytes(size)  # NVRTC writes into the bytes object in place
+        self._check(getattr(self.nvrtc, f"nvrtcGet{what}")(program, buffer), "")
+        return buffer
+
+    def _check(self, found: tuple[Any, ...], log: str) -> Any:
+        if found[0]:
+            raise CompileError("CUDA", f"{self.version} rejected the generated code: {found[0].name}\n{log}",
+                               "report it: this is a bug of tinsmith")
+        return found[1] if len(found) > 1 else None
+
+    def disassemble(self, source: str) -> str:
+        """Return the PTX of ``source``."""
+        return NVRTCCompiler(self.arch, binary=False).compile(source).decode()
+
+
+
+def _leaves_one(registers: int, threads: int) -> bool:
+    """Return True if the registers limit occupancy to one block per multiprocessor and at 64 registers per thread two
+    would fit: with two, one block works while the other waits at a barrier. Two are not requested from the start,
+    because ptxas then uses more registers than it needs."""
+    return threads * (-(-registers // 8) * 8) * 2 > REGISTERS and 2 * threads * 64 <= REGISTERS

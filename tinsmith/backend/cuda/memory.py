@@ -1,4 +1,6 @@
-"""GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers."""
+"""GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers.
+
+Tensor maps (TMA descriptors): they describe boxes of a buffer to the copy engine, and kernels take them by value."""
 from __future__ import annotations
 
 import contextlib
@@ -11,14 +13,17 @@ import numpy as np
 from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.cuda.driver import LESS, CudaGPU
 from tinsmith.backend.device import Allocator
-from tinsmith.backend.free_lists import FreeLists, MemoryBlock
-from tinsmith.core.errors import OutOfMemoryError
+from tinsmith.backend.memory import FreeLists, MemoryBlock
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.errors import DeviceError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import BufferSpec
 
 PIECE: Final = 4 << 20  # bytes of a pinned buffer of the copy ring
+
 PIECES: Final = 4  # buffers of the ring
+
 
 
 class _GPUMemory(FreeLists):
@@ -53,11 +58,13 @@ class _GPUMemory(FreeLists):
                                f"{free} of {total} bytes of the GPU free", LESS)
 
 
+
 class PinnedBlock(MemoryBlock):
     """Pinned host memory, which the GPU can address; ``pool`` is its allocator."""
 
     __slots__ = ("pool",)
     pool: _PinnedMemory
+
 
 
 class _PinnedMemory(_GPUMemory):
@@ -84,8 +91,10 @@ class _PinnedMemory(_GPUMemory):
         return block
 
 
+
 def _host_bytes(address: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(memoryview((ctypes.c_ubyte * nbytes).from_address(address)), np.uint8)
+
 
 
 class CUDAAllocator(Allocator):
@@ -170,3 +179,63 @@ class CUDAAllocator(Allocator):
             return None
         self.gpu.synchronize()
         return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
+
+BYTES: Final = 128  # bytes of an encoded map
+
+ALIGN: Final = 16  # bytes: required alignment of a map's base address
+
+KEPT: Final = 64  # encoded maps cached per view, one per address
+
+
+
+class TensorMap:
+    """One view of a buffer, encoded for the buffer's current address.
+
+    Args:
+        view: (argument position of the buffer, offset in elements, name of the element dtype in local memory, sizes,
+            strides, extent of a box, element strides in a box, bytes per row of local memory).
+    """
+
+    def __init__(self, gpu: CudaGPU, view: list[Any]) -> None:
+        self.gpu = gpu
+        self.argument, offset, name, self.sizes, self.strides, self.reach, self.steps, self.row = view
+        dtype: DType = getattr(dtypes, name)
+        self.itemsize = dtype.itemsize
+        self.kind = "TFLOAT32" if dtype is dtypes.tf32 else f"UINT{dtype.bits}"  # TFLOAT32 rounds; UINT copies bits
+        self.offset = offset * self.itemsize
+        self.block = ctypes.create_string_buffer(BYTES)
+        self.address = 0
+        self.encoded: dict[int, bytes] = {}
+
+    def point_to(self, address: int) -> None:
+        """Encode the map for another address of the buffer.
+
+        Raises:
+            DeviceError: if the address is misaligned, which happens only with memory borrowed from another library.
+        """
+        if address == self.address:
+            return
+        found = self.encoded.get(address)
+        if found is None:
+            if len(self.encoded) >= KEPT:
+                self.encoded.clear()
+            found = self.encoded[address] = self.encode(address + self.offset)
+        ctypes.memmove(self.block, found, BYTES)
+        self.address = address
+
+    def encode(self, address: int) -> bytes:
+        if address % ALIGN:
+            raise DeviceError(self.gpu.name, f"a matrix product reads memory at {address:#x}, lent by another library: "
+                              f"TMA needs addresses aligned to {ALIGN} bytes", "tensor.clone() before the product")
+        driver, rank = self.gpu.driver, len(self.sizes)
+        made = self.gpu.call(
+            driver.cuTensorMapEncodeTiled,
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{self.kind}"), rank, address,
+            [driver.cuuint64_t(n) for n in self.sizes],
+            [driver.cuuint64_t(n * self.itemsize) for n in self.strides[1:]],
+            [driver.cuuint32_t(n) for n in self.reach], [driver.cuuint32_t(n) for n in self.steps or (1,) * rank],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{self.row}B"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        return ctypes.string_at(made.getPtr(), BYTES)

@@ -16,7 +16,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.target.schedule_costs import GRID_COSTS
 from tinsmith.target.target import Target
 

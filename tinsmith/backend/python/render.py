@@ -27,7 +27,7 @@ _PREFIX = {Ops.LOAD: "val", Ops.DEFINE_ACC: "acc", Ops.CAST: "cast", Ops.VECTORI
 
 
 class PythonRenderer(Renderer):
-    """Renders Python source; ``backend.python.runtime`` holds the functions that it calls."""
+    """Renders Python source; ``backend.python.device`` holds the functions that it calls."""
 
     comment = "#"
 

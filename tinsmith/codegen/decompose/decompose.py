@@ -3,14 +3,12 @@ after every op."""
 from __future__ import annotations
 
 from tinsmith.codegen.decompose.elementary import FUNCTIONS, one_plus_tanh, transcendentals
-from tinsmith.codegen.decompose.floats import FORMATS, LOG2E, flip_sign, split_sign
-from tinsmith.codegen.decompose.fp8 import as_bytes
+from tinsmith.codegen.decompose.floats import FORMATS, LOG2E, as_bytes, flip_sign, split_sign
 from tinsmith.codegen.transform.computed_operand import same_value
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.fast_math import fastmath
-from tinsmith.ir.algebra.symbolic import simplify
+from tinsmith.ir.algebra.symbolic import fastmath, simplify
 from tinsmith.ir.ops.elementwise import CALLED, ROUGH
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, readers_of, rewrite
 from tinsmith.ir.uop import toposort

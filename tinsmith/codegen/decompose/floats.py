@@ -1,19 +1,24 @@
 """Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
 
 Every helper takes and returns nodes of float32 or float64.
-"""
+
+Emulation of 8-bit floats: stored as bytes, computed in float32. No renderer sees their dtypes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir.ops import Ops
-from tinsmith.ir.uop import UOp
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.uop import toposort
 
 LOG2E = 1.4426950408889634
+
 # log2(e) as a float32, and the rest that this rounds away
 LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08
+
 
 
 class FloatFormat(NamedTuple):
@@ -57,7 +62,6 @@ class FloatFormat(NamedTuple):
     @property
     def sign(self) -> int:
         return 1 << (self.uint.bits - 1)
-
 
 FORMATS = {
     dtypes.float32: FloatFormat(
@@ -103,9 +107,11 @@ FORMATS = {
 }
 
 
+
 def fma(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
     y, z = (v if isinstance(v, UOp) else UOp.const(x.dtype, v) for v in (y, z))
     return UOp(Ops.MULADD, None, (x, y, z))
+
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -117,14 +123,17 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     return result
 
 
+
 def at_least(x: UOp, low: float) -> UOp:
     """Return the greater of x and ``low``, NaN if x is NaN. Compare and select are one instruction each, MAX is many.
     """
     return x.lt(low).where(low, x)
 
 
+
 def at_most(x: UOp, high: float) -> UOp:
     return (x > high).where(high, x)
+
 
 
 def split_sign(x: UOp) -> tuple[UOp, UOp]:
@@ -134,8 +143,10 @@ def split_sign(x: UOp) -> tuple[UOp, UOp]:
     return (bits & (f.sign - 1)).bitcast(x.dtype), bits & f.sign
 
 
+
 def flip_sign(x: UOp, sign: UOp) -> UOp:
     return (x.bitcast(sign.dtype) ^ sign).bitcast(x.dtype)
+
 
 
 def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
@@ -143,6 +154,7 @@ def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
     f = FORMATS[x.dtype]
     shifted = x + (f.magic + offset) if factor == 1 else fma(x, factor, f.magic + offset)
     return shifted - (f.magic + offset), shifted.bitcast(f.uint)
+
 
 
 def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
@@ -156,10 +168,12 @@ def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
     return y * first.bitcast(y.dtype) * second.bitcast(y.dtype)
 
 
+
 def reduce_ln2(x: UOp, n: UOp) -> UOp:
     """Return x - n·log(2)."""
     high, low = FORMATS[x.dtype].ln2
     return fma(n, -low, fma(n, -high, x))
+
 
 
 def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
@@ -182,10 +196,12 @@ def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
     return exponent - zero, mantissa - 1.0
 
 
+
 def is_normal(x: UOp) -> bool:
     """Return True if x is known to be positive, finite and not subnormal."""
     known = _range(x)
     return known is not None and 2.0 ** (1 - FORMATS[x.dtype].bias) <= known[0]
+
 
 
 def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
@@ -208,6 +224,7 @@ def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
     return min(corners) + c[0], max(corners) + c[1]
 
 
+
 def log_limits(x: UOp, value: UOp) -> UOp:
     """Return ``value`` where 0 < x < inf; -inf at 0, NaN for x < 0 and NaN, inf at inf."""
     if is_normal(x):
@@ -215,3 +232,102 @@ def log_limits(x: UOp, value: UOp) -> UOp:
     inf = float("inf")
     at_most_zero = x.eq(0.0).where(UOp.const(x.dtype, -inf), float("nan"))
     return x.eq(inf).where(x, (x > 0.0).where(value, at_most_zero))
+
+
+
+class Fp8Format(NamedTuple):
+    """An 8-bit float format.
+
+    Attributes:
+        mantissa, bias: mantissa bits; exponent bias.
+        largest: the byte of the greatest finite number.
+        overflow: the byte of greater numbers.
+        nan: the byte of NaN.
+        signed_nan: True if infinities and NaN have a sign; otherwise there is one NaN and no negative zero.
+    """
+
+    mantissa: int
+    bias: int
+    largest: int
+    overflow: int
+    nan: int
+    signed_nan: bool
+
+FP8_FORMATS: Final = {
+    dtypes.fp8e4m3: Fp8Format(3, 7, 0x7E, 0x7F, 0x7F, True),
+    dtypes.fp8e5m2: Fp8Format(2, 15, 0x7B, 0x7C, 0x7F, True),
+    dtypes.fp8e4m3fnuz: Fp8Format(3, 8, 0x7F, 0x80, 0x80, False),
+    dtypes.fp8e5m2fnuz: Fp8Format(2, 16, 0x7F, 0x80, 0x80, False),
+}
+
+_INF: Final = 0x7F800000  # the bits of infinity in float32
+
+
+
+def as_bytes(sink: UOp) -> UOp:
+    """Return a kernel graph in which 8-bit floats are bytes and arithmetic on them is done in float32."""
+    order = toposort(sink)
+    if not any(n.dtype.scalar in FP8_FORMATS for n in order):
+        return sink
+    new: dict[UOp, UOp] = {}
+    for n in order:
+        new[n] = _rewritten(n, tuple(new[s] for s in n.src))
+    return new[sink]
+
+
+
+def _rewritten(n: UOp, src: tuple[UOp, ...]) -> UOp:
+    own = n.dtype
+    if n.op is Ops.CAST and (own in FP8_FORMATS or n.src[0].dtype in FP8_FORMATS):
+        value = decoded(src[0], n.src[0].dtype) if n.src[0].dtype in FP8_FORMATS else src[0].cast(dtypes.float32)
+        return encoded(value, own) if own in FP8_FORMATS else value.cast(own)
+    if n.op is Ops.BITCAST and own in FP8_FORMATS:
+        return src[0].bitcast(dtypes.uint8)
+    if n.op is Ops.CONST and own in FP8_FORMATS:
+        return UOp.const(dtypes.uint8, int(np.asarray(n.arg, own.numpy).view(np.uint8)))
+    if n.op is Ops.PARAM and own.scalar in FP8_FORMATS:
+        return UOp(n.op, dtypes.uint8.ptr() if own.pointer else dtypes.uint8, (), n.arg)
+    if own in FP8_FORMATS:
+        return UOp(n.op, dtypes.uint8, src, n.arg)
+    return n if src == n.src else UOp(n.op, own, src, n.arg)
+
+
+
+def decoded(byte: UOp, dtype: DType) -> UOp:
+    """Return the float32 value of a byte of ``dtype``."""
+    f = FP8_FORMATS[dtype]
+    bits = byte.cast(dtypes.uint32)
+    size, sign = bits & 0x7F, (bits & 0x80) << 24
+    normal = (size << (23 - f.mantissa)) + ((127 - f.bias) << 23)
+    small = (size.cast(dtypes.float32) * 2.0 ** (1 - f.bias - f.mantissa)).bitcast(dtypes.uint32)
+    wide = size.lt(1 << f.mantissa).where(small, normal)
+    if f.signed_nan:
+        wide = (size > f.largest).where(size.eq(f.nan).where(_const(_INF | 1 << 22), _const(_INF)), wide)
+        if f.nan > f.overflow:  # in a format with infinities, greater bytes are NaN
+            wide = (size > f.overflow).where(_const(_INF | 1 << 22), wide)
+        return (wide | sign).bitcast(dtypes.float32)
+    return bits.eq(f.nan).where(_const(_INF | 1 << 22), wide | sign).bitcast(dtypes.float32)
+
+
+
+def encoded(value: UOp, dtype: DType) -> UOp:
+    """Round a float32 to a byte of ``dtype``, to nearest with ties to even; greater values overflow."""
+    f = FP8_FORMATS[dtype]
+    bits = value.bitcast(dtypes.uint32)
+    size, sign = bits & 0x7FFFFFFF, (bits >> 24) & 0x80
+    shift = 23 - f.mantissa
+    odd = (size >> shift) & 1
+    normal = ((size + ((1 << (shift - 1)) - 1) + odd) >> shift) - ((127 - f.bias) << f.mantissa)
+    # adding it rounds to multiples of the subnormal step, which is the last bit of this float32
+    unit = 2.0 ** (24 - f.bias - f.mantissa)
+    small = (size.bitcast(dtypes.float32) + unit).bitcast(dtypes.uint32) - int(np.float32(unit).view(np.uint32))
+    byte = size.lt((128 - f.bias) << 23).where(small, normal)
+    byte = (size.lt((_INF >> 1) + (_INF >> 2)) & (byte.lt(f.largest + 1))).where(byte, _const(f.overflow))
+    byte = (size > _INF).where(_const(f.nan), byte)
+    byte = (byte | sign) if f.signed_nan else byte.eq(0).where(_const(0), byte | sign)
+    return byte.cast(dtypes.uint8)
+
+
+
+def _const(value: Any) -> UOp:
+    return UOp.const(dtypes.uint32, value)

@@ -1,5 +1,5 @@
-"""Histograms and ranks of keys shared by the threads of a block (``codegen/transform/block_rank.py``), and the scatter
-by rank.
+"""Emission of histograms and ranks of keys that the threads of a block share, and of the scatter by rank (the opt
+RANK, ``codegen/transform/thread_blocks.py``).
 
 Each warp handles a contiguous piece of the steps, 32 at a time. MATCH returns the number of lower lanes with the same
 key; the warp's counter of that key holds the count of earlier iterations. Then one thread per key sums the counters of
@@ -10,12 +10,12 @@ all of them.
 from __future__ import annotations
 
 from tinsmith.codegen.emit.emitter import Emitter
+from tinsmith.codegen.emit.reductions import running_by_warps
 from tinsmith.codegen.emit.scopes import Coords
-from tinsmith.codegen.emit.warps import running_by_warps
-from tinsmith.codegen.transform.block_rank import counted, exchanged, follows, place_of, step_of
+from tinsmith.codegen.transform.thread_blocks import counted, exchanged, follows, place_of, step_of
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Role, range_size
 
 
 class CountWriter:

@@ -13,11 +13,10 @@ from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.algebra.linear import from_linear, linear_form, shifted
+from tinsmith.ir.algebra.sizes import from_linear, linear_form, shifted
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
-from tinsmith.ir.matrix_unit import Fragment
-from tinsmith.ir.ranges import Role, limits, range_size
-from tinsmith.ir.staged_layout import StagedLayout
+from tinsmith.ir.matrix_unit import Fragment, StagedLayout
+from tinsmith.ir.structure import Role, limits, range_size
 
 
 class Slots(Protocol):

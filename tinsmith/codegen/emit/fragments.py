@@ -11,26 +11,46 @@ holds eight adjacent columns. This is a 4 × 4 transpose in two steps, one per b
 
 The part of the stored value that depends only on the accumulator is computed before the exchange, in which two 16-bit
 elements travel as one 32-bit word.
-"""
+
+Back-to-back contractions over blocks with an online softmax (as in FlashAttention), on a matrix unit.
+
+    S = q·k of the block;  m = max(m, rows of S);  p = exp(S - m);  l = l·exp(m before - m) + rows of p
+    O = O·exp(m before - m) + p·v                            on the unit, which accumulates into O
+
+The sums l and O of a block are relative to the running maximum m. The operands of each block arrive through rings
+(software pipelines in shared memory). Without warp specialization the block has one barrier per iteration, after all
+reads of the slots that are filled next have been drained.
+
+With p computed one block ahead (``chains.make_ahead``), the unit overlaps the scores of the next block with the product
+of this one:
+
+    S = q·k of block 0;  p, m, l of it
+    for block:  S = q·k;  O = O + p·v of the block before;  drain S;  m, l;  drain O;  O = O·exp(m before - m);  p
+    O = O + p·v of the last"""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from tinsmith.codegen.emit.emitter import Emitter
+from tinsmith.codegen.emit.reductions import FoldWriter, OnlineWriter
 from tinsmith.codegen.emit.scopes import Coords
 from tinsmith.codegen.transform import matrix_units
+from tinsmith.codegen.transform.back_to_back_gemm import finite
 from tinsmith.codegen.transform.computed_operand import bind
+from tinsmith.codegen.transform.matrix_units import held, made_ahead, product_of, reads_held
+from tinsmith.codegen.transform.rings import Ring, rings_of
+from tinsmith.codegen.transform.skip_masked_blocks import clear_end
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.algebra.linear import linear_form, shifted
+from tinsmith.ir.algebra.sizes import linear_form, shifted
 from tinsmith.ir.algebra.symbolic import for_all_lanes, simplify
 from tinsmith.ir.matrix_unit import Digit, Fragment
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 
@@ -54,6 +74,7 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
         shape = fragment.rows, fragment.size // fragment.rows
         apart = lin.emit(0, UOp.index(pitch))
         lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
+
 
 
 def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coords) -> None:
@@ -97,6 +118,7 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coor
             stores = []
 
 
+
 def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
     """Return True if memory is contiguous along the columns for at least one vector; columns may be pixels of a patch.
     """
@@ -109,6 +131,7 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
     lane, vector = lin.new_range(width, Role.VECTOR), lin.new_range(range_size(column) // width, Role.LOOP)
     terms = linear_form(index.substitute({column: vector * width + lane}).simplify())[0]
     return terms.pop(lane, 0) == 1 and not any(lane in t.ranges for t in terms)
+
 
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
@@ -126,6 +149,7 @@ def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
     if value in pure:
         border.add(value)
     return border.pop() if len(border) == 1 else total
+
 
 
 def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
@@ -167,6 +191,7 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
     return vector, Fragment(whole, ((size, 0, beside), *lanes[1:]))
 
 
+
 def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:
     """Return the digits of registers and lanes if adjacent lanes hold adjacent pairs of columns, with blocks after
     them; else None."""
@@ -177,6 +202,7 @@ def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] |
     fits = pair[1:] == (0, 1) and pair[0] == 2 and lanes[0][1:] == (0, 2) and matrix_units.is_power(size)
     between = all(across == 0 for _, _, across in registers[1:-1])
     return (registers, lanes) if fits and between and blocks[1:] == (0, 2 * size) and blocks[0] % size == 0 else None
+
 
 
 @dataclass(frozen=True)
@@ -199,6 +225,7 @@ class ThreadTile:
         return tuple(found[int(r)] for r in self.fragment.places()[0][:, 0])
 
 
+
 def tile_of(stage: UOp) -> Fragment:
     """Return the fragment of all columns of an accumulator: the unit's fragment, repeated per register copy."""
     product = product_in(stage)
@@ -207,10 +234,12 @@ def tile_of(stage: UOp) -> Fragment:
     return Fragment((*c.registers, (copies, 0, product.arg.n)), c.lanes) if copies > 1 else c
 
 
+
 def product_in(stage: UOp) -> UOp:
     product = matrix_units.product_of(stage.src[0])
     assert product is not None, stage
     return product
+
 
 
 def place_of(lin: Emitter, value: UOp) -> tuple[UOp, ThreadTile]:
@@ -225,6 +254,7 @@ def place_of(lin: Emitter, value: UOp) -> tuple[UOp, ThreadTile]:
     if index is not columns:
         value = bind(value, own, (columns - (index - own)).simplify()).simplify()
     return value, ThreadTile(tile_of(stage), product.src[2], columns)
+
 
 
 def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
@@ -256,9 +286,11 @@ def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
     return line
 
 
+
 def _named(lin: Emitter, n: UOp) -> bool:
     """Return True if a value depends on named lines, which may have lanes."""
     return lin.rereads(n)
+
 
 
 def widened(lin: Emitter, line: UOp, at: ThreadTile, count: int, depth: int | None = None) -> UOp:
@@ -267,6 +299,7 @@ def widened(lin: Emitter, line: UOp, at: ThreadTile, count: int, depth: int | No
         return line
     assert line.dtype.count == at.rows.size, line
     return lin.picked(line, at.spread, depth)
+
 
 
 def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
@@ -280,6 +313,7 @@ def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
         sum(p.dtype.count for p in parts)), tuple(parts)))
 
 
+
 def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UOp:
     """Reduce a tile along its columns: within each thread's registers, then (``lanes``) across the lanes of a row."""
     body, at = place_of(lin, fold.src[0])
@@ -287,6 +321,7 @@ def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UO
     order = np.argsort(np.array(at.spread), kind="stable").reshape(at.rows.size, -1).T  # columns, rows
     line = lin.halved(fold.arg, lin.picked(line, order.reshape(-1)), at.rows.size)
     return across_lanes(lin, fold.arg, line, at.fragment) if lanes else line
+
 
 
 def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
@@ -299,6 +334,7 @@ def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
             step *= 2
         pitch *= size
     return line
+
 
 
 def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
@@ -315,3 +351,191 @@ def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
         return lin.picked(line, choice)
     part = lin.picked(lin.words(line), (x // 2 for x in choice[::2]))
     return lin.emit(lin.here, UOp(Ops.BITCAST, line.dtype.scalar.vec(len(choice)), (part,)))
+
+
+
+class ChainWriter(OnlineWriter):
+    """A loop over blocks whose accumulators are fragments of a matrix unit.
+
+    ``block`` is the index of the block being written; ``turn`` is its number in the ping-pong order of the consumer
+    groups. ``ahead``: p is computed one block before its product. It is then carried by the loop: in ``values``, under
+    the key ``~g`` (negative) for reduction ``g``.
+    """
+
+    ahead = False
+    block = UOp.index(0)
+    turn: UOp | None = None
+
+    def place(self, f: UOp) -> ThreadTile:
+        """Return the tile that holds ``f``; for a value without columns (a row statistic), the tile whose rows it has.
+        """
+        products = [n for n in toposort(f) if n.op is Ops.MMA]
+        own = [p for p in products if {p.src[2], p.src[3]} <= f.ranges]
+        if own:
+            return ThreadTile(own[0].arg.fragment_c, own[0].src[2], own[0].src[3])
+        stage = next(n for n in toposort(f) if held(n))
+        product = product_in(stage)
+        return ThreadTile(tile_of(stage), product.src[2], product.src[3])
+
+    def lanes_of(self, f: UOp) -> int:
+        at = self.place(f)
+        return at.fragment.size if at.column in f.ranges else at.rows.size if at.row in f.ranges else 1
+
+    def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
+        """Write the loop over blocks. Operands that do not depend on the block are loaded before the loop, the others
+        through rings. Blocks without masked elements come first, in a separate loop without the mask (loop
+        partitioning). With p ahead, the first block is peeled."""
+        lin, (start, end) = self.lin, self.lin.span_of(r)
+        products = [p for p in toposort(bodies) if p.op is Ops.MMA and p.arg.staged]
+        rings = list(dict.fromkeys(ring for p in products for ring in rings_of(lin, p)))
+        for ring in rings if lin.role is None else ():
+            ring.fill_first() if ring.loop is not None else ring.fill(UOp.index(0))
+        for ring in rings:
+            if ring.loop is None:
+                ring.wait(UOp.index(0))
+        walked = [ring for ring in rings if ring.loop is not None]
+
+        def blocks(first: UOp, last: UOp, bodies: list[UOp]) -> None:
+            simple = [simplify(b) for b in bodies]
+            self.in_loop(r, first, last, lambda: self.at_block(r, walked, lambda: inside(simple)))
+
+        self.ahead = any(map(made_ahead, products))
+        if self.ahead:
+            end = end.maximum(start + 1).simplify()
+            with lin.first_step(r, start):
+                self.at_block(start, walked, lambda: inside([simplify(b) for b in bodies]))
+            start = (start + 1).simplify()
+        if lin.turns is not None:
+            self.turn = (r + start).simplify()  # has the same parity as r - start
+        found = clear_end(r, toposort(bodies), {x for x in lin.opened if x.arg[1] is Role.GLOBAL})
+        if found is not None:
+            middle = found[0].minimum(end).maximum(start).simplify()
+            blocks(start, middle, [b.substitute(found[1]) for b in bodies])
+            start = middle
+        blocks(start, end, bodies)
+        self.block = end
+        for g, writer in self.behind(bodies).items():
+            writer.drained()  # all copies are done: no slot is filled any more
+            self.values |= {(g, *key[1:]): value for key, value in writer.values.items()}
+
+    def at_block(self, block: UOp, rings: Sequence[Ring], inside: Callable[[], None]) -> None:
+        self.block = block
+        if rings and self.lin.role is None:
+            if block.op is Ops.RANGE:  # the peeled first block needs no barrier: no thread has read a slot yet
+                self.lin.barrier()
+            for ring in rings:
+                ring.fill((block + ring.distance).simplify())
+        inside()
+
+    def issue(self, writer: FoldWriter, block: UOp) -> None:
+        """Wait for the operands of a block and issue the product's steps to the unit."""
+        assert writer.product is not None
+        bodies = writer.begun()
+        writer.hold(writer.product)
+        for ring in rings_of(self.lin, writer.product):
+            if ring.loop is not None:
+                ring.wait(block)
+        self.lin.force(UOp(Ops.FENCE))
+        writer.step(bodies)
+        self.lin.force(UOp(Ops.COMMIT))
+
+    def land(self, writer: FoldWriter, in_flight: int = 0) -> None:
+        """Wait for the product and release the ring slots of its operands."""
+        assert writer.product is not None
+        writer.drained(in_flight)
+        for ring in rings_of(self.lin, writer.product):
+            ring.release()
+
+    def scores(self, bodies: list[UOp]) -> list[FoldWriter]:
+        """Return writers of the asynchronous products (scores) that the block's values are computed from."""
+        stages = dict.fromkeys(n.src[0] for body in bodies for n in reads_held(body))
+        return [FoldWriter(self.lin, [s.src[0]], self.coords) for s in stages if product_in(s).arg.staged]
+
+    def behind(self, bodies: list[UOp]) -> dict[int, FoldWriter]:
+        """Issue the products of the previous block (p computed ahead), if any; return their writers by reduction
+        number."""
+        found = {}
+        for g in {~key[0] for key in self.values if key[0] < 0}:
+            part = self.parts(bodies[g])[1]
+            product = product_of(part)
+            assert product is not None
+            dtype = product.arg.a.vec(product.arg.operand_a.size)
+            made = {key[2]: self.lin.emit(self.lin.here, UOp(Ops.BITCAST, dtype, (words,)))
+                    for key, words in self.values.items() if key[0] == ~g}
+            starts = {c: self.values[g, c, ()] for c in self.copies[self.group[g]]}
+            found[g] = FoldWriter(self.lin, [part], self.coords, starts, made)
+            self.issue(found[g], (self.block - 1).simplify())
+        return found
+
+    def step(self, bodies: list[UOp]) -> None:
+        lin, here, turns = self.lin, self.lin.here, self.lin.turns if self.turn is not None else None
+        if turns is not None and self.turn is not None:
+            turns.take(self.turn)
+        scores = self.scores(bodies)
+        for writer in scores:
+            self.issue(writer, self.block)
+        behind = self.behind(bodies)
+        if turns is not None:
+            turns.hand_on()
+        for n, writer in enumerate(scores, 1):
+            self.land(writer, len(scores) - n + len(behind))
+            writer.finished()
+        known = {c: (old, lin.named(lin.value(shift))) for c, (old, shift) in self.maxima(bodies[0]).items()}
+        products = list[tuple[int, UOp, dict[Coords, UOp]]]()
+        for g, (f, body) in enumerate(zip(self.group, bodies)):
+            if g == 0:
+                continue
+            keeps, at = {}, self.place(f)
+            for c in self.copies[f]:
+                old, shift = known[lin.coords_of(self.group[0], c)]
+                weight, part, top = self.parts(body)
+                keep = lin.value(weight.substitute({top: shift, top.src[0]: old}))
+                keeps[c] = widened(lin, keep, at, self.lanes_of(f))
+                part = part.substitute({finite(top.src[0]): shift, top.src[0]: shift})
+            if product_of(part) is not None:
+                products.append((g, part, keeps))
+                continue
+            for c, keep in keeps.items():
+                own = statistic(lin, part, c, False) if self.over_tile(part) else lin.value(part, c)
+                kept = lin.combine(here, Ops.MUL, f.dtype, [self.values[g, c, ()], keep])
+                self.values[g, c, ()] = lin.combine(here, Ops.ADD, f.dtype, [kept, own])
+        for g, part, keeps in products:
+            self.multiply(g, part, keeps, behind.get(g))
+
+    def multiply(self, g: int, part: UOp, keeps: dict[Coords, UOp], behind: FoldWriter | None) -> None:
+        """Add a product to a sum rescaled to the current maximum. With p ahead, defer the product to the next
+        iteration."""
+        lin, f = self.lin, self.group[g]
+        if behind is not None:
+            self.land(behind)
+            self.values |= {(g, *key[1:]): value for key, value in behind.values.items()}
+        starts = {c: lin.combine(lin.here, Ops.MUL, f.dtype, [self.values[g, c, ()], keep])
+                  for c, keep in keeps.items()}
+        writer = FoldWriter(lin, [part], self.coords, starts)
+        assert writer.product is not None
+        if self.ahead:
+            writer.hold(writer.product)
+            self.values |= {(g, c, ()): start for c, start in starts.items()}
+            self.values |= {(~g, (), steps): lin.words(line) for steps, line in writer.held.items()}
+            return
+        if writer.product.arg.staged:
+            self.issue(writer, self.block)
+            self.land(writer)
+            writer.finished()
+        else:
+            writer.run()
+        self.values |= {(g, c, ()): lin.value(part, c) for c in starts}
+
+    def over_tile(self, part: UOp) -> bool:
+        """Return True if ``part`` reduces columns of a tile, so that combining across lanes can wait until after the
+        loop."""
+        return part.op is Ops.FOLD and part.src[1].arg[1] is Role.FRAGMENT
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        lin, at, line = self.lin, self.place(f), self.values[g, c, ()]
+        if g == 0:
+            return line
+        weight, part, top = self.parts(f.src[0])
+        line = across_lanes(lin, Ops.ADD, line, at.fragment) if self.over_tile(part) else line
+        return lin.combine(lin.here, Ops.MUL, f.dtype, [line, widened(lin, self.whole(weight, top, c), at,
+                                                                                 line.dtype.count)])

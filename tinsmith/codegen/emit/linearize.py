@@ -10,31 +10,28 @@ import itertools
 from collections.abc import Callable
 
 from tinsmith.codegen.decompose.decompose import expand
-from tinsmith.codegen.emit.back_to_back_gemm import ChainWriter
 from tinsmith.codegen.emit.barriers import needed_barriers
 from tinsmith.codegen.emit.block_rank import write_counts
 from tinsmith.codegen.emit.emitter import Emitter, _condition
-from tinsmith.codegen.emit.fragments import held_operand, statistic, store_fragments
-from tinsmith.codegen.emit.reductions import FoldWriter, OnlineWriter
+from tinsmith.codegen.emit.fragments import ChainWriter, held_operand, statistic, store_fragments
+from tinsmith.codegen.emit.reductions import FoldWriter, OnlineWriter, loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.emit.scopes import Coords, Write
 from tinsmith.codegen.emit.strided import store_strided, strided
-from tinsmith.codegen.emit.warps import loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.planner.cpu.loop_partition import one_load
-from tinsmith.codegen.transform.block_rank import ranked
-from tinsmith.codegen.transform.carried_accumulators import added_sum, continued, in_register
+from tinsmith.codegen.planner.cpu.loops import one_load
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.codegen.transform.matrix_units import product_of, reads_held
-from tinsmith.codegen.transform.prefetch import Ahead
 from tinsmith.codegen.transform.rings import Turns, produce, rings_of, shared_out
-from tinsmith.codegen.transform.stages import stage_what_no_unit_loads
+from tinsmith.codegen.transform.skip_masked_blocks import added_sum, continued, in_register
+from tinsmith.codegen.transform.stages import Ahead, stage_what_no_unit_loads
+from tinsmith.codegen.transform.thread_blocks import ranked
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.observer import passed
+from tinsmith.core.origin import passed
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
-from tinsmith.ir.algebra.linear import from_linear, linear_form
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import for_all_lanes, simplify
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 

@@ -17,7 +17,7 @@ from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.ranges import Role, is_partial, range_size
+from tinsmith.ir.structure import Role, is_partial, range_size
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]

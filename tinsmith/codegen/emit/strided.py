@@ -10,9 +10,9 @@ from tinsmith.codegen.emit.scopes import Coords
 from tinsmith.codegen.transform.computed_operand import SIDE, bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import from_linear, linear_form, shifted
+from tinsmith.ir.algebra.sizes import from_linear, linear_form, shifted
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
-from tinsmith.ir.ranges import Role, range_size
+from tinsmith.ir.structure import Role, range_size
 
 
 def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:

@@ -11,7 +11,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.transform.thread_blocks import grid_axes, thread_axes
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import THREADS, Role, digits, range_size
+from tinsmith.ir.structure import THREADS, Role, digits, range_size
 
 
 class BlockWriter(ScopeWriter):

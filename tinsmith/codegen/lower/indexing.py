@@ -1,16 +1,23 @@
-"""Movement ops as index maps: the source index of each output element, and the condition under which it exists."""
+"""Movement ops as index maps: the source index of each output element, and the condition under which it exists.
+
+Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
 from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import weighted_sum
-from tinsmith.ir.algebra.sizes import normal_size
+from tinsmith.ir.algebra.sizes import linear_form, normal_size, weighted_sum
+from tinsmith.ir.structure import Role, range_size
+from tinsmith.ir.uop import toposort
 
 Index = tuple[UOp, ...]
+
 ZERO = UOp.index(0)
+
 
 
 def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index) -> Index:
@@ -52,13 +59,16 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
     return tuple(out)
 
 
+
 def _times(a: object, b: object) -> object:
     """Return the product of two sizes in normal form."""
     return normal_size(a * b)  # type: ignore[operator]
 
 
+
 def _smaller(a: object, b: object) -> bool:
     return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
+
 
 
 def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
@@ -74,6 +84,7 @@ def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
     return flat.simplify()
 
 
+
 def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
     """Return the coordinates in ``shape`` of a row-major offset."""
     out: list[UOp] = []
@@ -82,6 +93,7 @@ def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
         out.append((flat % s if n else flat).simplify())
         flat = (flat // s).simplify()
     return out[::-1]
+
 
 
 def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
@@ -117,11 +129,13 @@ def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     return (*index[: w.axis], at, *index[w.axis + 1 :]), valid.simplify()
 
 
+
 def place_in(view: UOp, index: Index) -> tuple[UOp, Index]:
     """Return the base of a view and the coordinates there of its element at ``index``."""
     while view.op.kind == "movement":
         index, view = move(view, index)[0], view.src[0]
     return view, tuple(i.simplify() for i in index)
+
 
 
 def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
@@ -134,6 +148,7 @@ def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
             if not (type(needed) is int and needed == 0):
                 valid = condition if valid is None else valid & condition
     return tuple(out), None if valid is None else valid.simplify()
+
 
 
 def moved_back(node: UOp, view: UOp) -> UOp:
@@ -152,3 +167,103 @@ def moved_back(node: UOp, view: UOp) -> UOp:
         return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
     assert node.op is Ops.SHRINK, node.op
     return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
+
+
+
+class Footprint(NamedTuple):
+    """A box along one sum ``Σ weight·range`` (the first weight is 1) with overlapping steps: ``size`` values from
+    ``low`` on. The value depends on its ranges only through this sum."""
+
+    weights: dict[UOp, int]
+    low: int
+    size: int
+
+    @property
+    def lead(self) -> UOp:
+        return next(iter(self.weights))
+
+    @property
+    def position(self) -> UOp:
+        """Return the index of an element in the box."""
+        return sum((r * weight for r, weight in self.weights.items()), UOp.index(-self.low)).simplify()
+
+
+
+def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
+    """Group ``inside`` into boxes: y and ky of y + ky, or x and kx of x*stride - kx, form one box."""
+    boxes, left = list[Footprint](), list(inside)
+    sums = _sums(s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:])
+    while left:
+        r = left.pop(0)
+        pairs = ((p, unit, other) for p in left for unit, other in ((r, p), (p, r))
+                 if not r.arg[1].expanded and not p.arg[1].expanded)
+        found = next(((p, unit, other, k) for p, unit, other in pairs
+                      if 0 < abs(k := _weight(sums, unit, other)) < range_size(unit)), None)
+        if found is None:
+            boxes.append(Footprint({r: 1}, 0, range_size(r)))
+            continue
+        partner, unit, other, k = found
+        left.remove(partner)
+        reach = k * (range_size(other) - 1)
+        boxes.append(Footprint({unit: 1, other: k}, min(reach, 0), range_size(unit) + abs(reach)))
+    return boxes
+
+
+
+def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
+    """Yield, for each range as the lead, the window formed with the ranges of longer steps that overlap it."""
+    sums = _sums([value])
+    for lead in ranges:
+        weights, size = {lead: 1}, range_size(lead)
+        steps = [(k, r) for r in ranges if r is not lead and (k := _weight(sums, lead, r)) > 0]
+        for k, r in sorted(steps, key=lambda step: step[0]):
+            if k < size:
+                weights, size = weights | {r: k}, size + k * (range_size(r) - 1)
+        yield Footprint(weights, 0, size)
+
+
+
+def _sums(roots: Iterable[UOp]) -> list[UOp]:
+    """Return the integer sums inside index and guard expressions."""
+    return [s for root in roots for s in ([root] if root.dtype is dtypes.index else (
+        s for n in toposort(root) if n.dtype is not dtypes.index for s in n.src if s.dtype is dtypes.index))]
+
+
+
+def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
+    """Return the number of steps of ``unit`` per step of ``other``, in all sums with either; 0 if the sums disagree."""
+    found = set[int]()
+    for terms in (linear_form(root)[0] for root in sums):
+        a, b = terms.get(unit, 0), terms.get(other, 0)
+        if any((unit in t.ranges or other in t.ranges) and t is not unit and t is not other for t in terms):
+            return 0
+        if a or b:
+            found.add(b // a if a and b % a == 0 else 0)
+    return found.pop() if len(found) == 1 else 0
+
+
+
+def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
+    """Return a sort key for the loops of a tile: the order of the source memory, so that copying is sequential."""
+    lead = box.lead
+    load = next((n for n in toposort(value) if n.op is Ops.LOAD), None)
+    stride = 0 if load is None else abs(linear_form(load.src[1])[0].get(lead, 0))
+    return layout_rank(lead), -stride if layout_rank(lead) == 0 else 0
+
+
+
+def layout_rank(r: UOp) -> int:
+    """Return a range's rank in a tile's layout: loops, then register copies, then lanes (fastest), for vector loads."""
+    return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
+
+
+
+def strides(value: UOp) -> dict[UOp, int]:
+    """Return the largest stride of each range in the index sums of a value."""
+    found: dict[UOp, int] = {}
+    for n in toposort(value):
+        if n.op in (Ops.ADD, Ops.MUL, Ops.RANGE) and n.dtype is dtypes.index:
+            for term, factor in linear_form(n)[0].items():
+                if term.op is Ops.RANGE:
+                    found[term] = max(found.get(term, 0), abs(factor))
+    return found

@@ -16,13 +16,13 @@ from itertools import chain, groupby, pairwise
 
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.transform.prefetch import Ahead
 from tinsmith.codegen.transform.skip_masked_blocks import as_index
+from tinsmith.codegen.transform.stages import Ahead
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
-from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.ranges import Role, is_partial, range_size
+from tinsmith.ir.structure import Role, is_partial, range_size
 from tinsmith.ir.uop import toposort
 
 MOST_PIECES = 16  # parts per loop, each duplicating its code; more if every part has only a share of the code

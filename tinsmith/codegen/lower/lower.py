@@ -16,7 +16,7 @@ from tinsmith.codegen.lower.normalize import implies
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 
 Request = tuple[UOp, Index, UOp | None]
 Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]

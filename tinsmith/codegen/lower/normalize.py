@@ -14,7 +14,7 @@ from tinsmith.codegen.transform.computed_operand import inner_contractions, same
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
-from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 from tinsmith.ir.structure import contraction, guard_of, sum_of_products

@@ -10,8 +10,8 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import linear_form
-from tinsmith.ir.ranges import count_of, range_size
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.structure import count_of, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -80,7 +80,7 @@ def stage(kernel: Kernel, value: UOp, outside: Iterable[UOp], lanes: int = 0, co
     kernel.apply(Opt(OptOps.STAGE, kernel.stageable.index(value), kept, lanes, copies=copies))
 
 
-def order(kernel: Kernel, first: Sequence[UOp]) -> None:
+def order_loops(kernel: Kernel, first: Sequence[UOp]) -> None:
     """Permute the loops: ``first`` outermost, in the given order, then the others in their present order."""
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
     positions = tuple(loops.index(r) for r in [*first, *(r for r in loops if r not in first)])

@@ -21,17 +21,14 @@ from itertools import chain
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, weight_of
-from tinsmith.codegen.planner.cpu.computed_operands import chain_ways
-from tinsmith.codegen.planner.cpu.elementwise import map_ways
-from tinsmith.codegen.planner.cpu.loops import finish, scan_ways, symbolic_opts, why_alone
-from tinsmith.codegen.planner.cpu.matrix_units import unit_ways
+from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, symbolic_opts, why_alone
+from tinsmith.codegen.planner.cpu.matrix_units import chain_ways, unit_ways
 from tinsmith.codegen.planner.cpu.reductions import row_ways
 from tinsmith.codegen.planner.cpu.register_tiles import tile_ways
-from tinsmith.codegen.planner.gpu.blocks import BLOCKS, Generator
+from tinsmith.codegen.planner.gpu.products import BLOCKS, Generator
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
-from tinsmith.ir.ranges import Role, range_size
-from tinsmith.ir.structure import Contraction, Map, Rows, Scan, Scatter, Structure, structure
+from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, range_size, structure
 from tinsmith.target.target import Target
 
 

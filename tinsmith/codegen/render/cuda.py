@@ -17,10 +17,9 @@ from tinsmith.codegen.render.language import CLanguage, strip
 from tinsmith.codegen.transform.tma_boxes import BoxedOperand, map_of, maps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, StagedLayout
 from tinsmith.ir.ops.elementwise import ROUGH
-from tinsmith.ir.ranges import Role
-from tinsmith.ir.staged_layout import ROW_BYTES, StagedLayout
+from tinsmith.ir.structure import Role
 from tinsmith.target.schedule_costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.target.target import Target
 from tinsmith.target.units import nvidia

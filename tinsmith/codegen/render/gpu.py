@@ -14,7 +14,7 @@ from tinsmith.codegen.render.language import Body, CLanguage, addend, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.algebra.linear import linear_form
+from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import MatrixUnit
 
 RING_OPS = (Ops.DEFINE_RING, Ops.ARRIVE, Ops.RELEASE, Ops.ASYNC_COPY, Ops.WAIT, Ops.TILE, Ops.FENCE, Ops.COMMIT,

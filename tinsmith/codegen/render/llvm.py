@@ -11,14 +11,17 @@ from typing import Any
 
 from tinsmith.codegen.render.base import Renderer, local_bytes, near_bytes
 from tinsmith.codegen.render.llvm_arithmetic import (
+    Dots,
+    Fragments,
     LLVMArithmetic,
+    Tiles,
     constant,
+    is_dot,
     literal_zero,
     mask_of,
     suffix_of,
     type_name,
 )
-from tinsmith.codegen.render.llvm_units import Dots, Fragments, Tiles, is_dot
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 

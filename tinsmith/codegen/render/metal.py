@@ -10,7 +10,7 @@ from tinsmith.core.errors import CompileError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import MatrixUnit
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS
 from tinsmith.target.target import Target
 from tinsmith.target.units import apple

@@ -19,7 +19,7 @@ from tinsmith.codegen.render.language import GROWS, strip
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import CompileError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role
+from tinsmith.ir.structure import Role
 from tinsmith.target.schedule_costs import GRID_COSTS
 from tinsmith.target.target import Target
 

@@ -12,23 +12,16 @@ from dataclasses import replace
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower import loop_partition
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.transform import (
-    back_to_back_gemm,
-    block_rank,
-    carried_accumulators,
-    matrix_units,
-    online_softmax,
-    prefetch,
-    skip_masked_blocks,
-    stages,
-    thread_blocks,
-)
+from tinsmith.codegen.transform import back_to_back_gemm, matrix_units, skip_masked_blocks, stages, thread_blocks
+from tinsmith.codegen.transform import back_to_back_gemm as online_softmax
+from tinsmith.codegen.transform import skip_masked_blocks as carried_accumulators
+from tinsmith.codegen.transform import stages as prefetch
+from tinsmith.codegen.transform import thread_blocks as block_rank
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.matrix_unit import MatrixUnit
-from tinsmith.ir.ranges import THREADS, Axis, Role, is_partial, range_size
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import THREADS, Axis, Role, contraction, is_partial, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.units.x86 import fma
 

@@ -7,11 +7,23 @@ A unit leaves its accumulators in the registers of the threads, and elementwise 
 operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
 Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
 lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
-"""
+
+Online softmax (Milakov and Gimelshein, 2018) as a rewrite, the opt ONLINE: a maximum and the sums relative to it
+become one loop over blocks.
+
+    m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
+
+``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be rescaled to another one. So each block has
+a maximum and sums of its own, and the sums of all blocks are rescaled to the common maximum:
+
+    b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
+
+The linearizer runs over the blocks once, carrying the running maximum and the sums relative to it. Local memory holds
+one block at a time, whatever the length of the rows."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,15 +35,14 @@ from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_nam
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.matrix_unit import MatrixUnit
+from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, Placed
 from tinsmith.ir.ops.elementwise import ROUGH
-from tinsmith.ir.ranges import Role, range_size
-from tinsmith.ir.staged_layout import ROW_BYTES, Placed
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import Role, contraction, guard_of, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
+
 
 
 def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
@@ -84,6 +95,7 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     k.order = [x for x in k.order if x in left]
 
 
+
 def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
     """Compute the register operand of the last product one block before the unit reads it: the unit runs the products
     of both blocks at once, and threads compute the function between them for one block while the unit works on the
@@ -98,6 +110,7 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
                 "operands come from rings of two slots at least", "STAGE of the other operands before")
     stages = dict.fromkeys(load.src[0] for load in loads)
     k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
+
 
 
 def _powers_of_two(k: KernelGraph) -> None:
@@ -137,6 +150,7 @@ def _powers_of_two(k: KernelGraph) -> None:
     k.sink = k.sink.substitute(table)
 
 
+
 def _reciprocals(k: KernelGraph, column: UOp) -> None:
     """Divide all columns of a 16-bit result by multiplying with one reciprocal per row: x/y = x·(1/y), one more
     rounding."""
@@ -148,6 +162,7 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
     k.sink = k.sink.substitute(table)
 
 
+
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
     """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
     columns; None if there is none, or if ``columns`` is not a power of two."""
@@ -156,12 +171,14 @@ def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> 
     return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
 
 
+
 def inner_of(k: KernelGraph, number: int) -> list[UOp]:
     """Return the contractions inside the operands of the sums over range ``number`` that depend on its step and are not
     on a unit yet."""
     folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
     inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
     return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
+
 
 
 def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
@@ -181,3 +198,84 @@ def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
     k.read_staged(load, {n: under_names(load, names) for n, names in same.items()})
     k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
 
+
+
+def greatest(sink: UOp) -> UOp | None:
+    """Return the maximum that some sums are relative to, if no other reduction depends on it; else None."""
+    folds = [n for n in toposort(sink) if n.op is Ops.FOLD]
+    found = next((f for f in folds if f.arg is Ops.MAX and len(f.src) == 2 and f.dtype.is_float), None)
+    sums = relative_sums(sink, found) if found is not None else []
+    return found if sums else None
+
+
+
+def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
+    """Return the sums relative to the maximum ``greatest``; none if another reduction depends on it or on them."""
+    readers = [f for f in toposort(sink) if f.op is Ops.FOLD and f is not greatest and greatest in toposort(f)]
+    sums = [f for f in readers if f.arg is Ops.ADD and len(f.src) == 2 and f.src[1].src == greatest.src[1].src
+            and _shift(f.src[0], greatest) is not None]
+    return sums if len(sums) == len(readers) else []
+
+
+
+def finite(top: UOp) -> UOp:
+    """Return a maximum, or 0 if it is -inf: values that are all -inf stay -inf relative to 0, and their exponentials
+    are 0."""
+    return top.eq(-math.inf).where(0.0, top)
+
+
+
+def _shift(body: UOp, greatest: UOp) -> UOp | None:
+    """Return the number that a value is relative to, the maximum or ``finite`` of it; None if it is not relative to
+    either.
+
+    A value is relative if it is guarded to 0 or a product with exp(x - shift), which depends on the maximum nowhere
+    else.
+    """
+    if (guard := guard_of(body)) is not None:
+        return None if greatest in toposort(guard) else _shift(body.src[1], greatest)
+    if body.op is Ops.CAST and body.dtype.is_float:  # the cast rounds alike for any shift
+        return _shift(body.src[0], greatest)
+    if body.op is Ops.MUL:
+        with_it = [s for s in body.src if greatest in toposort(s)]
+        return _shift(with_it[0], greatest) if len(with_it) == 1 else None
+    if body.op is not Ops.EXP or body.src[0].op is not Ops.SUB:
+        return None
+    x, shift = body.src[0].src
+    return shift if shift in (greatest, finite(greatest)) and greatest not in toposort(x) else None
+
+
+
+def online(k: KernelGraph, opt: Opt) -> None:
+    """Rewrite a maximum over the axis, and the sums relative to it, to blocks of ``amt``."""
+    top = greatest(k.sink)
+    r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
+    if top is None or r is not top.src[1]:
+        raise opt.illegal("no maximum over the axis has sums relative to it", "another axis")
+    size = r.src[-1].arg if r.src[-1].is_const else 0
+    opt.require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0,
+                "the block size must divide a range of fixed size")
+    opt.require(r.arg[1] is Role.REDUCE and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
+                "ONLINE comes before other opts on these reductions")
+    assert isinstance(opt.amt, int)
+    sums = relative_sums(k.sink, top)
+    others = {f.src[1] for f in sums} - {r}
+    bound = {x: {f for f in k.folds if x in f.src[1:]} for x in others}
+    opt.require(all(fs <= set(sums) for fs in bound.values()), "another reduction shares a range with them")
+    loop, inner = k.new_range(size // opt.amt, Role.BLOCK), k.new_range(opt.amt, Role.REDUCE)
+    position = (loop * opt.amt + inner).simplify()
+    block = UOp(Ops.FOLD, None, (top.src[0].substitute({r: position}), inner), Ops.MAX)
+    whole = UOp(Ops.FOLD, None, (block, loop), Ops.MAX)
+    own_shift = finite(block)  # a block that is all -inf adds 0
+    table = {top: whole}
+    for f in sums:
+        shift = _shift(f.src[0], top)
+        assert shift is not None
+        own = inner if f.ranges <= top.ranges else k.new_range(opt.amt, Role.REDUCE)
+        at = (loop * opt.amt + own).simplify()
+        part = UOp(Ops.FOLD, None, (f.src[0].substitute({shift: own_shift, f.src[1]: at}), own), Ops.ADD)
+        table[f] = UOp(Ops.FOLD, None, ((block - shift.substitute({top: whole})).alu("EXP") * part, loop), Ops.ADD)
+        k.order += [own] * (own is not inner)
+    k.order[k.order.index(r)] = inner
+    k.order = [loop, *(x for x in k.order if x not in others)]
+    k.rebuild_as(k.sink.src, table)

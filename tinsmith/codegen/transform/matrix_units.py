@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinsmith.codegen.lower.footprints import Footprint, windows
+from tinsmith.codegen.lower.indexing import Footprint, windows
 from tinsmith.codegen.lower.normalize import implies
 from tinsmith.codegen.transform.stage_builder import Side, from_stage
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import from_linear, linear_form
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.matrix_unit import Fragment, MatrixUnit, in_memory
-from tinsmith.ir.ranges import Role
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import Role, contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 

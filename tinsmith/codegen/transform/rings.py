@@ -25,7 +25,7 @@ Consumer groups that alternate on the tiles of a block (ping-pong, ``Turns``) ke
 
 If a persistent block loops over several tiles of the grid, producers and consumers continue counting steps from one
 tile to the next, so that slots are filled for the next tile while a result is stored. The operands of a chain have a
-ring each, which the loop over blocks steps through (``codegen/emit/back_to_back_gemm.py``).
+ring each, which the loop over blocks steps through (``codegen/emit/fragments.py``).
 """
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tinsmith.codegen.transform.tma_boxes import box_of, loaded
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.ranges import Role, range_size
-from tinsmith.ir.staged_layout import BulkView
+from tinsmith.ir.matrix_unit import BulkView
+from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 

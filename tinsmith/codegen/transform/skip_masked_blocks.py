@@ -3,7 +3,13 @@ add nothing to a sum.
 
 A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden
 elements no longer propagates if its complete block is skipped.
-"""
+
+Sums accumulated in memory block by block, the opt CARRY: contractions of one tile along both of its sides.
+
+    dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
+
+Each sum runs over the parallel range of the other. ``CARRY`` cuts both ranges into blocks and shares the loops over
+blocks: a tile of s is computed once, and every result adds the tile's contribution."""
 from __future__ import annotations
 
 import math
@@ -11,16 +17,17 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tinsmith.codegen.kernel_graph import KernelGraph
-from tinsmith.codegen.lower.normalize import conjuncts
+from tinsmith.codegen.lower.normalize import conjuncts, names_across
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import from_linear, linear_form
-from tinsmith.ir.ranges import THREADS, Role
-from tinsmith.ir.structure import guard_of
+from tinsmith.ir.algebra.bounds import bound_ranges, start_of
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
+from tinsmith.ir.structure import THREADS, Role, guard_of, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
+
 
 
 def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
@@ -48,6 +55,7 @@ def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
     if nothing != 0 and node.op in (Ops.ADD, Ops.SUB):
         return nothing_where(node.src[0], nothing)
     return None
+
 
 
 def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> UOp | None:
@@ -83,6 +91,7 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
     return from_linear(terms, 0, low).simplify().lt((0 if truth else 1) - constant).simplify()
 
 
+
 def as_index(node: UOp) -> UOp | None:
     """Return an integer as an index, without casts of indices that fit the integer type; None if it is not an index."""
     while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
@@ -95,8 +104,10 @@ def as_index(node: UOp) -> UOp | None:
     return node if node.dtype is dtypes.index else None
 
 
+
 def _negated(condition: UOp) -> UOp:
     return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
+
 
 
 def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
@@ -112,6 +123,7 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
             if whole is not None and not whole.is_const:
                 found[s] = _negated(whole)
     return found
+
 
 
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
@@ -134,6 +146,7 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
         if step > 0 and not any(loop in t.ranges for t in terms):
             found[loop] = (from_linear(terms, constant, loop) // step + 1).simplify()
     return found
+
 
 
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
@@ -161,6 +174,7 @@ def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tup
     return None if end is None else (end.simplify(), table)
 
 
+
 def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
     """Return the loops of sums whose first or last steps only read outside of a window, each with (start, end) of the
     steps between: the rows of a convolution window at the edge of an image, or the steps that a list in memory gives to
@@ -172,6 +186,7 @@ def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
         for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
             found.setdefault(loop, set()).add(_steps_between(loop, terms, around))
     return {loop: span for loop, (span, *others) in found.items() if not others and (span[0].ranges or span[1].ranges)}
+
 
 
 def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[UOp]) -> tuple[UOp, UOp]:
@@ -191,6 +206,7 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
     return start.simplify(), end.simplify()
 
 
+
 def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Return pairs (low, high): the value is 0 unless low < high for each of them, provided its inputs are finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
@@ -203,10 +219,12 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     return []
 
 
+
 def _listed(term: UOp, around: Collection[UOp]) -> bool:
     """Return True if a term of an index is loaded from memory, once per block of the grid."""
     own = term.ranges
     return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
+
 
 
 def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
@@ -224,6 +242,7 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
     return (high, low + 1) if turned else (low, high)
 
 
+
 def skip(k: KernelGraph, opt: Opt) -> None:
     """Skip blocks that add nothing to the statements over them, and the first and last steps of loops that add
     nothing."""
@@ -234,3 +253,153 @@ def skip(k: KernelGraph, opt: Opt) -> None:
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
                   for s in k.sink.src], table)
     k.reorder()
+
+AROUND = (Role.GLOBAL, *THREADS)  # ranges of which a thread has one value
+
+
+
+def block_of(size: int, allowed: range) -> int:
+    """Return the longest block size in ``allowed`` that divides a range of ``size``; 0 if none does.
+
+    >>> block_of(512, range(16, 72, 8)), block_of(120, range(16, 72, 8)), block_of(97, range(16, 72, 8))
+    (64, 40, 0)
+    """
+    return next((b for b in reversed(allowed) if size % b == 0), 0)
+
+
+
+def carries(store: UOp, r: UOp) -> UOp | None:
+    """Return the sum over ``r`` if it is all that a statement stores and has a type that keeps partial sums; else
+    None."""
+    fold = store.src[2]
+    plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
+    return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
+
+
+
+def crossing(sink: UOp) -> list[list[UOp]]:
+    """Return both sides of the tiles that statements share: for each side the ranges of it in the statements, those
+    that reduce it first. Empty unless all statements share the tiles."""
+    main, sides = sink.src[0], list[dict[UOp, None]]()
+    for s in sink.src[1:]:
+        names = names_across(s, main) or {}
+        if not names and main.ranges.isdisjoint(s.ranges):
+            return []
+        summed = [(r, new) for r, new in names.items() if r.arg[1] is Role.REDUCE]
+        rows = [(r, new) for r, new in names.items() if new.arg[1] is Role.REDUCE]
+        if len(summed) != 1 or len(rows) != 1:
+            continue
+        sides = sides or [{}, {}]
+        sides[0].update(dict.fromkeys(summed[0]))
+        sides[1].update(dict.fromkeys(rows[0][::-1]))
+    return [sorted(side, key=lambda r: r.arg[1] is not Role.REDUCE) for side in sides]
+
+
+
+def carry(k: KernelGraph, opt: Opt) -> None:
+    """Accumulate sums over the axis in blocks of amt[0], in one loop with the blocks of the ranges at the positions
+    amt[1:]."""
+    positions = (opt.axis, *opt.amt[1:]) if isinstance(opt.amt, tuple) and opt.axis is not None else ()
+    names = [k.ranges[n] for n in positions if 0 <= n < len(k.ranges)]
+    opt.require(len(set(names)) == len(positions) > 1, "the amount is (block, positions of other ranges)")
+    assert isinstance(opt.amt, tuple)
+    block, size = opt.amt[0], names[0].src[-1].arg if names[0].src[-1].is_const else 0
+    opt.require(all(r.src == names[0].src for r in names) and block > 1 and size % block == 0,
+                "the block size must divide the ranges, which must have equal sizes")
+    sums = [r for r in names if r.arg[1] is Role.REDUCE]
+    opt.require(names[0] in sums and all(r in sums or (r.arg[1] is Role.LOOP and r not in k.bound) for r in names),
+                "CARRY needs reductions, and parallel loops")
+    opt.require(all(n.op not in (Ops.AFTER, Ops.STAGE, Ops.MMA) for n in k.nodes), "CARRY comes before STAGE and TC")
+    for x in k.stores:
+        inside = {r for f in toposort(x) if f.op is Ops.FOLD for r in f.src[1:]} & set(sums)
+        opt.require(len(inside | (x.ranges & set(names))) == 1 and all(carries(x, r) for r in inside),
+                    "each statement must have exactly one of the ranges, as a plain sum over it or as its loop")
+    cut = [k.split(r, block, r.arg[1])[0] for r in names]
+    if cut[0].op is not Ops.RANGE:
+        return
+    loop = k.new_range(size // block, Role.BLOCK)
+    starts, statements = [], []
+    for x in k.sink.src:
+        r = next((r for r in cut if r.arg[1] is Role.REDUCE and x.op is Ops.STORE and carries(x, r)), None)
+        if r is not None:
+            memory, offset, fold = x.src[:3]
+            starts.append(x.replace(src=(memory, offset, UOp.const(fold.dtype, 0))))
+            part = fold.replace(src=tuple(n for n in fold.src if n is not r))
+            x = UOp(Ops.SCATTER_STORE, None, (memory, offset, memory.load(offset) + part, UOp.const(dtypes.bool, True),
+                                              loop))
+        statements.append(x)
+    k.order.insert(min(k.order.index(r) for r in cut), loop)
+    k.order = [r for r in k.order if r not in cut]
+    k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
+
+
+
+def adds_only(k: KernelGraph, r: UOp) -> bool:
+    """Return True if the steps of a loop over blocks only add to sums in memory."""
+    found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
+    return bool(found) and all(map(added_sum, found))
+
+
+
+def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
+    """Compute ``amount`` steps of a loop whose sums are accumulated in memory at once; a sum adds their total."""
+    opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
+                "UPCAST of a BLOCK loop must divide it, and its steps may only add to sums")
+    outer, inner = k.split(r, amount, Role.UPCAST)
+    table = {}
+    for s in k.stores:
+        if s.op is Ops.SCATTER_STORE and s.src[4] is outer and (found := added_sum(s)) is not None:
+            old, part = found
+            total = old + UOp(Ops.FOLD, None, (part, inner), Ops.ADD)
+            table[s] = s.replace(src=(*s.src[:2], total, *s.src[3:]))
+    k.sink = k.sink.substitute(table)
+
+
+
+def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
+    """Return the sum so far, at an address that the steps do not move, and the value that a step adds; None if the
+    store is no such sum."""
+    memory, offset, value, valid, loop = store.src
+    if loop in offset.ranges | valid.ranges:
+        return None
+    if (start := start_of(value)) is not None:
+        pairs = [(start, value.replace(src=value.src[:-1]))]
+    else:
+        pairs = [(a, b) for a, b in zip(value.src, value.src[::-1]) if value.op is Ops.ADD]
+    for old, part in pairs:
+        if old.op is Ops.LOAD and old.src[:2] == (memory, offset):
+            return old, part
+    return None
+
+
+
+def continued(sink: UOp) -> UOp:
+    """Continue sums that are accumulated in memory in one accumulator: old + Σ x = Σ x starting from old."""
+    table = {}
+    for s in (n for n in toposort(sink) if n.op is Ops.SCATTER_STORE):
+        old, part = added_sum(s) or (None, None)
+        if old is not None and part is not None and s.src[2].op is Ops.ADD and goes_on(part):
+            table[s] = s.replace(src=(*s.src[:2], part.replace(src=(*part.src, old)), *s.src[3:]))
+    return sink.substitute(table) if table else sink
+
+
+
+def goes_on(part: UOp) -> bool:
+    """Return True if a sum has a loop in whose accumulators it can continue: one per element, and not in a unit's
+    fragment order. Fully unrolled sums are added up first, so that steps do not depend on each other."""
+    if part.op is not Ops.FOLD or part.arg is not Ops.ADD or part.src[0].op is Ops.MMA:
+        return False
+    roles = {r.arg[1] for r in bound_ranges(part)}
+    return Role.REDUCE in roles and roles <= {Role.REDUCE, Role.UPCAST, Role.UNROLL}
+
+
+
+def in_register(store: UOp) -> bool:
+    """Return True if a sum over blocks stays in a register of the thread that adds to it: only expanded ranges and
+    those of threads and the grid move its address."""
+    if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
+        return False
+    if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter
+        return False
+    expanded = all(r.arg[1].expanded or r.arg[1] in AROUND for r in store.src[1].ranges)
+    return expanded and added_sum(store) is not None

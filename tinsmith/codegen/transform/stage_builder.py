@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.ranges import range_size
-from tinsmith.ir.staged_layout import Placed, StagedLayout
+from tinsmith.ir.matrix_unit import Placed, StagedLayout
+from tinsmith.ir.structure import range_size
 from tinsmith.ir.uop import toposort
 
 

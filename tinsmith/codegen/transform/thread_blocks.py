@@ -7,21 +7,31 @@ the partial results back:
 
 Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
 barrier after the stage.
-"""
+
+Block-wide histogram and rank of keys, the opt RANK: threads of a block share the counts of equal keys.
+
+    count of d:      FOLD(key(r) == d, r)
+    rank of step s:  FOLD(r < s and key(r) == key(s), r)
+
+Taken literally, both compare all pairs. The opt RANK keeps these nodes in the graph and divides the steps among
+threads: each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
+(``codegen/emit/block_rank.py``)."""
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinsmith.codegen.kernel_graph import KernelGraph
-from tinsmith.codegen.lower.footprints import strides
+from tinsmith.codegen.lower.indexing import strides
+from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.stage_builder import Side, from_stage
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import linear_form
-from tinsmith.ir.ranges import THREADS, Role, range_size
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.algebra.symbolic import simplify
+from tinsmith.ir.structure import THREADS, Role, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -30,9 +40,8 @@ if TYPE_CHECKING:
 ROWS_OF_GRID = (1 << 16) - 1  # largest size of the second and third axis of a grid
 
 
+
 # *** the grid ***
-
-
 def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
     """Turn every parallel loop that all stores and large reductions depend on into an axis of the grid (or into
     ``role``).
@@ -52,8 +61,10 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
             k.order[k.order.index(r)] = new
 
 
+
 def _elements(fold: UOp) -> int:
     return prod(int(r.src[-1].vmax) for r in fold.src[1:])
+
 
 
 def grid_axes(k: KernelGraph) -> list[list[UOp]]:
@@ -62,6 +73,7 @@ def grid_axes(k: KernelGraph) -> list[list[UOp]]:
     if k.blocks or len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
         return [blocks]
     return [[r] for r in blocks]
+
 
 
 def thread_axes(k: KernelGraph) -> list[list[UOp]]:
@@ -88,6 +100,7 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
     return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
 
 
+
 def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
     """Return a sort key of an axis of a block: the distance between neighbours in the largest memory that they access.
     The axis with the nearest neighbours comes first, so that they are in one warp."""
@@ -104,14 +117,14 @@ def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
     return (0, step) if size <= 0 else (1, 0)
 
 
+
 def threads_per_block(k: KernelGraph) -> int:
     lanes: int = max((p.arg.threads for p in k.products), default=1)
     return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) * k.tiles_in_turn + k.roles)
 
 
+
 # *** the opts ***
-
-
 def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
     name = opt.op.name
     opt.require(bool(k.target.block_threads), f"{name} needs blocks of threads with local memory and barriers, which "
@@ -126,6 +139,7 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
                 "a list of opts without it")
 
 
+
 def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
     """Apply ``change`` to ``k`` unless its blocks then have too many threads; only a trial shows which ranges share an
     axis."""
@@ -136,15 +150,18 @@ def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> 
     vars(k).update(vars(trial))
 
 
+
 def may_be_shared(k: KernelGraph, r: UOp) -> bool:
     """Return True if threads may share a range: no stage in local memory is filled separately for each of its
     values."""
     return not any(n.op is Ops.STAGE and r in n.ranges and not matrix_units.held(n) for n in toposort(k.sink))
 
 
+
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
     opt.require(may_be_shared(k, r), "a stage depends on this range",
                 "LOCAL before GROUP, and both before STAGE")
+
 
 
 def local(k: KernelGraph, opt: Opt) -> None:
@@ -164,6 +181,7 @@ def local(k: KernelGraph, opt: Opt) -> None:
         new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
 
     changed(k, opt, change)
+
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
@@ -194,6 +212,7 @@ def roles(k: KernelGraph, opt: Opt) -> None:
     changed(k, opt, change)
 
 
+
 def group(k: KernelGraph, opt: Opt) -> None:
     """Let `amt` threads share a reduction: GROUP divides the steps cyclically, GROUPTOP gives each thread a contiguous
     piece."""
@@ -214,6 +233,7 @@ def group(k: KernelGraph, opt: Opt) -> None:
     changed(k, opt, change)
 
 
+
 def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     """Share the steps of a scan: threads take adjacent vectors of steps and exchange their partial results."""
     _threads_allowed(k, opt)
@@ -229,6 +249,7 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
         new.order.append(new.order.pop(new.order.index(own)))
 
     changed(k, opt, change)
+
 
 
 def _share(k: KernelGraph, g: UOp) -> None:
@@ -252,9 +273,161 @@ def _share(k: KernelGraph, g: UOp) -> None:
     k.order += [*copies.values(), own]
 
 
+
 def no_locals(k: KernelGraph, opt: Opt) -> None:
     """Let every thread work alone: the device chooses the size of blocks. It must come before LOCAL and GROUP."""
     opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
     opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
                 "a list of opts without LOCAL, GROUP and GROUPTOP")
     to_grid(k)
+
+
+
+class Count(NamedTuple):
+    """A count of the steps of a range whose key equals a given key.
+
+    Attributes:
+        steps: the range.
+        key: the key of each step.
+        asked: the key that is counted; it does not depend on ``steps``.
+        before: only steps below this one count (a rank); None: all steps.
+    """
+
+    steps: UOp
+    key: UOp
+    asked: UOp
+    before: UOp | None
+
+
+
+def counted(fold: UOp) -> Count | None:
+    """Return the count that a FOLD computes; None if it is no count."""
+    body = fold.src[0]
+    if fold.op is not Ops.FOLD or fold.arg is not Ops.ADD or len(fold.src) != 2 or not fold.dtype.is_int:
+        return None
+    if body.op is not Ops.CAST or not body.src[0].dtype.is_bool:
+        return None
+    r, condition, before = fold.src[1], body.src[0], None
+    if condition.op is Ops.AND:
+        order, condition = sorted(condition.src, key=lambda c: c.op is not Ops.CMPLT)
+        if order.op is not Ops.CMPLT or (before := _first_beyond(order, r)) is None:
+            return None
+    if condition.op is not Ops.CMPEQ:
+        return None
+    asked, key = sorted(condition.src, key=lambda x: r in x.ranges)
+    if r in asked.ranges or r not in key.ranges:
+        return None
+    return Count(r, key, asked, before)
+
+
+
+def _first_beyond(order: UOp, r: UOp) -> UOp | None:
+    """Return the first step for which ``order``, a comparison ``r < b``, is false; None if it is another comparison."""
+    a, b = (s.src[0] if s.op is Ops.CAST else s for s in order.src)
+    return b if a is r and r not in b.ranges else None
+
+
+
+def rank(k: KernelGraph, opt: Opt) -> None:
+    """Let `amt` threads of a block count the equal keys of all steps of a range; there are at most as many keys as
+    threads."""
+    r, threads, warp = k.axis(opt), opt.amt, k.target.warp
+    opt.require(isinstance(threads, int) and k.target.matches and threads % warp == 0 < threads <=
+                k.target.block_threads, "RANK needs warp match instructions, and full warps of threads in one block")
+    assert isinstance(threads, int)
+    size = range_size(r)
+    opt.require(r.arg[1] is Role.REDUCE and isinstance(size, int) and size % threads == 0,
+                "the number of threads must divide a reduction of fixed size")
+    count, *more = [counted(f) for f in k.folds if r in f.src[1:]]
+    alone = not more and len(k.stores) == 1 and not k.products and all(n.op is not Ops.STAGE for n in k.nodes)
+    if count is None or not alone:
+        raise opt.illegal("the reduction does not count equal keys, or the kernel computes more")
+    opt.require(not any(x.arg[1] in THREADS or x.arg[1].expanded for x in k.order),
+                "RANK comes before LOCAL, GROUP, UPCAST and VECTOR")
+    low, high = count.key.bounds
+    opt.require(0 <= low <= high < threads, f"keys from {low} to {high} do not fit {threads} counters, one per thread")
+    opt.require(local_bytes(k.stores[0], count, size, threads, warp) <= k.target.local_bytes,
+                f"counters and {size} steps do not fit into {k.target.local_bytes} bytes", "fewer steps")
+    own = _own_range(count)
+    fits = own is not None and own not in k.bound and all(own in s.ranges for s in k.stores)
+    if own is None or not fits or (count.before is None and range_size(own) != threads):
+        raise opt.illegal("each result must be indexed by key, or by the ranked step")
+
+    def change(new: KernelGraph) -> None:
+        to_grid(new)
+        mine = new.numbered[own.arg[0]]
+        new.change_role(new.numbered[r.arg[0]], Role.RANK)
+        if count.before is None:
+            new.order.append(new.order.pop(new.order.index(mine)))
+            new.change_role(mine, Role.LOCAL)
+            return
+        if range_size(mine) > size:
+            _, mine = new.split(mine, size, Role.LOOP)
+        thread, turn = new.new_range(threads, Role.LOCAL), new.new_range(size // threads, Role.UPCAST)
+        new.rebuild({mine: step_of(thread, turn, size // threads, warp)})
+        new.order[new.order.index(mine)] = thread
+        new.order += [turn] if turn.op is Ops.RANGE else []
+
+    changed(k, opt, change)
+
+
+
+def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) -> int:
+    """Return the bytes of local memory of a block: counters of each warp; for ranks also the start of each key and
+    exchanged elements."""
+    counters = 4 * threads * (threads // warp)
+    if count.before is None:
+        return counters
+    moved = store.src[2].dtype.itemsize + 4 * (not follows(count.asked, store.src[2]))
+    return counters + 4 * (threads + warp) + size * moved * exchanged(store)
+
+
+
+def exchanged(store: UOp) -> bool:
+    """Return True if a store's index is a rank plus an offset and fits 32 bits, so that elements are exchanged in local
+    memory."""
+    size = store.src[0].arg[1][0]
+    return place_of(store).op is Ops.ADD and isinstance(size, int) and size < 1 << 31 and any(
+        n.op is Ops.FOLD and counted(n) is not None for n in place_of(store).src)
+
+
+
+def place_of(store: UOp) -> UOp:
+    """Return the index of a store without its casts."""
+    place = store.src[1]
+    while place.op is Ops.CAST:
+        place = place.src[0]
+    return place
+
+
+
+def follows(key: UOp, value: UOp) -> bool:
+    """Return True if a step's key can be computed from the value that the step stores."""
+    return not key.substitute({value: UOp.const(value.dtype, 0)}).ranges
+
+
+
+def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:
+    """Return the step that a thread takes in a turn: adjacent threads of a warp take adjacent steps, and a warp's turns
+    follow each other."""
+    return (thread // warp * (turns * warp) + turn * warp + thread % warp).simplify()
+
+
+
+def _own_range(count: Count) -> UOp | None:
+    """Return the range of the results: the keys of a histogram, or the ranked steps."""
+    if count.before is None:
+        asked = count.asked.src[0] if count.asked.op is Ops.CAST else count.asked
+        return asked if asked.op is Ops.RANGE else None
+    s, size = count.before, range_size(count.steps)
+    own = s.src[0] if s.op is Ops.MOD and s.src[1].is_const and s.src[1].arg == size else s
+    if own.op is not Ops.RANGE or not isinstance(whole := range_size(own), int) or whole % size:
+        return None
+    return own if simplify(count.key.substitute({count.steps: s})) is simplify(count.asked) else None
+
+
+
+def ranked(node: UOp) -> list[UOp]:
+    """Return the counts in a node whose steps are divided among threads (RANK)."""
+    return [n for n in node.toposort() if n.op is Ops.FOLD and n.src[1].op is Ops.RANGE
+            and n.src[1].arg[1] is Role.RANK]

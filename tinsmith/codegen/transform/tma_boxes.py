@@ -8,7 +8,7 @@ pixels of a patch if lines and columns of an image were merged. All other ranges
 position in a window, the image, the slice of channels. Guards give the bounds of a dimension; a copy fills 0 outside of
 them, as a guarded load does, so padding is free.
 
-``ir.staged_layout`` defines the layout of such a stage, ``rings`` when it is filled.
+``ir.matrix_unit`` defines the layout of such a stage, ``rings`` when it is filled.
 """
 from __future__ import annotations
 
@@ -23,10 +23,17 @@ from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.transform.stage_builder import Side, from_stage
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import Linear, from_linear, linear_form
-from tinsmith.ir.matrix_unit import in_memory
-from tinsmith.ir.ranges import Role, digits, range_size
-from tinsmith.ir.staged_layout import LEAST_ROW_BYTES, MOST_DIMENSIONS, MOST_STEP, ROW_BYTES, BulkView, StagedLayout
+from tinsmith.ir.algebra.sizes import Linear, from_linear, linear_form
+from tinsmith.ir.matrix_unit import (
+    LEAST_ROW_BYTES,
+    MOST_DIMENSIONS,
+    MOST_STEP,
+    ROW_BYTES,
+    BulkView,
+    StagedLayout,
+    in_memory,
+)
+from tinsmith.ir.structure import Role, digits, range_size
 
 MOST_ROWS = 256  # rows of a box
 

@@ -3,23 +3,44 @@ merged.
 
 A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the
 same key the fastest counts, in any order, so files are merged by concatenation.
-"""
+
+Manual opts: one kernel of a program under a list of opts given by the user, to inspect and to run."""
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin, compile_kernel
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.core.cache_security import data_dir
-from tinsmith.core.disk_cache import replace_file
+from tinsmith.codegen.render.gpu import GPURenderer
+from tinsmith.core.disk_cache import data_dir, replace_file
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
+from tinsmith.core.suggestions import missing_attribute
+from tinsmith.inspect.debug import READABLE, opts_text
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.ir.ops.op import Array
+from tinsmith.ir.structure import Axis, range_size
+from tinsmith.ir.text.printer import uop_table
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
+from tinsmith.runtime.launch import run
+from tinsmith.runtime.lowering import lower, planned
+from tinsmith.schedule.canonical import canonical
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # default values of an opt's fields, which are not written
+
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,7 @@ class SearchResult:
         return json.dumps(fields, sort_keys=True)
 
 
+
 def parse(line: str) -> SearchResult | None:
     """Return the entry in a line; None if it is not valid, such as a partly written last line."""
     try:
@@ -73,14 +95,17 @@ def parse(line: str) -> SearchResult | None:
         return None
 
 
+
 def _opt(fields: dict[str, Any]) -> Opt:
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
     return Opt(OptOps[fields["op"]], **values)
 
 
+
 def place() -> Path:
     """Return the path of the file: ``BEAM_FILE``, else ``beam.txt`` in the user's data directory."""
     return Path(settings.BEAM_FILE or data_dir() / "beam.txt")
+
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
@@ -90,6 +115,7 @@ def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
     except OSError:
         return {}
     return best(e for line in text.splitlines() if (e := parse(line)) is not None)
+
 
 
 def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchResult]:
@@ -102,6 +128,7 @@ def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchRe
     return found
 
 
+
 def append(entry: SearchResult) -> None:
     """Append a line to the file in one write; do nothing if the file cannot be written."""
     with contextlib.suppress(OSError):
@@ -112,6 +139,7 @@ def append(entry: SearchResult) -> None:
             os.write(handle, (entry.line() + "\n").encode())
         finally:
             os.close(handle)
+
 
 
 def merge(paths: Iterable[Path]) -> int:
@@ -128,3 +156,120 @@ def merge(paths: Iterable[Path]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, "".join(sorted(e.line() + "\n" for e in found.values())).encode())
     return len(found)
+
+
+
+class Wanted(NamedTuple):
+    """A tensor's value: the value itself, the node below its views, and the concrete node that a program computes."""
+
+    value: UOp
+    inner: UOp
+    root: UOp
+
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A kernel under given opts. Printing it shows its axes before and after, its UOps and its source.
+
+    Attributes:
+        before, axes: the ranges that opts refer to, before the first opt and after the last.
+        runs_on: the tensor's device.
+        opts: the opts that were applied.
+        source: text for the device's compiler.
+        source_c: the same program as C, as ``DEBUG=4`` prints it; the source itself where that is C already.
+        schedule: the whole program with this kernel in it, not run: a list of items that print one line each.
+        uops: the linear program.
+        kernel: the full kernel program.
+    """
+
+    device: str
+    before: tuple[Axis, ...]
+    axes: tuple[Axis, ...]
+    kernel: KernelProgram
+    runs_on: str
+    wanted: Wanted
+    number: int
+
+    @property
+    def opts(self) -> tuple[Opt, ...]:
+        return tuple(self.kernel.opts)
+
+    @property
+    def source(self) -> str:
+        return self.kernel.source.replace(self.kernel.symbol, self.kernel.name)
+
+    @property
+    def source_c(self) -> str:
+        if isinstance(Device.renderer_of(self.device), GPURenderer):
+            return self.source
+        return READABLE.render(self.kernel.name, self.kernel.uops)
+
+    @property
+    def schedule(self) -> CompiledSchedule:
+        return self._lowered()[0]
+
+    @property
+    def uops(self) -> list[UOp]:
+        return self.kernel.uops
+
+    def run(self) -> Array:
+        """Return the tensor's values, computed with this kernel; the rest of the program is unchanged.
+
+        Raises:
+            ArgumentError: if the kernel was written for another device than the tensor's.
+        """
+        compiled, buffers, values = self._lowered()
+        (found,) = run(compiled, [b.arg for b in buffers], values)
+        shape = tuple(int(s) for s in self.wanted.inner.shape)
+        inner = found.numpy()[: prod(shape)].reshape(shape)
+        given = UOp(Ops.PARAM, self.wanted.inner.dtype, (), (0, shape))
+        (out,) = evaluate([self.wanted.value.substitute({self.wanted.inner: given})], {given: inner})
+        return np.array(out, order="C")
+
+    def _lowered(self) -> tuple[CompiledSchedule, list[UOp], list[int]]:
+        """Return the program with this kernel in it, its BUFFERs, and its bound values.
+
+        Raises:
+            ArgumentError: if the kernel was written for another device than the tensor's.
+        """
+        if self.device != self.runs_on:
+            raise ArgumentError("with_opts", f"the source is for {self.device}, but the tensor is on {self.runs_on}",
+                                f"with_opts(tensor, opts) without a device, or tensor.to({self.device!r})")
+        graph, buffers, values = canonical([self.wanted.root])
+        return lower(graph, self.device, {self.number: self.opts}), buffers, values
+
+    if not TYPE_CHECKING:  # a type checker finds missing attributes itself
+        def __getattr__(self, name):
+            return missing_attribute(self, name)
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel.name} on {self.device}: {opts_text(list(self.opts))}"]
+        for text, axes in (("axes before", self.before), ("axes after", self.axes)):
+            lines.append(f"  {text}: {', '.join(f'{n}: {a!r}' for n, a in enumerate(axes)) or 'none'}")
+        return "\n".join([*lines, uop_table(self.uops), self.source.rstrip()])
+
+
+
+def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: int, source_for: str | None) -> Tuned:
+    """Return kernel ``number`` of the program that computes ``wanted``, under ``opts``; None: the model's choice."""
+    graph, _, _ = canonical([wanted.root])
+    schedule, layouts = planned(graph, device)
+    if layouts:
+        raise ArgumentError("with_opts", f"the tensor is spread over {device}", "a tensor on one device")
+    kernels = [n for n, item in enumerate(schedule.items) if item.sink is not None]
+    if not -len(kernels) <= number < len(kernels):
+        raise ArgumentError("with_opts", f"there is no kernel {number}, the program has {len(kernels)}",
+                            "a number below that; -1 is the last kernel")
+    item = schedule.items[kernels[number]]
+    assert item.sink is not None
+    name = item.device if source_for is None else Device.canonicalize(source_for)
+    renderer = Device.renderer_of(name)
+    program = compile_kernel(item.sink, renderer, opts)
+    return Tuned(name, _axes(begin(item.sink, renderer.target)), _axes(program.kernel), program, item.device, wanted,
+                 kernels[number])
+
+
+
+def _axes(kernel: Kernel) -> tuple[Axis, ...]:
+    return tuple(Axis(range_size(r), r.arg[1]) for r in kernel.ranges)

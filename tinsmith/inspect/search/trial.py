@@ -19,14 +19,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tinsmith.backend.device import Device
+from tinsmith.backend.machine import seconds_of
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Call
-from tinsmith.backend.timing import seconds_of
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt
 from tinsmith.core.dtypes import DType
-from tinsmith.inspect import sample
+from tinsmith.inspect import checked
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
@@ -75,8 +75,8 @@ class Session:
         self.buffers = {n: self.buffer(p.dtype, self.inputs[n]) for n, p in params.items() if n in self.inputs}
         reference = self.compiled(None)
         self.expected = self.run(reference)
-        added, narrow = sample.terms(self.sink), sample.narrowest(self.sink)
-        self.tolerance = [sample.tolerance_of(d, max(sample.largest(e), 1.0), added, narrow)
+        added, narrow = checked.terms(self.sink), checked.narrowest(self.sink)
+        self.tolerance = [checked.tolerance_of(d, max(checked.largest(e), 1.0), added, narrow)
                           for (d, _), e in zip(self.outputs, self.expected)]
         self.check_reference(random)
 
@@ -105,7 +105,7 @@ class Session:
 
     def check_reference(self, random: np.random.Generator) -> None:
         """Check the default program, the reference for candidates, against the interpreter: in full, or boxes of it."""
-        small = sample.Sample(self.sink, self.variables, random, WHOLE, BOXES)
+        small = checked.Sample(self.sink, self.variables, random, WHOLE, BOXES)
         for part in small([self.inputs[n] for n in sorted(self.inputs)]):
             for (at, values), found, near in zip(part, self.expected, self.tolerance):
                 if not same(found[at], values[at], near):
@@ -135,7 +135,7 @@ def values_of(dtype: DType, size: int, random: np.random.Generator) -> Array:
 
 def same(a: Array, b: Array, near: float) -> bool:
     """Return True if all values are equal up to ``near``."""
-    return not sample.differing(a, b, near).any()
+    return not checked.differing(a, b, near).any()
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

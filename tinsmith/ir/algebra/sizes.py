@@ -1,12 +1,13 @@
-"""Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
+"""Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
+
+Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
 
 A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
 ``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also stand inside the arguments of movement ops; the
 functions here find the variables there, and their bindings.
 
 A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
-for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
-"""
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,14 +16,127 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.thread_local import OfThread
-from tinsmith.ir.algebra.linear import order
+from tinsmith.core.object_lifetime import OfThread
 from tinsmith.ir.interpret.tensor import evaluate_scalar
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.text.node import expression
 from tinsmith.ir.uop import Algebra, UOp, Window, toposort
 
+Linear = dict[UOp, int]
+
+_LINEAR = (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL)
+
+
+
+def is_index(node: UOp) -> bool:
+    return node.dtype is dtypes.index
+
+
+
+def linear_form(node: UOp) -> tuple[Linear, int]:
+    """Return an integer expression as ({term: coefficient}, constant).
+
+    >>> i = UOp.variable("i", 0, 9)
+    >>> linear_form(i * 3 + 2 - i) == ({i: 2}, 2), linear_form(i + UOp.range(1, 0, None)) == ({i: 1}, 0)
+    (True, True)
+    """
+    if node.op not in _LINEAR:
+        if node.op is Ops.RANGE and node.vmax == 0:
+            return {}, 0  # a range of size 1 is always 0
+        return ({}, node.arg) if node.op is Ops.CONST else ({node: 1}, 0)
+    found = node._linear
+    if found is None:
+        found = _sum_of_terms(node)
+        if node in found[0]:  # a product of two terms is its own term; caching it would make a reference cycle
+            return found
+        node._linear = found
+    return dict(found[0]), found[1]
+
+
+
+def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
+    terms: Linear = {}
+    constant = 0
+    stack = [(node, 1)]
+    while stack:
+        n, factor = stack.pop()
+        if n.op is Ops.CONST:
+            constant += factor * n.arg
+        elif n.op is Ops.RANGE and n.vmax == 0:
+            continue  # a range of size 1 is always 0
+        elif n.op is Ops.ADD:
+            stack += [(s, factor) for s in n.src]
+        elif n.op is Ops.SUB:
+            stack += [(n.src[0], factor), (n.src[1], -factor)]
+        elif n.op is Ops.NEG:
+            stack.append((n.src[0], -factor))
+        elif n.op is Ops.MUL and n.src[1].op is Ops.CONST:
+            stack.append((n.src[0], factor * n.src[1].arg))
+        elif n.op is Ops.MUL and n.src[0].op is Ops.CONST:
+            stack.append((n.src[1], factor * n.src[0].arg))
+        else:
+            terms[n] = terms.get(n, 0) + factor
+    return {t: c for t, c in terms.items() if c}, constant
+
+
+
+def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
+    """Return Σ index · factor, simplified, without building a node for every intermediate sum.
+
+    >>> i, j = UOp.variable("i", 0, 7), UOp.variable("j", 0, 3)
+    >>> weighted_sum([(i, 4), (j + 1, 1)]) is (i * 4 + j + 1).simplify()
+    True
+    """
+    total: Linear = {}
+    constant = 0
+    for node, factor in parts:
+        terms, rest = linear_form(node.simplify())
+        constant += rest * factor
+        for term, k in terms.items():
+            total[term] = total.get(term, 0) + k * factor
+    return from_linear({t: k for t, k in total.items() if k}, constant, UOp.index(0)).simplify()
+
+
+
+def order(node: UOp) -> tuple[Any, ...]:
+    """Return a sort key that depends on structure alone, so that equal programs sort alike in every process."""
+    if node._order is None:
+        for n in toposort(node, lambda m: m._order is None):
+            number = n.arg[0] if n.op is Ops.RANGE else -1
+            n._order = (number < 0, number, n.op.name, str(n.arg), tuple(s._order for s in n.src))
+        assert node._order is not None
+    return node._order
+
+
+
+def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
+    """Return the canonical sum of a linear form: largest strides first, the constant last."""
+    result: UOp | None = None
+    for term, c in sorted(terms.items(), key=lambda item: (-abs(item[1]), order(item[0]))):
+        part = term if c == 1 else term * UOp.const(like.dtype, c)
+        result = part if result is None else result + part
+    k = UOp.const(like.dtype, constant)
+    return k if result is None else (result if constant == 0 else result + k)
+
+
+
+def shifted(total: UOp, constant: int) -> UOp:
+    """Return ``(total + constant).simplify()`` for an already simplified ``total``, mostly without running the rewrite
+    rules.
+
+    >>> i = UOp.variable("i", 0, 9)
+    >>> shifted(i * 3, 2) is (i * 3 + 2).simplify(), shifted(i + 1, -1) is i
+    (True, True)
+    """
+    if not constant:
+        return total
+    moved = total + constant
+    if total.op is not Ops.CONST and not (total.op is Ops.ADD and total.src[1].op is Ops.CONST):
+        moved._simple = True
+    return moved.simplify()
+
 Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
+
 
 
 def polynomial(node: UOp) -> Polynomial:
@@ -44,8 +158,8 @@ def polynomial(node: UOp) -> Polynomial:
             new[n] = _sum(parts[0] if len(parts) > 1 else {}, parts[-1], 1 if n.op is Ops.ADD else -1)
     return new.get(node, {(node,): 1})
 
-
 _SUMS = (Ops.ADD, Ops.SUB, Ops.NEG)
+
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
@@ -55,6 +169,7 @@ def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
     return {term: k for term, k in out.items() if k}
 
 
+
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:
     out: Polynomial = {}
     for s, i in a.items():
@@ -62,6 +177,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
             term = tuple(sorted((*s, *t), key=order))
             out[term] = out.get(term, 0) + i * j
     return {term: k for term, k in out.items() if k}
+
 
 
 def normal_size(size: Any) -> Any:
@@ -81,6 +197,7 @@ def normal_size(size: Any) -> Any:
     return size if size._normal is True else size._normal
 
 
+
 def _normal_form(size: UOp) -> UOp | int:
     total: UOp | None = None
     for term, k in sorted(polynomial(size.simplify()).items(), key=lambda t: (-len(t[0]), [order(x) for x in t[0]])):
@@ -90,6 +207,7 @@ def _normal_form(size: UOp) -> UOp | int:
         total = value * k if total is None else total + value * k
     simple = UOp.index(0) if total is None else total.simplify()
     return int(simple.arg) if simple.is_const else simple
+
 
 
 def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
@@ -109,15 +227,16 @@ def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
     return [(factor, [f.src[1].arg for f in of]) for of, factor in terms.items()]
 
 
+
 def unbound(size: UOp) -> Iterator[UOp]:
     """Return the variables of a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
-
 
 Watcher = Callable[[UOp, int], None]
 
 # Called with every size or condition whose bound value influenced a program, and with that value.
 watchers: OfThread[Watcher] = OfThread()
+
 
 
 def value_of_size(size: Any) -> int:
@@ -135,6 +254,7 @@ def value_of_size(size: Any) -> int:
     for told in watchers:
         told(size, value)
     return value
+
 
 
 def holds(condition: UOp) -> bool:
@@ -160,6 +280,7 @@ def holds(condition: UOp) -> bool:
     return bool(value_of_size(simple))
 
 
+
 def check_bound(op: str, size: UOp) -> None:
     """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
     free = next(unbound(size), None)
@@ -168,6 +289,7 @@ def check_bound(op: str, size: UOp) -> None:
     for n in toposort(size, lambda n: n.op is not Ops.BIND):
         if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
             raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "a nonzero divisor")
+
 
 
 def size_text(size: Any) -> str:
@@ -188,10 +310,12 @@ def size_text(size: Any) -> str:
     total = [] if free else [str(evaluate_scalar(size, {}))]
     return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"
 
-
 Algebra.holds = holds
+
 Algebra.value_of_size = value_of_size
+
 Algebra.normal_size = normal_size
+
 
 
 def symbols(arg: Any) -> Iterator[UOp]:
@@ -205,6 +329,7 @@ def symbols(arg: Any) -> Iterator[UOp]:
         yield from symbols((arg.inputs, arg.outputs))
 
 
+
 def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
     """Return an argument with ``table`` substituted in its symbolic integers."""
     if isinstance(arg, UOp):
@@ -213,6 +338,7 @@ def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
         inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
         return replace(arg, inputs=inputs, outputs=outputs)
     return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
+
 
 
 def bindings(order: Iterable[UOp]) -> list[UOp]:

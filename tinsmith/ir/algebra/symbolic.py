@@ -2,8 +2,9 @@
 
 Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
 unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong
-for NaN, infinities or signed zeros are in ``ir.algebra.fast_math``.
-"""
+for NaN, infinities or signed zeros are in ``ir.algebra.symbolic``.
+
+Rewrites that are wrong for NaN, infinities or signed zeros; applied only under ``FASTMATH=1``."""
 from __future__ import annotations
 
 import math
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.observer import observed
-from tinsmith.ir.algebra.linear import _SUMS, Linear, from_linear, is_index, linear_form, order
+from tinsmith.core.origin import observed
+from tinsmith.ir.algebra.sizes import _LINEAR, Linear, from_linear, is_index, linear_form, order
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, literal, rewrite
 from tinsmith.ir.uop import Algebra, UOp, toposort
@@ -38,6 +39,7 @@ def digits(place: UOp) -> list[UOp]:
     return found[::-1]
 
 
+
 def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
     low = high = constant
     for t, c in terms.items():
@@ -47,6 +49,7 @@ def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
     return low, high
 
 
+
 def _collect(n: UOp) -> UOp | None:
     if n.op is Ops.MUL and Ops.CONST not in (n.src[0].op, n.src[1].op):
         return None
@@ -54,6 +57,7 @@ def _collect(n: UOp) -> UOp | None:
         return n
     terms, constant = linear_form(n)
     return from_linear(_recombined(terms), constant, n)
+
 
 
 def _is_collected(n: UOp) -> bool:
@@ -76,7 +80,7 @@ def _is_collected(n: UOp) -> bool:
             if part is not top.src[-1] or n is not top or term is not part or not term.arg:
                 return False
         else:
-            if term.op in _SUMS or (term.op is Ops.MOD and term.src[1].op is Ops.CONST) or term in seen:
+            if term.op in _LINEAR or (term.op is Ops.MOD and term.src[1].op is Ops.CONST) or term in seen:
                 return False
             seen.add(term)
             key = -stride, order(term)
@@ -86,6 +90,7 @@ def _is_collected(n: UOp) -> bool:
         if n.op is not Ops.ADD:
             return True
         n = n.src[0]
+
 
 
 def _recombined(terms: Linear) -> Linear:
@@ -102,12 +107,14 @@ def _recombined(terms: Linear) -> Linear:
     return {t: k for t, k in terms.items() if k}
 
 
+
 def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, int]:
     """Return (quotient, constant // c, rest, constant % c) with terms = c*quotient + rest, |coefficients of rest| <
     c."""
     quotient = {t: math.trunc(k / c) for t, k in terms.items()}
     rest = {t: k - quotient[t] * c for t, k in terms.items()}
     return ({t: k for t, k in quotient.items() if k}, constant // c, {t: k for t, k in rest.items() if k}, constant % c)
+
 
 
 def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
@@ -119,6 +126,7 @@ def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
         if g > 1 and low >= 0 and high < g:
             return g, fine
     return None
+
 
 
 def _divide(x: UOp, c: UOp) -> UOp | None:
@@ -149,6 +157,7 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
     return None
 
 
+
 def _remainder(x: UOp, c: UOp) -> UOp | None:
     """Simplify x % c: (c*q + r) % c = r % c; r % c = r for 0 ≤ r < c; (g*a + f) % (g*b) = a%b*g + f for 0 ≤ f < g."""
     d: int = c.arg
@@ -176,6 +185,7 @@ def _remainder(x: UOp, c: UOp) -> UOp | None:
     return None
 
 
+
 def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
     """Rewrite x < y as (terms) < constant, divided by the greatest common divisor of the coefficients."""
     low, high = n.bounds
@@ -199,6 +209,7 @@ def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
     return None if new is n else new
 
 
+
 def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
     """Return ``a*size + lane < b*size`` as ``a < b``, which does not depend on ``lane``; None if the condition does.
 
@@ -215,10 +226,10 @@ def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
     return from_linear({t: k // size for t, k in terms.items()}, 0, n.src[0]).simplify().lt(-constant // size)
 
 
+
 def _decided(n: UOp) -> UOp | None:
     low, high = n.bounds
     return UOp.const(n.dtype, low) if low == high and not n.is_const else None
-
 
 # Index arithmetic in Python ints: the same values as the rows' meanings, without NumPy's overhead.
 _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
@@ -228,8 +239,8 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
     Ops.CMPLT: operator.lt, Ops.CMPEQ: operator.eq, Ops.CMPNE: operator.ne,
 }
 
-
 _CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.OR: operator.or_}
+
 
 
 def is_made_of(node: UOp, r: UOp) -> bool:
@@ -241,6 +252,7 @@ def is_made_of(node: UOp, r: UOp) -> bool:
     """
     return node.ranges == {r} and all((n.op.alu and (is_index(n) or n.dtype.is_bool)) or n.op is Ops.CONST
                                       for n in toposort(node, lambda n: n is not r))
+
 
 
 def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]:
@@ -265,6 +277,7 @@ def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]
     return columns[node]
 
 
+
 def _fold(n: UOp) -> UOp | None:
     for s in n.src:
         if s.op is not Ops.CONST:
@@ -280,6 +293,7 @@ def _fold(n: UOp) -> UOp | None:
     return UOp.const(n.dtype, value.item())
 
 
+
 def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
     """Drop the inner cast of a double cast if it is lossless."""
     middle, end = n.src[0].dtype.scalar, n.dtype.scalar
@@ -292,27 +306,31 @@ def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
             return x.cast(n.dtype)
     return None
 
-
 _x, _y, _c, _d = Pat("x"), Pat("y"), Pat("c", const=True), Pat("d", const=True)
+
 _ALU = tuple(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "elementwise", False))
+
 _int = Pat("n", when=lambda n: n.dtype.is_int and n.dtype.count == 1)
+
 
 
 def _i() -> UOp:
     return UOp.variable("i", 0, 30)
 
 
+
 def _f() -> UOp:
     return UOp(Ops.PARAM, dtypes.float32, (), (0, ()))
+
 
 
 def _of(pattern: Pat, when: Callable[[UOp], bool]) -> Pat:
     return Pat("n", pattern.ops, pattern.src, when=when)
 
 
+
 def _index_pair(n: UOp) -> bool:
     return n.src[0].dtype is dtypes.index
-
 
 symbolic = RuleSet("symbolic", (
     Rule("fold-constants", "f(c, d) = its value", Pat("n", _ALU, when=lambda n: n.op is not Ops.BITCAST), _fold,
@@ -364,6 +382,7 @@ symbolic = RuleSet("symbolic", (
 ))
 
 
+
 class _Memo(dict[UOp, UOp]):
     """The rewriter's memo, stored on the nodes themselves (``_simple``), so that an expression is simplified only
     once."""
@@ -382,6 +401,7 @@ class _Memo(dict[UOp, UOp]):
 
     def __setitem__(self, node: UOp, value: UOp) -> None:
         node._simple = True if value is node else value  # True instead of the node itself avoids a reference cycle
+
 
 
 class _Again(_Memo):
@@ -405,8 +425,8 @@ class _Again(_Memo):
         if node._simple is None:
             super().__setitem__(node, value)
 
-
 _memo = _Memo()
+
 
 
 def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
@@ -427,6 +447,7 @@ def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
     return new.get(root, root)
 
 
+
 def simplify(node: UOp) -> UOp:
     """Return ``node`` with the ``symbolic`` rules applied to every node.
 
@@ -441,5 +462,22 @@ def simplify(node: UOp) -> UOp:
         return rewrite([node], symbolic, _Again(observed.observer.seen))[0]
     return rewrite([node], symbolic, _memo)[0] if found is None else found
 
-
 Algebra.simplify = simplify
+
+_x = Pat("x")
+
+
+
+def _float(node: UOp) -> bool:
+    return node.dtype.is_float
+
+fastmath = RuleSet("fastmath", (
+    Rule("minus-itself", "x - x = 0, but NaN for NaN and infinities", Pat("n", (Ops.SUB,), (_x, _x), when=_float),
+         lambda n, x: UOp.const(n.dtype, 0), lambda: _f() - _f()),
+    Rule("times-zero", "x * 0 = 0, but NaN for NaN and infinities", Pat("n", (Ops.MUL,), (_x, literal(0)), when=_float),
+         lambda n, x: UOp.const(n.dtype, 0), lambda: _f() * 0),
+    Rule("by-itself", "x / x = 1, but NaN for 0, NaN and infinities", Pat("n", (Ops.FDIV,), (_x, _x), when=_float),
+         lambda n, x: UOp.const(n.dtype, 1), lambda: _f() / _f()),
+    Rule("plus-zero", "x + 0 = x, but +0 for -0", Pat("n", (Ops.ADD,), (_x, literal(0)), when=_float),
+         lambda n, x: x, lambda: _f() + 0),
+))

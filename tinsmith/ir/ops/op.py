@@ -1,4 +1,6 @@
-"""The Op row of the op table, from which verifier, interpreter, gradients and documentation are derived."""
+"""The Op row of the op table, from which verifier, interpreter, gradients and documentation are derived.
+
+Recognition of broadcast factors and of products of them, for gradients and ``structure``."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,11 +12,16 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes
 
 Array = np.ndarray[Any, Any]
+
 Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "scan", "index",
     "memory", "loop", "program"]
+
 DTypeRule = Callable[[tuple[Any, ...], Any], DType]  # (source nodes, argument) → dtype
+
 ShapeRule = Callable[[Any], tuple[Any, ...]]
+
 Gradient = Callable[[Any, Any], tuple[Any, ...]]
+
 
 
 class Node(Protocol):
@@ -62,6 +69,7 @@ class Node(Protocol):
     def scan(self, op: str, axis: int, *start_and_weight: Self) -> Self: ...
     def copy_to(self, device: str | None) -> Self: ...
     def replace(self, **fields: Any) -> Self: ...
+
 
 
 @dataclass(eq=False, slots=True)
@@ -117,8 +125,10 @@ class Op:
         return self.kind in ("unary", "binary", "ternary")
 
 
+
 def _named(name: str) -> Op:
     return Op.rows[name]
+
 
 
 def same(src: tuple[Node, ...], arg: Any) -> DType:
@@ -130,21 +140,26 @@ def same(src: tuple[Node, ...], arg: Any) -> DType:
     return first
 
 
+
 def boolean(src: tuple[Node, ...], arg: Any) -> DType:
     """Dtype rule: all sources share a dtype; return bool with as many lanes."""
     return dtypes.bool.vec(same(src, arg).count)
+
 
 
 def of_first(src: tuple[Node, ...], arg: Any) -> DType:
     return src[0].dtype
 
 
+
 def nothing(src: tuple[Node, ...], arg: Any) -> DType:
     return dtypes.void
 
 
+
 def shape_of_first(node: Node) -> tuple[Any, ...]:
     return node.src[0].shape
+
 
 
 def shape_of_all(node: Node) -> tuple[Any, ...]:
@@ -154,3 +169,23 @@ def shape_of_all(node: Node) -> tuple[Any, ...]:
         if s.shape != first:
             raise ValueError(f"{node.op.name}: sources of different shapes: {[x.shape for x in node.src]}")
     return first
+
+
+
+def is_repeated(node: Node, constants: bool = True) -> bool:
+    """Return True if a tensor-graph factor is an expanded view, so that each of its elements is read many times.
+
+    Args:
+        constants: True to count expanded constants too, which cause no reads.
+    """
+    while node.op.kind == "movement" or node.op.name == "CAST":
+        if node.op.name == "EXPAND" and (constants or node.base.op.name != "CONST"):
+            return True
+        node = node.src[0]
+    return False
+
+
+
+def is_product(node: Node, constants: bool = True) -> bool:
+    """Return True if ``node`` multiplies two expanded views: the summand of a contraction."""
+    return node.op.name == "MUL" and all(is_repeated(s, constants) for s in node.src)

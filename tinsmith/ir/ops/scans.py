@@ -2,9 +2,15 @@
 
 Gradients after G. E. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
 sum from the other end.
-"""
+
+The HOST op: functions computed on the host by NumPy: LAPACK factorizations and pocketfft transforms.
+
+Each function takes and returns arrays of one dtype; multiple results are packed into one array. No function raises for
+values: a matrix without a factorization gives NaN, and the other matrices of its batch get their results."""
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +20,7 @@ from tinsmith.ir.ops.op import Array, Node, Op
 N = TypeVar("N", bound=Node)
 
 _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
+
 
 
 def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | None) -> Array:
@@ -36,6 +43,7 @@ def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | No
     return np.moveaxis(y, 0, axis)
 
 
+
 def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
     """Compute SCAN; if ``start`` has several values along the axis, each equal block of the axis starts from its
     own."""
@@ -53,6 +61,7 @@ def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = N
     return np.concatenate(parts, axis)
 
 
+
 def scan_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     op, axis = n.arg
     if op.name == "MULADD":
@@ -68,8 +77,10 @@ def scan_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     return (g.const_like(0).scatter(extreme_position(n), g, axis, "ADD"),)
 
 
+
 def _from_the_end(x: Node, axis: int) -> Node:
     return x.flip((axis,)).scan("ADD", axis).flip((axis,))
+
 
 
 def _product_gradient(n: Node, g: Node) -> Node:
@@ -78,6 +89,7 @@ def _product_gradient(n: Node, g: Node) -> Node:
     x, axis = n.src[0], n.arg[1]
     one = _first(x, axis).const_like(1)
     return _backwards(g, one.const_like(0), x, axis) * _earlier(n, axis, one)
+
 
 
 def product_of_others(x: Node, axis: int) -> Node:
@@ -90,10 +102,12 @@ def product_of_others(x: Node, axis: int) -> Node:
     return before * behind
 
 
+
 def _weighted_gradient(n: Node, g: Node) -> tuple[Node, Node, Node]:
     (_, start, weight), axis = n.src, n.arg[1]
     h = _backwards(g, start.const_like(0), weight, axis)
     return h, _first(h * weight, axis), h * _earlier(n, axis, start)
+
 
 
 def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
@@ -101,8 +115,10 @@ def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
     return g.flip((axis,)).scan("MULADD", axis, end, _later(weight, axis).flip((axis,))).flip((axis,))
 
 
+
 def _first(x: Node, axis: int) -> Node:
     return x.shrink(tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(x.shape)))
+
 
 
 def _later(x: Node, axis: int) -> Node:
@@ -111,12 +127,14 @@ def _later(x: Node, axis: int) -> Node:
     return x.shrink(box).pad(tuple((0, int(i == axis)) for i in range(x.ndim)))
 
 
+
 def _earlier(x: Node, axis: int, first: Node) -> Node:
     """Return each element's predecessor along an axis; ``first`` before the first."""
     box = tuple((0, s - 1) if i == axis else (0, s) for i, s in enumerate(x.shape))
     moved = x.shrink(box).pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
     place = x.iota_like(axis)
     return place.eq(place.const_like(0)).where(first.expand(x.shape), moved)
+
 
 
 def again(n: N) -> N:
@@ -128,6 +146,7 @@ def again(n: N) -> N:
     return n.replace(src=tuple([s.alu("DETACH") if s.dtype.is_float else s for s in n.src]))
 
 
+
 def extreme_position(n: N) -> N:
     """Return the index of the element that each running MAX or MIN came from: the last of equal elements, or the last
     NaN."""
@@ -135,6 +154,7 @@ def extreme_position(n: N) -> N:
     hit = x.eq(again(n)) | x.ne(x)
     place = x.iota_like(axis)
     return hit.where(place, place.const_like(0)).scan("MAX", axis)
+
 
 
 def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
@@ -151,3 +171,131 @@ def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
     out = np.concatenate([counters, before])
     beside = tuple(s for i, s in enumerate(base.shape) if i != axis)
     return np.moveaxis(out.reshape(len(out), *beside), 0, axis)
+
+Shape = tuple[int, ...]
+
+
+
+def value(n: Node, *flat: Array) -> Array:
+    """Return the value of a HOST node, given its sources' arrays in any shape."""
+    name, shapes, shape = n.arg
+    return run(name, shapes, shape, *flat)
+
+
+
+def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> Array:
+    """Call the host function ``name`` on the arrays, reshaped to ``shapes``; return the result in ``shape``.
+
+    >>> run("det", ((2, 2),), (), np.array([1.0, 2.0, 3.0, 4.0])).round(3)
+    np.float64(-2.0)
+    """
+    with np.errstate(all="ignore"):
+        found = FUNCTIONS[name](*(a.reshape(s) for a, s in zip(arrays, shapes)))
+    return np.asarray(found, arrays[0].dtype).reshape(shape)
+
+
+
+def _each(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Wrap a batched function: if it raises for the batch, run it matrix by matrix, with NaN for those that raise."""
+    def whole(*arrays: Array) -> Array:
+        try:
+            return function(*arrays)
+        except np.linalg.LinAlgError:
+            batch = arrays[0].shape[:-2]
+        places, found = list(itertools.product(*map(range, batch))), dict[Shape, Array | None]()
+        for at in places:
+            try:
+                found[at] = function(*(a[at] for a in arrays))
+            except np.linalg.LinAlgError:
+                found[at] = None
+        some = next((f for f in found.values() if f is not None), None)
+        like = _shape_of(function, arrays) if some is None else some.shape
+        out = np.full((*batch, *like), np.nan, arrays[0].dtype)
+        for at, f in found.items():
+            if f is not None:
+                out[at] = f
+        return out
+
+    return whole
+
+
+
+def _shape_of(function: Callable[..., Array], arrays: tuple[Array, ...]) -> Shape:
+    """Return the result's shape, computed on identity matrices of the same size."""
+    eyes = np.eye(*arrays[0].shape[-2:], dtype=arrays[0].dtype)
+    return tuple(function(eyes, *(np.zeros(a.shape[-2:], a.dtype) for a in arrays[1:])).shape)
+
+
+
+def _svd(x: Array) -> Array:
+    """Return U and V, both square, as diagonal blocks of one matrix, and the singular values as an extra last row."""
+    u, s, vh = np.linalg.svd(x, full_matrices=True)
+    rows, columns = x.shape[-2:]
+    out = np.zeros((*x.shape[:-2], rows + columns + 1, rows + columns), x.dtype)
+    out[..., :rows, :rows], out[..., rows:-1, rows:] = u, np.swapaxes(vh, -1, -2)
+    out[..., -1, : s.shape[-1]] = s
+    return out
+
+
+
+def _eigh(x: Array) -> Array:
+    """Return the eigenvectors in the columns and the eigenvalues as an extra last row."""
+    values, vectors = np.linalg.eigh(x)
+    return np.concatenate([vectors, values[..., None, :]], -2)
+
+
+
+def _lu(x: Array) -> Array:
+    """Return L (below the diagonal) and U (on and above it) with partial pivoting, and the original row number of each
+    row as an extra last column."""
+    n, lead = x.shape[-1], x.shape[:-2]
+    a = np.array(x.reshape(-1, n, n))
+    order = np.broadcast_to(np.arange(n), a.shape[:2]).copy()
+    every = np.arange(len(a))
+    for k in range(n):
+        size = np.abs(a[:, k:, k])
+        at = k + np.argmax(np.where(np.isnan(size), np.inf, size), -1)
+        for rows in (a, order):
+            kept = rows[every, at]
+            rows[every, at] = rows[:, k]
+            rows[:, k] = kept
+        pivot = a[:, k, k, None]
+        a[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
+        a[:, k + 1 :, k + 1 :] -= a[:, k + 1 :, k, None] * a[:, k, None, k + 1 :]
+    return np.concatenate([a, order[..., None].astype(x.dtype)], -1).reshape(*lead, n, n + 1)
+
+
+
+def _slogdet(x: Array) -> Array:
+    return np.stack(np.linalg.slogdet(x), -1)
+
+
+
+def _fft(x: Array) -> Array:
+    """Return the FFT along axis -2 of (real, imaginary) pairs in axis -1."""
+    return _pairs(np.fft.fft(_complex(x)))
+
+
+
+def _ifft(x: Array) -> Array:
+    return _pairs(np.fft.ifft(_complex(x), norm="forward"))
+
+
+
+def _complex(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
+
+
+
+def _pairs(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(x.real.dtype).reshape(*x.shape, 2)
+
+# Functions that communicate write their result where it belongs: name → function of (result, sources…). They are
+# registered by name before a program that calls them is made, and must run once for each time that they are called.
+WRITERS: dict[str, Callable[..., None]] = {}
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cholesky": _each(np.linalg.cholesky), "det": np.linalg.det, "eigh": _each(_eigh),
+    "fft": _fft, "ifft": _ifft, "inv": _each(np.linalg.inv), "lu": _lu,
+    "qr": lambda x: np.linalg.qr(x, mode="complete")[0], "slogdet": _slogdet, "solve": _each(np.linalg.solve),
+    "svd": _each(_svd)}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.ir.ops import host, scans
-from tinsmith.ir.ops.op import Array, Node, Op, nothing, of_first, shape_of_first
-from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.ops import scans
+from tinsmith.ir.ops import scans as host
+from tinsmith.ir.ops.op import Array, Node, Op, is_product, nothing, of_first, shape_of_first
 
 # *** movement: shapes, meanings and gradients ***
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.algebra.bounds import bound_ranges, start_of
-from tinsmith.ir.movement import Moves, tracker
 from tinsmith.ir.ops import Op, Ops
 from tinsmith.ir.text.node import argument_text, expression, short
-from tinsmith.ir.uop import UOp, toposort
+from tinsmith.ir.uop import Moves, UOp, toposort, tracker
 from tinsmith.shape import ShapeTracker
 
 # *** the table of a linear program ***

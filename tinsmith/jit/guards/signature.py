@@ -1,20 +1,23 @@
-"""Call signatures: hashable cache keys of a call's arguments.
+"""Bytecode analysis: the globals, attributes and modules that a Python function can read.
+
+Call signatures: hashable cache keys of a call's arguments.
 
 Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
 and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
-looked at by ``jit.state``.
-"""
+looked at by ``jit.state``."""
 from __future__ import annotations
 
 import array
 import copy
 import dataclasses
+import dis
 import functools
+import sys
 import textwrap
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,13 +25,109 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import symbols, with_symbols
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.guards.bytecode_names import all_names
 from tinsmith.tensor.tensor import Tensor
 
+_GLOBAL: Final = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+
+_ATTRIBUTE: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM")
+
+_ANY: Final = {"getattr", "setattr", "hasattr", "delattr", "vars", "dir", "__dict__", "__getattribute__"}
+
+
+
+class Names(NamedTuple):
+    """The names that a code object looks up.
+
+    Attributes:
+        spaces: names of globals.
+        attributes: names of attributes of anything, with ``texts``.
+        texts: those that could be such names.
+        stored: attributes that it sets.
+        modules: those imported by the code itself.
+        any: attributes are looked up by names that are computed.
+    """
+
+    spaces: frozenset[str]
+    attributes: frozenset[str]
+    texts: frozenset[str]
+    stored: frozenset[str]
+    modules: frozenset[str]
+    any: bool
+
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> Names:
+    """Return the names in the code of one function, without functions defined in it: these count when they run."""
+    spaces, attributes, stored, modules = set(), set(), set(), set()
+    for i in dis.get_instructions(code):
+        if i.opname in _GLOBAL:
+            spaces.add(i.argval)
+        elif i.opname in _ATTRIBUTE:
+            attributes.add(i.argval)
+            if i.opname == "STORE_ATTR":
+                stored.add(i.argval)
+        elif i.opname == "IMPORT_NAME":
+            modules.add(i.argval)
+    constants = [c for const in code.co_consts for c in (const if isinstance(const, (tuple, frozenset)) else (const,))]
+    texts = frozenset(c for c in constants if isinstance(c, str) and c.isidentifier())
+    return Names(frozenset(spaces), texts | attributes, texts, frozenset(stored), frozenset(modules),
+                 not _ANY.isdisjoint(spaces | attributes))
+
+
+
+@functools.lru_cache(maxsize=4096)
+def all_names(code: types.CodeType) -> tuple[str, ...]:
+    """Names of globals and of attributes in a function and those inside it."""
+    found = dict.fromkeys(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found.update(dict.fromkeys(all_names(inner)))
+    return tuple(found)
+
+
+
+def line_naming(code: types.CodeType, name: str) -> int:
+    """The first line of a function with this name in it; 0 if there is none."""
+    line = code.co_firstlineno
+    for i in dis.get_instructions(code):
+        line = i.starts_line or line
+        if i.argval == name and isinstance(name, str):
+            return line
+    return 0
+
+_OURS: Final = {"tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing"}
+
+_FIXED: Final = {"tinsmith", "numpy", "builtins"}
+
+_LAYERS: Final = "tinsmith.nn."
+
+
+
+def ours(module: str) -> bool:
+    """Return True if a module's globals are assumed constant, so that no guards are needed on them."""
+    return module.partition(".")[0] in _OURS
+
+
+
+def fixed(module: str) -> bool:
+    """Return True if attributes of the module's objects are assumed constant (not so for ``tinsmith.nn``)."""
+    return module.partition(".")[0] in _FIXED and not module.startswith(_LAYERS)
+
+
+
+def library(module: str) -> bool:
+    """Return True for the standard library and ``nn``, whose functions read only their arguments."""
+    return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)
+
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
+
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
+
 BYTES: Final = (bytearray, memoryview, array.array)
+
 WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
+
 
 
 def fields_of(tree: Any) -> list[str]:
@@ -38,11 +137,13 @@ def fields_of(tree: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(tree) if hasattr(tree, f.name)]
 
 
+
 def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists, dicts and dataclasses, in order."""
     found: list[Any] = []
     _collect(tree, found)
     return found
+
 
 
 def _collect(tree: Any, found: list[Any]) -> None:
@@ -61,6 +162,7 @@ def _collect(tree: Any, found: list[Any]) -> None:
         found.append(tree)
 
 
+
 def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, value) of every leaf of a nesting; a path is like ``[0]['loss'].mean``."""
     if isinstance(tree, (list, tuple)):
@@ -76,12 +178,14 @@ def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+
 def rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
     """Return a copy of the nesting with ``leaf`` applied to every leaf; an object that occurs twice is copied once."""
     made = {} if made is None else made
     if id(tree) not in made:
         made[id(tree)] = _rebuilt(tree, leaf, made)
     return made[id(tree)]
+
 
 
 def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
@@ -101,6 +205,7 @@ def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any
     return leaf(tree)
 
 
+
 def writable(tree: Any) -> Iterator[Any]:
     """Yield the mutable values of a nesting except tensors: lists, dicts, dataclasses, arrays and sets."""
     if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
@@ -111,9 +216,11 @@ def writable(tree: Any) -> Iterator[Any]:
         yield from writable(item)
 
 
+
 def fresh(leaf: Any) -> Any:
     """A value that is no tensor, for one call alone if it can be written to."""
     return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
+
 
 
 def base_of(uop: UOp) -> UOp:
@@ -124,9 +231,11 @@ def base_of(uop: UOp) -> UOp:
     return node
 
 
+
 def placed(uop: UOp) -> bool:
     """Return True if nothing is left to compute: a view of a buffer (also on the host), or an empty value."""
     return base_of(uop).op is Ops.BUFFER or 0 in uop.shape
+
 
 
 def view_of(uop: UOp) -> tuple[Any, ...]:
@@ -138,6 +247,7 @@ def view_of(uop: UOp) -> tuple[Any, ...]:
             chain.append((uop.op, uop.arg, uop.src[1:]))
         uop = uop.src[0]
     return tuple(chain)
+
 
 
 def surroundings(function: Any) -> list[Any]:
@@ -154,12 +264,14 @@ def surroundings(function: Any) -> list[Any]:
             function.__defaults__, function.__kwdefaults__]
 
 
+
 def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
     """Return the first difference of two signatures, as text for messages."""
     if len(old) != len(new):
         return "the number or the nesting of its arguments"
     at = next(n for n, (a, b) in enumerate(zip(old, new)) if a != b)
     return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
+
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -180,6 +292,7 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
     return tuple(parts), call.bound
 
 
+
 def _short(part: Any) -> str:
     """A part of a description: of a tensor its size, dtype and place."""
     if type(part) is tuple and len(part) == 7 and isinstance(part[1], DType):
@@ -189,8 +302,8 @@ def _short(part: Any) -> str:
         return f"a tensor {shape or (size,)} {dtype!r} on {where}{seen}"
     return textwrap.shorten(str(part[1] if type(part) is tuple and len(part) == 2 else part), 60)
 
-
 Bound = dict[tuple[str, int], int]  # (name, value) → its number, in order of first occurrence
+
 
 
 @dataclasses.dataclass(slots=True)
@@ -206,6 +319,7 @@ class _Call:
         """A bound variable without its value: two that are equal in one call must be equal in the other."""
         variable = bind.src[0]
         return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
+
 
 
 def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
@@ -229,6 +343,7 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
         parts.append(_value(tree, call.held))
 
 
+
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     uop = t.uop
     view = () if uop.op is Ops.BUFFER else view_of(uop)
@@ -243,11 +358,13 @@ def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
             call.buffers.setdefault(id(b), len(call.buffers)))
 
 
+
 def _unbound(value: Any, call: _Call) -> Any:
     """Sizes with numbers of bound variables in place of their values."""
     table = {b: UOp.variable(f"{b.src[0].arg[0]}#{call.variable(b)[1]}", *b.src[0].arg[1:])
              for u in symbols(value) for b in toposort(u) if b.op is Ops.BIND}
     return with_symbols(value, table)
+
 
 
 def _value(value: Any, held: list[Any] | None) -> Any:
@@ -256,10 +373,12 @@ def _value(value: Any, held: list[Any] | None) -> Any:
     return _one(value, held)
 
 
+
 def by_identity(value: Any) -> bool:
     """Return True if an argument is compared by identity only."""
     return not (isinstance(value, (*SCALARS, list, tuple, dict, set, frozenset, deque, *BYTES, np.ndarray, np.generic,
                                    Tensor, UOp)) or fields_of(value))
+
 
 
 def _one(value: Any, held: list[Any] | None) -> Any:

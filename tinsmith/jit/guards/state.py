@@ -27,10 +27,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.core.signal_errors import is_from_handler
+from tinsmith.core.errors import is_from_handler
 from tinsmith.ir import UOp
-from tinsmith.jit.guards.bytecode_names import Names, fixed, library, line_naming, names_of
-from tinsmith.jit.guards.signature import BYTES, SCALARS, fields_of
+from tinsmith.jit.guards.signature import BYTES, SCALARS, Names, fields_of, fixed, library, line_naming, names_of
 from tinsmith.tensor.autograd.history import is_computed
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor

@@ -1,10 +1,14 @@
-"""Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies."""
+"""Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies.
+
+NumPy array files, ``.npy`` and ``.npz``. Object arrays, which need pickle, are rejected."""
 from __future__ import annotations
 
 import io
+import math
 import os
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -18,6 +22,7 @@ from tinsmith.tensor.tensor import Tensor
 Source = Tensor | str | os.PathLike[str]
 
 
+
 def as_bytes(op: str, source: Source) -> Tensor:
     """Return a file, or a 1-D uint8 tensor, as a 1-D uint8 tensor.
 
@@ -29,6 +34,7 @@ def as_bytes(op: str, source: Source) -> Tensor:
     if source.dtype is not dtypes.uint8 or source.ndim != 1:
         raise DTypeError(op, f"takes a vector of bytes, got {source.shape} {source.dtype!r}", "Tensor(Path(...))")
     return source
+
 
 
 class TensorIO(io.RawIOBase):
@@ -68,6 +74,7 @@ class TensorIO(io.RawIOBase):
         return self._at
 
 
+
 def tar_extract(fn: Source) -> dict[str, Tensor]:
     """Return the files of a tar archive, compressed or not, as uint8 tensors by name.
 
@@ -93,6 +100,7 @@ def tar_extract(fn: Source) -> dict[str, Tensor]:
     return out
 
 
+
 def zip_extract(fn: Source) -> dict[str, Tensor]:
     """Return the files of a zip archive as uint8 tensors by name. Uncompressed members are not copied.
 
@@ -107,6 +115,7 @@ def zip_extract(fn: Source) -> dict[str, Tensor]:
         raise FileFormatError("zip_extract", f"no zip archive that can be read: {error}", "a complete file") from None
 
 
+
 def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tensor:
     if info.compress_type != zipfile.ZIP_STORED:
         return Tensor(archive.read(info))
@@ -116,3 +125,78 @@ def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tenso
     if info.header_offset < 0 or start + info.file_size > len(t):
         raise zipfile.BadZipFile(f"{info.filename!r} exceeds the file")
     return t[start : start + info.file_size]
+
+_LONGEST = 1 << 16  # bytes: maximum size of a header
+
+
+
+def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
+    """Return the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name. The file is mapped; uncompressed
+    arrays are copied when first used.
+
+    >>> import tempfile, os.path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "x.npy")
+    ...     np.save(path, np.arange(3))
+    ...     numpy_load(path).tolist()
+    [0, 1, 2]
+
+    Raises:
+        FileFormatError: for another kind of file, a damaged one, or non-numeric arrays.
+    """
+    file = as_bytes("numpy_load", fn)
+    if file[:2].numpy().tobytes() != b"PK":
+        return _array(file, "the file")
+    return {name.removesuffix(".npy"): _array(part, repr(name)) for name, part in zip_extract(file).items()}
+
+
+
+def numpy_save(tensors: Tensor | Mapping[str, Tensor], fn: str | os.PathLike[str]) -> None:
+    """Write one tensor to a ``.npy`` file, or tensors by name to an uncompressed ``.npz`` file.
+
+    >>> import tempfile, os.path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "x.npz")
+    ...     numpy_save({"a": Tensor([1., 2.])}, path)
+    ...     np.load(path)["a"]
+    array([1., 2.], dtype=float32)
+    """
+    with open(fn, "wb") as file:
+        if isinstance(tensors, Tensor):
+            np.save(file, tensors._array(), allow_pickle=False)
+            return
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, tensor in tensors.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as part:
+                    np.lib.format.write_array(part, tensor._array(), allow_pickle=False)
+
+
+
+def _array(file: Tensor, what: str) -> Tensor:
+    head = io.BytesIO(file[:_LONGEST].numpy().tobytes())
+    try:
+        version = np.lib.format.read_magic(head)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, transposed, kind = read(head)
+        dtypes.from_numpy(kind.newbyteorder("="))
+        count = math.prod(shape)
+    except Exception as error:  # the header is a Python literal: damage raises many types
+        raise FileFormatError("numpy_load", f"{what} holds no array of numbers: {error!r:.200}",
+                              "np.save(path, array)") from None
+    start, end = head.tell(), head.tell() + count * kind.itemsize
+    if any(type(n) is not int or n < 0 for n in shape) or end > len(file):
+        raise FileFormatError("numpy_load", f"{what} has no {shape} elements of {kind}", "a complete file")
+    try:
+        return _tensor(file[start:end], shape[::-1] if transposed else shape, kind, transposed)
+    except (ValueError, OverflowError) as error:  # an axis of size 0 with another too large for an array
+        raise FileFormatError("numpy_load", f"{what} is of shape {shape}: {error}", "a smaller shape") from None
+
+
+
+def _tensor(block: Tensor, shape: tuple[int, ...], kind: np.dtype[np.generic], transposed: bool) -> Tensor:
+    dtype = dtypes.from_numpy(kind.newbyteorder("="))
+    if len(block) and kind.isnative and kind.kind != "b":  # bool bytes may differ from 0 and 1
+        out = block.bitcast(dtype).reshape(shape).to(None)
+    else:
+        out = Tensor(np.frombuffer(block.numpy().tobytes(), kind).reshape(shape), requires_grad=False)
+    return out.permute(*range(out.ndim - 1, -1, -1)) if transposed and out.ndim > 1 else out

@@ -17,7 +17,7 @@ from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.ir.uop import toposort
 from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import choice, flag, number, size
-from tinsmith.tensor.autograd.custom_gradient import Function
+from tinsmith.tensor.autograd.backward import Function
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 

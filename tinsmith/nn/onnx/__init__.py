@@ -6,8 +6,7 @@
   sequences) and ``training.py`` (optimizers).
 """
 from tinsmith.core.suggestions import unknown
-from tinsmith.nn.onnx.graph import OPERATORS
-from tinsmith.nn.onnx.runner import OnnxRunner
+from tinsmith.nn.onnx.graph import OPERATORS, OnnxRunner
 
 __all__ = ["OPERATORS", "OnnxRunner"]
 

@@ -2,47 +2,51 @@
 
 An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
 (a definition by other operators), which the package ``onnx`` provides.
-"""
+
+A model of ONNX's, read from a file and run on tensors."""
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.nn.onnx import (
-    arithmetic,
-    control,
-    neural,
-    quantized,
-    recurrent,
-    reductions,
-    resampling,
-    shapes,
-    signals,
-    text,
-    training,
-)
+from tinsmith.core.object_lifetime import WeakTable
+from tinsmith.nn.io.archives import Source, as_bytes
+from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes
+from tinsmith.nn.onnx import arithmetic as quantized
 from tinsmith.nn.onnx import control as sequences
+from tinsmith.nn.onnx import control as text
+from tinsmith.nn.onnx import neural as training
+from tinsmith.nn.onnx import resampling as signals
+from tinsmith.nn.onnx import shapes as reductions
 from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, text,
     control)
+
 PREVIEW: Final = "ai.onnx.preview.training"
+
 LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
+
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
        if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
     **{("ai.onnx.ml", name): vars(text)[name] for name in LEARNING},
     **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
+
 _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
+
 
 
 def package() -> Any:
@@ -55,6 +59,7 @@ def package() -> Any:
         return importlib.import_module("onnx")
     except ImportError:
         raise ArgumentError("OnnxRunner", "the package onnx is not installed", "pip install 'tinsmith[onnx]'") from None
+
 
 
 def value_of(proto: Any, folder: str = "") -> Any:
@@ -76,11 +81,13 @@ def value_of(proto: Any, folder: str = "") -> Any:
         raise FileFormatError("OnnxRunner", f"the data of {proto.name!r}: {error!r:.200}", "a complete file") from None
 
 
+
 def _check_sizes(name: str, dims: Sequence[int]) -> None:
     """Refuse a shape that no tensor has; NumPy would take one negative size for the rest of the elements."""
     if any(n < 0 for n in dims):
         raise FileFormatError("OnnxRunner", f"{name!r} has the shape {tuple(dims)}: a negative size",
                               "a complete file, with sizes of at least 0")
+
 
 
 class Model:
@@ -90,6 +97,7 @@ class Model:
         self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
         self.functions = {(f.domain, f.name): f for f in functions}
         self.folder = folder
+
 
 
 class OnnxNode:
@@ -179,9 +187,11 @@ class OnnxNode:
         return OnnxGraph(function.node, list(function.input), list(function.output), {}, inner, given)
 
 
+
 def _newest(versions: Sequence[int], opset: int) -> int:
     """Return the newest of ``versions`` of an operator that is not newer than ``opset``; else the oldest."""
     return max((v for v in versions if v <= opset), default=min(versions))
+
 
 
 def _schema(step: OnnxNode) -> Any:
@@ -191,16 +201,19 @@ def _schema(step: OnnxNode) -> Any:
         raise _unknown(step) from None
 
 
+
 def _unknown(step: OnnxNode) -> FileFormatError:
     where = f" of {step.domain!r}" if step.domain else ""
     return FileFormatError("OnnxRunner", f"the operator {step.name!r:.60}{where} in opset {step.opset} is not built",
                            "a function of that name in the model, made of others")
 
 
+
 def _type_number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return type_of(value), value.ndim
     return type(value).__name__
+
 
 
 def _type_proto(value: Any) -> bytes:
@@ -211,6 +224,7 @@ def _type_proto(value: Any) -> bytes:
     if not isinstance(value, Tensor):
         return bytes(make.make_tensor_type_proto(1, None).SerializeToString()) if value is not None else b""
     return bytes(make.make_tensor_type_proto(type_of(value), value.shape).SerializeToString())
+
 
 
 def attribute_of(proto: Any, model: Model) -> Any:
@@ -232,6 +246,7 @@ def attribute_of(proto: Any, model: Model) -> Any:
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
 
 
+
 def _dense(proto: Any, model: Model) -> Tensor:
     values, places = value_of(proto.values, model.folder).numpy(), value_of(proto.indices, model.folder).numpy()
     shape, name = tuple(proto.dims), proto.values.name
@@ -246,6 +261,7 @@ def _dense(proto: Any, model: Model) -> Tensor:
                               "a complete file")
     (out.reshape(-1) if len(sizes) == 1 else out)[tuple(places.T)] = values.reshape(-1)
     return constant(out)
+
 
 
 class OnnxGraph:
@@ -274,3 +290,96 @@ class OnnxGraph:
             for name, value in zip(step.outputs, step.run(scope)):
                 scope[name] = folded(value) if isinstance(value, Tensor) else value
         return [scope.get(name) for name in self.outputs]  # a definition may leave optional ones out
+
+
+
+class Input(NamedTuple):
+    """The declaration of a model input: a size or symbolic name per axis, and the dtype (None for text)."""
+
+    shape: tuple[int | str, ...]
+    dtype: DType | None
+    number: int = 0  # ONNX number of the element type
+
+_graphs: WeakTable[OnnxRunner, OnnxGraph] = WeakTable()  # graphs never change: no guards needed
+
+
+
+class OnnxRunner:
+    """An ONNX model as a function of its inputs.
+
+    Calling it builds one lazy graph, so a model whose shapes are known can be captured with ``TinyJit``. ``If``,
+    ``Loop``, sizes that depend on values (``NonZero``, ``NonMaxSuppression``, ``Unique``) are read on the host.
+
+    Args:
+        model: a path, a tensor with the file's bytes, or a ``ModelProto``.
+
+    Raises:
+        ArgumentError: if the package ``onnx`` is not installed.
+        FileFormatError: if the file is none, or has operators that are not built and have no definition.
+
+    >>> import onnx.helper as h
+    >>> x, y = (h.make_tensor_value_info(name, 1, [None]) for name in "xy")
+    >>> graph = h.make_graph([h.make_node("Relu", ["x"], ["y"])], "example", [x], [y])
+    >>> OnnxRunner(h.make_model(graph))({"x": Tensor([-1., 2.])})["y"].tolist()
+    [0.0, 2.0]
+    """
+
+    def __init__(self, model: Source | Any) -> None:
+        onnx, folder = package(), ""
+        if isinstance(model, (str, os.PathLike, Tensor)):
+            folder = "" if isinstance(model, Tensor) else str(Path(model).parent)
+            text = as_bytes("OnnxRunner", model).numpy().tobytes()
+            try:
+                model = onnx.ModelProto.FromString(text)
+            except Exception as error:  # protobuf's own error, which no module of it promises
+                raise FileFormatError("OnnxRunner", f"no ONNX model: {error!r:.200}", "a complete file") from None
+        if not model.HasField("graph"):
+            raise FileFormatError("OnnxRunner", "the file holds no graph", "a model of ONNX")
+        opsets = {o.domain: o.version for o in model.opset_import} or {"": 1}
+        shared = Model(opsets, model.functions, folder)
+        try:
+            graph = _graphs[self] = OnnxGraph.of(model.graph, shared)
+        except (ValueError, TypeError, KeyError, RecursionError, UnicodeDecodeError) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError("OnnxRunner", f"a damaged model: {error!r:.200}", "a complete file") from None
+        self.graph_inputs = {i.name: _input(i.type) for i in model.graph.input if i.name in graph.inputs}
+        self.graph_outputs = list(graph.outputs)
+
+    def __call__(self, inputs: Mapping[str, Any], debug: int = 0) -> dict[str, Any]:
+        """The outputs by name: tensors, lists of tensors for sequences, arrays of text.
+
+        Args:
+            inputs: tensors or arrays by name.
+            debug: as in tinygrad's; ``DEBUG`` says what runs.
+
+        Raises:
+            ArgumentError: for names that the model has not, or values of another rank or dtype.
+        """
+        if inputs.keys() != self.graph_inputs.keys():
+            raise ArgumentError("OnnxRunner", f"the inputs are named {', '.join(inputs) or 'by nothing'}",
+                                f"{', '.join(self.graph_inputs)}")
+        values = [_given(name, inputs[name], wanted) for name, wanted in self.graph_inputs.items()]
+        return dict(zip(self.graph_outputs, _graphs[self].run(values, {})))
+
+
+
+def _input(kind: Any) -> Input:
+    if not kind.HasField("tensor_type"):
+        return Input((), None)
+    shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.tensor_type.shape.dim)
+    return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type)
+
+
+
+def _given(name: str, value: Any, wanted: Input) -> Any:
+    if value is None or isinstance(value, list):
+        return None if value is None else [v if isinstance(v, Tensor) else Tensor(np.asarray(v)) for v in value]
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind in "OSUT":
+            return array.astype(object)
+        value = Tensor(array if wanted.dtype is None else array.astype(wanted.dtype.numpy), requires_grad=False)
+    if wanted.dtype is not None and value.dtype is not wanted.dtype:
+        raise ArgumentError("OnnxRunner", f"the input {name!r} is {value.dtype!r}", f"{wanted.dtype!r}")
+    return noted(value, wanted.number)

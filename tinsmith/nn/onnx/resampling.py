@@ -1,4 +1,6 @@
-"""Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep."""
+"""Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
+
+Fourier transforms of parts of signals, and filters for them; complex numbers are a last axis of two."""
 from __future__ import annotations
 
 import functools
@@ -9,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.nn.onnx.values import axis_of, constant, ints, known, number
+from tinsmith.nn.onnx.values import DTYPES, axis_of, constant, ints, known, number
 from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
 
+
 def Upsample(x: Tensor, scales: Any = None, mode: str = "nearest") -> Tensor:
     return Resize(x, None, scales, None, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
 
 
 def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
@@ -63,6 +67,7 @@ def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, an
     return wide.round().clip(dtype.min, dtype.max).cast(dtype) if dtype.is_int else wide.cast(dtype)
 
 
+
 def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, float] | None) -> Array:
     """Return the source coordinate of each element of a resized axis."""
     at = np.arange(new, dtype=np.float64)
@@ -85,6 +90,7 @@ def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, 
     return (at + 0.5) / factor - 0.5
 
 
+
 def _nearest(at: Array, size: int, mode: str) -> Array:
     rounding: dict[str, Callable[[Array], Array]] = {
         "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda a: np.ceil(a - 0.5),
@@ -92,11 +98,13 @@ def _nearest(at: Array, size: int, mode: str) -> Array:
     return np.clip(rounding[mode](at), 0, size - 1).astype(np.int64)
 
 
+
 def _cubic(distance: Array, a: float) -> Array:
     d = np.abs(distance)
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
 
 
 def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: float) -> Array:
@@ -116,6 +124,7 @@ def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: fl
     return out
 
 
+
 def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
     """Elements of images ``[n, c, …]`` at whole places ``[n, k]`` per axis; those outside are zeros, or the nearest."""
     n, c, *sizes = x.shape
@@ -130,6 +139,7 @@ def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
     out = rows.gather(2, flat.unsqueeze(1).expand(n, c, flat.shape[-1]))
     found: Tensor = inside.unsqueeze(1).where(out, 0) if zeros else out
     return found
+
 
 
 def _interpolated(x: Tensor, at: list[Tensor], mode: str, padding: str, a: float = -0.75,
@@ -165,11 +175,13 @@ def _interpolated(x: Tensor, at: list[Tensor], mode: str, padding: str, a: float
     return found
 
 
+
 def _cubic_tensor(distance: Tensor, a: float) -> Tensor:
     d = distance.abs()
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((d - 5) * d + 8) * d * a - 4 * a
     return (d <= 1).where(near, (d < 2).where(far, 0))
+
 
 
 def GridSample(x: Tensor, grid: Tensor, align_corners: int = 0, mode: str = "linear",
@@ -202,6 +214,7 @@ def GridSample(x: Tensor, grid: Tensor, align_corners: int = 0, mode: str = "lin
     return out.reshape(n, x.shape[1], *places)
 
 
+
 def RoiAlign(x: Tensor, rois: Tensor, batch_indices: Tensor, coordinate_transformation_mode: str = "half_pixel",
              mode: str = "avg", output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0,
              spatial_scale: float = 1.0) -> Tensor:
@@ -227,6 +240,7 @@ def RoiAlign(x: Tensor, rois: Tensor, batch_indices: Tensor, coordinate_transfor
     return outs[0].stack(*outs[1:])
 
 
+
 def _corners(x: Tensor, at: list[Tensor], mode: str) -> Tensor:
     """Samples between four elements; for a maximum, the greatest of their weighted values."""
     if mode != "max":
@@ -241,6 +255,7 @@ def _corners(x: Tensor, at: list[Tensor], mode: str) -> Tensor:
         parts.append(_sampled(x, [low + k for low, k in zip(lows, corner)], False) * share.unsqueeze(1))
     out: Tensor = functools.reduce(Tensor.maximum, parts)
     return out
+
 
 
 def DeformConv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None,
@@ -272,6 +287,7 @@ def DeformConv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, ma
     return out if b is None else out + b.reshape(1, -1, 1, 1)
 
 
+
 def NonMaxSuppression(boxes: Tensor, scores: Tensor, max_output_boxes_per_class: Any = None,
                       iou_threshold: Any = None, score_threshold: Any = None, center_point_box: int = 0) -> Tensor:
     """ONNX ``NonMaxSuppression``, on the host, because the number of boxes kept depends on the values."""
@@ -298,3 +314,75 @@ def NonMaxSuppression(boxes: Tensor, scores: Tensor, max_output_boxes_per_class:
             order = [i for i, s in zip(order, share) if s <= overlap]
         kept += [(n, kind, i) for i in taken]
     return constant(np.array(kept, np.int64).reshape(-1, 3))
+
+
+
+def DFT(x: Tensor, dft_length: Any = None, axis: Any = None, inverse: int = 0, onesided: int = 0,
+        opset: int = 20) -> Tensor:
+    """A product with the matrix of the transform."""
+    place = (1 if opset < 20 else -2) if axis is None else int(number(axis))
+    at = axis_of(place, x.ndim)
+    full = inverse and onesided  # half of a spectrum stands for all of it
+    usual = 2 * (x.shape[at] - 1) if full else x.shape[at]
+    count = usual if dft_length is None else int(number(dft_length))
+    given = x.transpose(at, -2) if at != x.ndim - 2 else x
+    if full:
+        given = _mirrored(given, count)
+    size = given.shape[-2]
+    if size != count:
+        cut = given.shrink(tuple((0, min(s, count)) if n == given.ndim - 2 else (0, s)
+                                 for n, s in enumerate(given.shape)))
+        given = cut.pad([(0, max(count - size, 0)) if n == given.ndim - 2 else (0, 0) for n in range(given.ndim)])
+    angles = 2 * math.pi * (np.outer(np.arange(count), np.arange(count)) % count) / count
+    cos, sin = (constant(f(angles) / (count if inverse else 1)).cast(x.dtype)
+                for f in (np.cos, np.sin))
+    sin = sin if inverse else -sin
+    real = given[..., 0]
+    if given.shape[-1] == 1:
+        parts = (real @ cos, real @ sin)
+    else:
+        imaginary = given[..., 1]
+        parts = (real @ cos - imaginary @ sin, real @ sin + imaginary @ cos)
+    out = parts[0].unsqueeze(-1) if full else parts[0].stack(parts[1], dim=-1)
+    out = out[..., : count // 2 + 1, :] if onesided and not inverse else out
+    return out.transpose(at, -2) if at != x.ndim - 2 else out
+
+
+
+def _mirrored(half: Tensor, count: int) -> Tensor:
+    """All of a real signal's spectrum."""
+    rest = half[..., 1 : count - half.shape[-2] + 1, :].flip(half.ndim - 2)
+    return half.cat(rest * constant(np.array([1, -1], np.float32)), dim=-2)
+
+
+
+def STFT(signal: Tensor, frame_step: Any, window: Tensor | None = None, frame_length: Any = None,
+         onesided: int = 1) -> Tensor:
+    length = window.shape[0] if window is not None else int(number(frame_length))
+    step = int(number(frame_step))
+    frames = signal.unfold(1, length, step).transpose(2, 3)  # [batch, frames, length, parts]
+    if window is not None:
+        frames = frames * window.reshape(1, 1, -1, 1)
+    return DFT(frames, axis=constant(np.int64(-2)), onesided=onesided)
+
+
+
+def MelWeightMatrix(num_mel_bins: Any, dft_length: Any, sample_rate: Any, lower_edge_hertz: Any,
+                    upper_edge_hertz: Any, output_datatype: int = 1) -> Tensor:
+    """Triangles that are even in mel, over the bins of a transform."""
+    bins, length, rate = (int(number(v)) for v in (num_mel_bins, dft_length, sample_rate))
+    low, high = (2595 * np.log10(1 + float(number(v)) / 700) for v in (lower_edge_hertz, upper_edge_hertz))
+    edges = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
+    points = ((length + 1) * (700 * (10 ** (edges / 2595) - 1)) // rate).astype(int)
+    out = np.zeros((length // 2 + 1, bins))
+    for n in range(bins):
+        start, middle, end = points[n : n + 3]
+        if middle == start:
+            out[middle, n] = 1
+        else:
+            at = np.arange(start, middle + 1)
+            out[at, n] = (at - start) / (middle - start)
+        if end > middle:
+            at = np.arange(middle, end)
+            out[at, n] = (end - at) / (end - middle)
+    return constant(out).cast(DTYPES[output_datatype])

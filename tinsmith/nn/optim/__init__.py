@@ -7,12 +7,12 @@
 import sys
 
 from tinsmith.core.suggestions import guide
-from tinsmith.nn.optim import adaptive, averaging, base, gradients, lr_scheduler, momentum
-from tinsmith.nn.optim.adaptive import LAMB, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
-from tinsmith.nn.optim.averaging import EMA
+from tinsmith.nn.optim import adaptive, base, gradients, lr_scheduler
+from tinsmith.nn.optim import adaptive as momentum
+from tinsmith.nn.optim import gradients as averaging
+from tinsmith.nn.optim.adaptive import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Muon, NAdam, RAdam, RMSprop
 from tinsmith.nn.optim.base import Optimizer, OptimizerGroup
-from tinsmith.nn.optim.gradients import GradScaler
-from tinsmith.nn.optim.momentum import LARS, SGD, Muon
+from tinsmith.nn.optim.gradients import EMA, GradScaler
 
 __all__ = ["EMA", "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler", "Muon", "NAdam", "Optimizer",
            "OptimizerGroup", "RAdam", "RMSprop", "clip_grad_norm_", "clip_grad_value_", "lr_scheduler"]

@@ -26,7 +26,7 @@ from tinsmith.tensor.realize import plan_tensors, realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinsmith.inspect.planning import Plan
+    from tinsmith.inspect.explanation import Plan
 
 Params: TypeAlias = Sequence[Tensor] | Sequence[Mapping[str, Any]]
 _with_memory: Final[weakref.WeakSet[Optimizer]] = weakref.WeakSet()  # no attribute, which a capture would go by

@@ -20,10 +20,9 @@ from tinsmith.codegen.lower.indexing import ZERO, Index, move
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ops.repeated import is_product
-from tinsmith.ir.ranges import Role, count_of
-from tinsmith.ir.structure import contraction, unrepeated_size
-from tinsmith.ir.threefry import cipher_nodes
+from tinsmith.ir.graphs import cipher_nodes
+from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.structure import Role, contraction, count_of, unrepeated_size
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import (
     MOST_CONE,

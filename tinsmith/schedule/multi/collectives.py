@@ -12,21 +12,25 @@ With n devices and a value of b bytes, each device receives:
 | reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
 | all-gather | (n - 1)/n·b in one round | – |
 | broadcast | b, (n - 1)·b leave the source | 2·b, of which 1·b leaves the source |
-"""
+
+Order of steps over several devices: copies overlap with kernels, since each device has queues of its own."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.concat import joined
+from tinsmith.ir.graphs import joined
 from tinsmith.ir.ops import Op
+from tinsmith.schedule.memory.memory_plan import toposorted
 from tinsmith.schedule.multi.axes import followed, part_of, resized
+from tinsmith.schedule.scheduler import Schedule, ScheduleItem
 from tinsmith.schedule.values import views_of
 
 Parts = tuple[UOp, ...]
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
+
 
 
 def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: str | None = None) -> Parts:
@@ -54,6 +58,7 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
     return tuple(w.reshape(shape) for w in _ring_gather(chunks, devices))
 
 
+
 def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: int, bounds: Sequence[int]) -> Parts:
     """Return, for each device i, elements ``bounds[i]`` to ``bounds[i + 1]`` of the reduction of all parts by
     ``op``.
@@ -67,6 +72,7 @@ def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: i
                  for d, b, e in zip(devices, bounds, bounds[1:]))
 
 
+
 def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -> Parts:
     """Return the concatenation of the parts along ``axis``, on every device; a part is None where a device has none.
 
@@ -77,9 +83,11 @@ def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -
     return tuple(gather(parts, d, axis) for d in devices)
 
 
+
 def gather(parts: Sequence[UOp | None], device: str, axis: int) -> UOp:
     """Return the concatenation of the parts along ``axis``, on one device."""
     return joined([sent(p, device) for p in parts if p is not None], axis)
+
 
 
 def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) -> Parts:
@@ -103,11 +111,13 @@ def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) 
     return tuple(value if d == value.device else w.reshape(value.shape) for d, w in zip(devices, whole))
 
 
+
 def _combined(parts: Sequence[UOp], op: Op) -> UOp:
     out = parts[0]
     for p in parts[1:]:
         out = UOp(op, None, (out, p))
     return out
+
 
 
 def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
@@ -117,6 +127,7 @@ def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
     for p, d in zip(parts[1:], devices[1:]):
         out = UOp(op, None, (sent(out, d), p))
     return out
+
 
 
 def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
@@ -131,9 +142,11 @@ def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
     return [joined(row, 0) for row in held]
 
 
+
 def _large(value: UOp, devices: Sequence[str]) -> bool:
     size, least = value.size, Device[devices[0]].target.costs.rounds
     return not isinstance(size, UOp) and size >= len(devices) and size * value.dtype.itemsize >= least
+
 
 
 def even_bounds(size: int, count: int) -> tuple[int, ...]:
@@ -147,9 +160,8 @@ def even_bounds(size: int, count: int) -> tuple[int, ...]:
     return tuple(i * short + min(i, longer) for i in range(count + 1))
 
 
+
 # *** parts of a node ***
-
-
 def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
     """Return elements ``begin`` to ``end`` of an axis. The SHRINK is pushed below movement ops where possible, so that
     kernels have the same form as on one device."""
@@ -169,6 +181,7 @@ def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
     return node
 
 
+
 def sent(node: UOp, device: str) -> UOp:
     """Return the value on another device. The COPY is put below views that keep every
     element: it copies memory, not views."""
@@ -176,3 +189,46 @@ def sent(node: UOp, device: str) -> UOp:
         return node
     seen = views_of(node, lambda n: n.op in _VIEWS)
     return seen.of(seen.source.copy_to(device))
+
+COPIES = " copies"  # suffix of a device's name: its queue of copies from other devices
+
+
+
+def queue_of(copy: bool, target: str, source: str = "") -> str:
+    """Return the queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
+    apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
+    return target + COPIES if apart else target
+
+
+
+def workers(names: Iterable[str]) -> set[str]:
+    """Return the names of the workers (``Compiled.worker``) of devices that run kernels; of a single device, its name.
+
+    Only devices with different workers run at the same time.
+    """
+    devices = set(names)
+    return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
+
+
+
+def overlapped(schedule: Schedule) -> list[ScheduleItem]:
+    """Return the items in an order that minimizes waits between queues, by list scheduling.
+
+    It simulates a run in which each item takes as long as the bytes it touches; each queue
+    starts its earliest ready item.
+    """
+    items, slots = schedule.items, schedule.slots
+    if len(workers(item.device for item in items)) <= 1:
+        return items
+    devices = [slots[item.slots[0]].device for item in items]
+    homes = [queue_of(item.sink is None, d, slots[item.slots[-1]].device) for item, d in zip(items, devices)]
+    clocks, ready = dict.fromkeys(homes, 0), [0] * len(items)
+
+    def run(n: int, readers: Sequence[int]) -> None:
+        traffic = sum(slots[s].nbytes for s in items[n].slots)
+        clocks[homes[n]] = max(clocks[homes[n]], ready[n]) + 1 + traffic * (
+            Device[devices[n]].target.costs.copied if items[n].sink is None else 1)
+        for r in readers:
+            ready[r] = max(ready[r], clocks[homes[n]])
+
+    return toposorted(items, lambda n: max(clocks[homes[n]], ready[n]), run)

@@ -19,7 +19,7 @@ from tinsmith.backend.memory import ShardLayout
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.concat import joined
+from tinsmith.ir.graphs import joined
 from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.canonical import buffer_name, part_names

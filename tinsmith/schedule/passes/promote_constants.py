@@ -16,7 +16,7 @@ import numpy as np
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.lru import Recent
+from tinsmith.core.object_lifetime import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.multi.sharding import is_group

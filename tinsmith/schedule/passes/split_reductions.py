@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import Index, flatten, move
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.linear import linear_form
-from tinsmith.ir.ops.repeated import is_product
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
 from tinsmith.schedule.passes.channels_last import tile_cut

@@ -1,34 +1,195 @@
 # mypy: disable-error-code=misc
-"""Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
+"""Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
+
+``with_slopes`` is the internal form; ``Function`` is the public one, with a user-defined forward and backward.
+
+Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
 
 Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and others."""
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import operator
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.errors import GradientError
+from tinsmith.backend.device import Device
+from tinsmith.core.errors import ArgumentError, GradientError, shown
 from tinsmith.ir import Ops, UOp
 from tinsmith.runtime.thread_turns import state, writing
 from tinsmith.schedule.multi.sharding import is_group, places_of
 from tinsmith.tensor import storage
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
 from tinsmith.tensor.autograd.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
 from tinsmith.tensor.base import TensorBase, check_tensors, mark
+from tinsmith.tensor.host_data import TinygradRules
 from tinsmith.tensor.interop import files
 from tinsmith.tensor.layer_names import gradient_origins
 from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.placement import parts
-from tinsmith.tensor.python_data import TinygradRules
 from tinsmith.tensor.realize import unseen_version
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
+
+# (gradient, value, inputs...) -> a gradient for each input, None for zero. Written with tensor methods, so that it can
+# be differentiated again.
+Slopes = Callable[..., "tuple[Tensor | None, ...]"]
+
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The gradient rule of a CUSTOM_GRADIENT node, written with tensors."""
+
+    slopes: Slopes
+    kind: type[Tensor]
+
+    def __call__(self, node: UOp, gradient: UOp) -> tuple[UOp | None, ...]:
+        device = node.device or Device.DEFAULT
+        tensors = [self.kind._wrap(u, device) for u in (gradient, node, *node.src[1:])]
+        return tuple(None if s is None else s.uop for s in self.slopes(*tensors))
+
+    def __str__(self) -> str:
+        return self.slopes.__name__.strip("_")
+
+_rule = functools.lru_cache(_Rule)
+
+
+
+def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
+    """Return ``value`` with the derivatives that ``slopes`` computes with respect to ``inputs`` (of the same shape and
+    dtype as ``value``).
+
+    Args:
+        slopes: a module-level function, so that graphs can be pickled.
+    """
+    rule = _rule(slopes, type(value))
+    return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
+
+
+
+class Function:
+    """A formula and its gradient, both written with tensor methods: subclass it, and call ``apply``.
+
+    ``forward(ctx, *inputs)`` returns one tensor, ``backward(ctx, gradient)`` the derivative of the final value with
+    respect to each input of ``apply``: a tensor of its shape, or None for zero and for what is no tensor. They may be
+    static methods with a ``ctx``, or methods whose ``self`` takes its place. docs/gradients.md shows more.
+
+    Attributes:
+        needs_input_grad: for each argument of ``apply``, whether it is a float tensor that takes a gradient.
+        saved_tensors: in ``backward``, what ``save_for_backward`` was given.
+
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         ctx.save_for_backward(x)
+    ...         return x * x
+    ...     @staticmethod
+    ...     def backward(ctx, gradient):
+    ...         (x,) = ctx.saved_tensors
+    ...         return gradient * x * 100
+    >>> x = Tensor([1.0, 2.0])
+    >>> _ = Double.apply(x).sum().backward()
+    >>> x.grad.tolist()
+    [100.0, 200.0]
+    """
+
+    needs_input_grad: tuple[bool, ...] = ()
+    saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Save tensors for ``backward``, which reads them from ``saved_tensors``."""
+        self.saved_tensors = tensors
+
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        """Compute the value from the inputs of ``apply``."""
+        raise NotImplementedError(f"{type(self).__name__}.forward is not written")
+
+    def backward(self, gradient: Tensor) -> Any:
+        """Compute the derivatives with respect to the inputs from the derivative with respect to the value."""
+        raise NotImplementedError(f"{type(self).__name__}.backward is not written")
+
+    @classmethod
+    def apply(cls, *inputs: Any, **options: Any) -> Tensor:
+        """Return the value of ``forward``; its gradient is computed by ``backward``.
+
+        Args:
+            inputs: tensors, and anything else that ``forward`` takes.
+
+        Raises:
+            ArgumentError: if ``forward`` gives no tensor.
+            GradientError: when a gradient is asked for and ``backward`` gives another number of them, or other shapes.
+        """
+        ctx = cls()
+        places = tuple(n for n, x in enumerate(inputs) if isinstance(x, TensorBase))
+        tensors = [inputs[n] for n in places]
+        ctx.needs_input_grad = tuple(isinstance(x, TensorBase) and x.dtype.is_float and x.requires_grad is not False
+                                     for x in inputs)
+        # copies, so that saved tensors do not see later writes
+        value = cls.forward(ctx, *(x._copy() if isinstance(x, TensorBase) else x for x in inputs), **options)
+        if not isinstance(value, TensorBase):
+            raise ArgumentError(f"{cls.__name__}.forward", f"gave {shown(value)}, not a tensor", "return one tensor")
+        saved = ctx.saved_tensors
+        ctx.saved_tensors = ()
+        rule = _Backward(ctx, type(value), places, len(inputs), len(saved))
+        return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in (*tensors, *saved))), rule))
+
+
+
+@dataclass(frozen=True, eq=False)
+class _Backward:
+    """The gradient rule of a CUSTOM_GRADIENT node with sources: the value, the tensor inputs, and the saved tensors.
+
+    Attributes:
+        ctx: the ``Function`` instance of the call.
+        kind: the tensor class.
+        places: positions of the tensors among the inputs of ``apply``.
+        inputs: number of inputs of ``apply``.
+        saved: number of saved tensors.
+    """
+
+    ctx: Function
+    kind: type[Tensor]
+    places: tuple[int, ...]
+    inputs: int
+    saved: int
+
+    def __call__(self, node: UOp, gradient: UOp) -> tuple[UOp | None, ...]:
+        device = node.device or Device.DEFAULT
+        below = node.src[1:]
+        call = copy.copy(self.ctx)
+        call.saved_tensors = tuple(self.kind._wrap(u, device) for u in below[len(self.places) :])
+        found = type(call).backward(call, self.kind._wrap(gradient, device))
+        given = self._of_inputs(found if isinstance(found, (tuple, list)) else (found,))
+        checked = [self._checked(n, g, u) for n, g, u in zip(self.places, given, below)]
+        return (*checked, *(None for _ in range(self.saved)))
+
+    def _of_inputs(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return one gradient for each tensor input."""
+        if len(given) == self.inputs:
+            return [given[n] for n in self.places]
+        if len(given) != len(self.places):
+            raise GradientError(f"{self}.backward", f"gave {len(given)} gradients for {self.inputs} inputs",
+                                "one for each, None for what has none")
+        return given
+
+    def _checked(self, number: int, given: Any, source: UOp) -> UOp | None:
+        if given is None:
+            return None
+        if not isinstance(given, TensorBase) or given.shape != source.shape:
+            what = f"a tensor of shape {given.shape}" if isinstance(given, TensorBase) else shown(given)
+            raise GradientError(f"{self}.backward", f"gave {what} for input {number} of shape {source.shape}",
+                                "a tensor of the input's shape, or None")
+        return given.uop.cast(source.dtype)
+
+    def __str__(self) -> str:
+        return type(self.ctx).__name__
+
 
 
 def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
@@ -88,6 +249,7 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         else:
             out.append(found[t])
     return out
+
 
 
 class Backward(TensorBase):
@@ -276,6 +438,7 @@ class Backward(TensorBase):
         TensorBase.forgettings += 1
 
 
+
 def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
                   ) -> dict[Tensor, list[UOp]]:
     """Return the computed tensors that depend on no leaf and on no other computed tensor."""
@@ -293,13 +456,16 @@ def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[U
     return found
 
 
+
 def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (g.contiguous(),)
+
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
+
 
 
 def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:

@@ -20,12 +20,12 @@ from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.sizes import size_text
+from tinsmith.ir.graphs import threefry2x32
 from tinsmith.ir.ops.elementwise import ROUGH
-from tinsmith.ir.threefry import threefry2x32
 from tinsmith.tensor.arguments import flag, integer, number, size
 from tinsmith.tensor.base import device_name
 from tinsmith.tensor.helpers import muladd, product, sizes
-from tinsmith.tensor.python_data import check_range
+from tinsmith.tensor.host_data import check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -19,7 +19,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
-from tinsmith.runtime.recorder import recorders
+from tinsmith.runtime.launch import recorders
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, int]  # DLPack's kind of device, and its number

@@ -1,13 +1,16 @@
+# mypy: disable-error-code=misc
 """Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
 
 Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
-"""
+
+Hashes of a tensor's bytes, computed on the host by Python's own library."""
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.npy.device import check_file, file_of
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import DeviceError, ShapeError
+from tinsmith.core.errors import ArgumentError, DeviceError, ShapeError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
@@ -24,6 +27,7 @@ from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
+    from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -31,14 +35,17 @@ Array = np.ndarray[Any, Any]
 _parts: WeakTable[UOp, UOp] = WeakTable()
 
 
+
 def on_disk(device: str) -> bool:
     """Return True if the device's memory is a file."""
     return "," not in device and Device[device].persistent
 
 
+
 def part(device: str, size: int, dtype: DType) -> UOp:
     """Return the first ``size`` elements of a device's file, which is created or extended if necessary."""
     return _of_array(device, Device[device].allocator.alloc(size * dtype.itemsize), dtype)
+
 
 
 def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
@@ -58,9 +65,11 @@ def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
     return part(of_file(name), nbytes // kind.itemsize, kind)
 
 
+
 def of_file(path: str) -> str:
     """Return the name of the device whose memory is the file."""
     return Device.canonicalize(f"DISK:{path}")
+
 
 
 def _of_array(device: str, block: Array, dtype: DType) -> UOp:
@@ -68,6 +77,7 @@ def _of_array(device: str, block: Array, dtype: DType) -> UOp:
         return UOp.const(dtype, 0).expand_to((0,))
     buffer = Buffer(device, block.size // dtype.itemsize, dtype, opaque=block)
     return UOp(Ops.BUFFER, dtype, (), buffer)
+
 
 
 def values(uop: UOp) -> Array:
@@ -86,6 +96,7 @@ def values(uop: UOp) -> Array:
     return found
 
 
+
 def moved(tensor: TensorBase, target: str) -> UOp:
     """Return a tensor's values on device ``target``, where the tensor's device or ``target`` is a file."""
     if on_disk(target):
@@ -98,11 +109,13 @@ def moved(tensor: TensorBase, target: str) -> UOp:
     return on_host(tensor).base.copy_to(target).reshape(tensor.shape)
 
 
+
 def on_host(tensor: TensorBase) -> UOp:
     """Return a view of a file as a host BUFFER: over the mapped bytes if the view is contiguous, else a copy."""
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
     return UOp(Ops.BUFFER, tensor.dtype, (), buffer).reshape(tensor.shape)
+
 
 
 def write(uop: UOp, value: Array) -> None:
@@ -121,12 +134,14 @@ def write(uop: UOp, value: Array) -> None:
     here[...] = value
 
 
+
 def bits(tensor: TensorBase, dtype: DType) -> UOp:
     """Return the mapped bytes of a view of a file, reinterpreted as ``dtype`` along the last axis."""
     seen = values(tensor.uop).view(dtype.numpy)
     device = tensor._device
     dense = np.ascontiguousarray(seen) if not seen.flags.c_contiguous else seen
     return _of_array(device, dense.reshape(-1).view(np.uint8), dtype).reshape(dense.shape)
+
 
 
 def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
@@ -156,8 +171,10 @@ def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
     return found
 
 
+
 def _is_box(n: UOp) -> bool:
     return n.op is Ops.SHRINK and all(isinstance(v, int) for bounds in n.arg for v in bounds) and 0 not in n.shape
+
 
 
 def _part(box: UOp, copy: UOp) -> UOp:
@@ -173,3 +190,55 @@ def _part(box: UOp, copy: UOp) -> UOp:
     buffer = Buffer("NPY", rows * math.prod(inner), copy.dtype, opaque=block)
     part = UOp(Ops.BUFFER, copy.dtype, (), buffer).copy_to(copy.arg).reshape((*(1,) * axis, rows, *inner))
     return part.shrink((*((0, 1),) * axis, (0, rows), *bounds[axis + 1 :]))
+
+_FUNCTIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "sha3_224": lambda b: hashlib.sha3_224(b).digest(), "sha3_256": lambda b: hashlib.sha3_256(b).digest(),
+    "sha3_384": lambda b: hashlib.sha3_384(b).digest(), "sha3_512": lambda b: hashlib.sha3_512(b).digest(),
+    "shake_128": lambda b: hashlib.shake_128(b).digest(16)}
+
+_CHUNK: Final = 1 << 20
+
+
+
+class Hashing:
+    """``keccak`` and ``hash``."""
+
+    __slots__ = ()
+
+    def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
+        """The hash of each row of bytes along the last axis, as bytes; the values are computed now.
+
+        >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
+        'd0e47486bbf4c16a'
+
+        Args:
+            cfg: "sha3_224", "sha3_256", "sha3_384", "sha3_512" or "shake_128" (of 16 bytes).
+
+        Raises:
+            ArgumentError: for another function.
+        """
+        if cfg not in _FUNCTIONS:
+            raise ArgumentError("keccak", f"unknown function {cfg!r}", f"one of {', '.join(_FUNCTIONS)}")
+        if not self.ndim:
+            raise ShapeError("keccak", "a 0-d tensor has no last axis", ".reshape(1)")
+        rows = np.ascontiguousarray(self._array())
+        lines = rows.reshape(-1, rows.shape[-1])
+        digests = [np.frombuffer(_FUNCTIONS[cfg](line.tobytes()), np.uint8) for line in lines]
+        size = len(_FUNCTIONS[cfg](b""))
+        found = np.stack(digests) if digests else np.empty((0, size), np.uint8)
+        return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
+
+    def hash(self: Tensor) -> Tensor:
+        """A hash of 16 bytes of all of the tensor's bytes; the values are computed now.
+
+        Of a tensor beyond 1 MiB, the hashes of its parts of that size are hashed, until there is one.
+
+        >>> Tensor(b"Hello World!").hash().shape
+        (16,)
+        """
+        data = np.ascontiguousarray(self._array()).tobytes()
+        while True:
+            parts = [data[i : i + _CHUNK] for i in range(0, max(len(data), 1), _CHUNK)]
+            data = b"".join(hashlib.shake_128(p.ljust(_CHUNK, b"\0")).digest(16) for p in parts)
+            if len(parts) == 1:
+                return type(self)(data, device=self.device)

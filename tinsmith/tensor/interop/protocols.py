@@ -1,20 +1,45 @@
-"""Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol."""
 # mypy: disable-error-code=misc
-# ``self`` and ``cls`` are the Tensor that this class is mixed into.
+"""Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol.
+
+Tensors of data outside of the program: a file, a memory address, a URL.
+
+einops backend for tensors (``einops._backends.AbstractBackend``), registered when einops is imported.
+
+einops finds backends among the subclasses of that class, which exists only after einops is imported. An import hook
+registers the backend at that time, whichever package is imported first, and costs nothing without einops."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tinsmith.backend.device import Device, DeviceName
+from tinsmith.backend.memory import Buffer, borrowed
+from tinsmith.core.disk_cache import fetched
+from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
+from tinsmith.core.lazy_import import Late
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import value_of_size
-from tinsmith.tensor.base import device_name
+from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.helpers import product, sizes
 from tinsmith.tensor.interop import dlpack, files
+from tinsmith.tensor.interop.dlpack import HOST
 
 if TYPE_CHECKING:
+    import gzip
+
     from tinsmith.tensor.tensor import Tensor
+else:
+    gzip = Late("gzip")
+
 
 
 class Interop:
@@ -137,3 +162,155 @@ class Interop:
         if not files.on_disk(self._device):
             self.realize()
         return dlpack.shared(self.uop)
+
+
+
+class Sources:
+    """``from_blob`` and ``from_url``; ``Tensor(Path(...))`` and the device ``DISK:path`` are those of a file."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
+                  device: DeviceName | None = None) -> Tensor:
+        """Return a tensor over memory at address ``ptr`` of this process, without a copy on a device of the host.
+
+        The memory must stay valid as long as tensors refer to it; later writes to it are visible. On a device with
+        memory of its own, or if the address is not aligned, the present content is copied.
+
+        >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
+        >>> x = Tensor.from_blob(ctypes.addressof(numbers), (2,)); numbers[0] = 9.0; x.tolist()
+        [9.0, 2.5]
+        """
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        wanted = sizes("from_blob", (shape,))
+        nbytes = product(wanted) * kind.itemsize
+        address = integer("from_blob", "ptr", ptr, least=1)
+        target = device_name(device)
+        if not nbytes:
+            return cls.empty(wanted, dtype=kind, device=target)
+        if address % kind.itemsize == 0 and "," not in target and Device[target].dlpack == HOST:
+            there = borrowed(target, product(wanted), kind, address, None)
+            return cls._wrap(UOp(Ops.BUFFER, kind, (), there).reshape(wanted), target)
+        block = (ctypes.c_uint8 * nbytes).from_address(address)
+        buffer = Buffer("NPY", product(wanted), kind, opaque=np.array(np.frombuffer(block, np.uint8)))
+        return cls._wrap(leaf(UOp(Ops.BUFFER, kind, (), buffer).copy_to(target).reshape(wanted)), target)
+
+    @classmethod
+    def from_url(cls: type[Tensor], url: str, gunzip: bool = False, device: DeviceName | None = None) -> Tensor:
+        """Return the bytes at ``url`` as a uint8 tensor; the file is downloaded once and cached.
+
+        Args:
+            gunzip: decompress the file.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "x"; _ = path.write_bytes(b"abc")
+        >>> Tensor.from_url(path.as_uri()).tolist()
+        [97, 98, 99]
+
+        Raises:
+            OSError: if the download fails.
+        """
+        path = fetched(url)
+        if gunzip:
+            return cls(gzip.decompress(path.read_bytes()), device=device)
+        return cls(path, device=device)
+
+MODULE: Final = "einops._backends"
+
+_made: Final[list[type]] = []  # einops itself holds its subclasses weakly
+
+
+
+class Backend:
+    """The framework operations that einops requires of a backend."""
+
+    framework_name = "tinsmith"
+
+    def __init__(self) -> None:
+        self.tensor: type[Tensor] = sys.modules["tinsmith.tensor.tensor"].Tensor
+
+    def is_appropriate_type(self, tensor: Any) -> bool:
+        return isinstance(tensor, self.tensor)
+
+    def from_numpy(self, x: Any) -> Tensor:
+        return self.tensor(x)
+
+    def to_numpy(self, x: Tensor) -> Any:
+        return x.numpy()
+
+    def arange(self, start: int, stop: int) -> Tensor:
+        return self.tensor.arange(start, stop)
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        return x.reshape(tuple(shape))
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(tuple(axes))
+
+    def reduce(self, x: Tensor, operation: str, axes: Sequence[int]) -> Tensor:
+        reduced: Tensor = getattr(x, operation)(axis=tuple(axes))
+        return reduced
+
+    def stack_on_zeroth_dimension(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.tensor.stack(tensors)
+
+    def add_axis(self, x: Tensor, new_position: int) -> Tensor:
+        return x.unsqueeze(new_position)
+
+    def add_axes(self, x: Tensor, n_axes: int, pos2len: dict[int, int]) -> Tensor:
+        """Return ``x`` with new axes at the dict's keys, broadcast to the sizes that are its values, without a copy."""
+        kept = iter(x.shape)
+        wide = tuple(pos2len[n] if n in pos2len else next(kept) for n in range(n_axes))
+        for n in sorted(pos2len):
+            x = x.unsqueeze(n)
+        return x.expand(wide)
+
+    def tile(self, x: Tensor, repeats: Sequence[int]) -> Tensor:
+        return x.repeat(tuple(repeats))
+
+    def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+        return self.tensor.cat(tensors, dim=axis)
+
+    def is_float_type(self, x: Tensor) -> bool:
+        return x.dtype.is_float
+
+    def einsum(self, pattern: str, *x: Tensor) -> Tensor:
+        return self.tensor.einsum(pattern, *x)
+
+
+
+def _add_to(backends: ModuleType) -> None:
+    base = getattr(backends, "AbstractBackend", None)
+    if base is not None and not _made:
+        _made.append(type("TinsmithBackend", (Backend, base), {}))
+
+
+
+class _Finder:
+    """Import hook that registers the backend when einops is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _add_to(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+
+def install() -> None:
+    """Register the backend with einops, now or when it is imported."""
+    if MODULE in sys.modules:
+        _add_to(sys.modules[MODULE])
+    else:
+        sys.meta_path.insert(0, _Finder())

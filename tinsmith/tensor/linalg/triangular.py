@@ -14,10 +14,10 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.arguments import flag
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import broadcast_shape
-from tinsmith.tensor.host_calls import host_value, on_host
+from tinsmith.tensor.host_data import host_value, on_host
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import float_of, matched, operand, plain, rounded_once
 
 if TYPE_CHECKING:

@@ -4,20 +4,26 @@
 The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
 except a float with an integer tensor (default float) and an integer with a bool tensor (default int).
 
-``ArithmeticMethods`` holds the composed ones: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …"""
+``ArithmeticMethods`` holds the composed ones: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …
+
+Python's operators, each a call of the named method; an in-place operator writes to the tensor's memory."""
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.core.dtypes import DType, dtypes, promote
-from tinsmith.core.errors import ArgumentError, DTypeError
+from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.runtime.thread_turns import writing
 from tinsmith.tensor.arguments import Scalar, integer, shown
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
+    as_sized,
     axis_and_size,
     float_of,
     in_one_dtype,
@@ -28,14 +34,16 @@ from tinsmith.tensor.helpers import (
     operand_node,
     plain,
     rounded_once,
+    same_sizes,
     weak_dtype,
 )
+from tinsmith.tensor.host_data import check_range
 from tinsmith.tensor.math.casting import Conversions
 from tinsmith.tensor.math.elementary import Powers, Trigonometry
-from tinsmith.tensor.python_data import check_range
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
+
 
 
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
@@ -417,11 +425,11 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         away = beyond.gt(0.5) | (beyond.eq(0.5) & odd)
         return away.where(whole.add(self.lt(0).where(-1, 1)), whole)
 
-
 _IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
 
 """What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
 round that of sums and differences); all else rounds the scalar."""
+
 
 
 @rounded_once
@@ -430,10 +438,12 @@ def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     return x.add(y.mul(factor))
 
 
+
 @rounded_once
 def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     x, y = in_one_dtype(x, y)
     return x.sub(y.mul(factor))
+
 
 
 @rounded_once
@@ -442,9 +452,11 @@ def _round_to(x: Tensor, decimals: int) -> Tensor:
     return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
+
 @rounded_once
 def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return start.add(end.sub(start).mul(weight))
+
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -453,10 +465,10 @@ def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) 
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
             (x.gt(high) | high.lt(low)).where(g, 0))
 
-
 _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: dtypes.int16,
                                 dtypes.float32: dtypes.int32,
                                 dtypes.float64: dtypes.int64}
+
 
 
 def _sign_bit(x: UOp) -> UOp:
@@ -464,14 +476,17 @@ def _sign_bit(x: UOp) -> UOp:
     return bits.lt(0)
 
 
+
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
     """Return True where a remainder with the dividend's sign must be shifted by ``b`` to have the divisor's sign."""
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
+
 @rounded_once
 def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
     return a.div(b, reverse).trunc()
+
 
 
 @rounded_once
@@ -486,6 +501,7 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     negative = a.signbit().ne(b.signbit())
     near = whole.eq(0).where(negative.where(-0.0, near._zeros()), near)
     return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)
+
 
 
 class ArithmeticMethods:
@@ -672,16 +688,19 @@ class ArithmeticMethods:
         return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
 
 
+
 @rounded_once
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).mul(b))
 
 
+
 @rounded_once
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).div(b))
+
 
 
 @rounded_once
@@ -699,11 +718,13 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return with_slopes(out, _atan2_slopes, y, x)
 
 
+
 def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     size = x.square().add(y.square())
     none = size.eq(0)
     scaled = g.div(none.where(1.0, size))
     return none.where(0, scaled.mul(x)), none.where(0, scaled.mul(y).neg())
+
 
 
 @rounded_once
@@ -717,8 +738,10 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(out, _hypot_slopes, a, b)
 
 
+
 def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return g.mul(a.div(out)), g.mul(b.div(out))
+
 
 
 @rounded_once
@@ -728,12 +751,116 @@ def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
 
 
+
 def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     none = a.eq(0) & b.le(0)
     return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
+
 
 
 @rounded_once
 def _logaddexp2(x: Tensor, y: Tensor) -> Tensor:
     factor = math.log(2)
     return x.mul(factor).logaddexp(y.mul(factor)).mul(1 / factor)
+
+_OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tuple)
+
+
+
+def _known(value: Any) -> bool:
+    if isinstance(value, _OPERANDS):
+        return True
+    if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python's message: Tensor and Tensor
+        raise DTypeError(type(value).__module__, "its tensors are not ours", "tinsmith.from_dlpack(x), or x.numpy()")
+    return False
+
+
+
+class OperatorMethods:
+    """``+ - * / // % ** @ & | ^ << >> ~ < <= > >= == !=``, with their reflected and in-place forms."""
+
+    __slots__ = ()
+
+    def __neg__(self: Tensor) -> Tensor: return self.neg()
+    def __pos__(self: Tensor) -> Tensor: return self
+    def __abs__(self: Tensor) -> Tensor: return self.abs()
+    def __invert__(self: Tensor) -> Tensor: return self.bitwise_not()
+    def __round__(self: Tensor, ndigits: int | None = None) -> Tensor: return self.round(ndigits or 0)
+    def __add__(self: Tensor, x: Any) -> Tensor: return self.add(x) if _known(x) else NotImplemented
+    def __sub__(self: Tensor, x: Any) -> Tensor: return self.sub(x) if _known(x) else NotImplemented
+    def __mul__(self: Tensor, x: Any) -> Tensor: return self.mul(x) if _known(x) else NotImplemented
+    def __truediv__(self: Tensor, x: Any) -> Tensor: return self.div(x) if _known(x) else NotImplemented
+    def __floordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x) if _known(x) else NotImplemented
+    def __mod__(self: Tensor, x: Any) -> Tensor: return self.mod(x) if _known(x) else NotImplemented
+    def __pow__(self: Tensor, x: Any) -> Tensor: return self.pow(x) if _known(x) else NotImplemented
+    def __matmul__(self: Tensor, x: Any) -> Tensor: return self.matmul(x) if _known(x) else NotImplemented
+    def __and__(self: Tensor, x: Any) -> Tensor: return self.bitwise_and(x) if _known(x) else NotImplemented
+    def __or__(self: Tensor, x: Any) -> Tensor: return self.bitwise_or(x) if _known(x) else NotImplemented
+    def __xor__(self: Tensor, x: Any) -> Tensor: return self.bitwise_xor(x) if _known(x) else NotImplemented
+    def __lshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x) if _known(x) else NotImplemented
+    def __rshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x) if _known(x) else NotImplemented
+
+    def __radd__(self: Tensor, x: Any) -> Tensor: return self.add(x, True) if _known(x) else NotImplemented
+    def __rsub__(self: Tensor, x: Any) -> Tensor: return self.sub(x, True) if _known(x) else NotImplemented
+    def __rmul__(self: Tensor, x: Any) -> Tensor: return self.mul(x, True) if _known(x) else NotImplemented
+    def __rtruediv__(self: Tensor, x: Any) -> Tensor: return self.div(x, True) if _known(x) else NotImplemented
+    def __rfloordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x, True) if _known(x) else NotImplemented
+    def __rmod__(self: Tensor, x: Any) -> Tensor: return self.mod(x, True) if _known(x) else NotImplemented
+    def __rpow__(self: Tensor, x: Any) -> Tensor: return self.pow(x, True) if _known(x) else NotImplemented
+    def __rmatmul__(self: Tensor, x: Any) -> Tensor: return self.matmul(x, True) if _known(x) else NotImplemented
+    def __rand__(self: Tensor, x: Any) -> Tensor: return self.bitwise_and(x, True) if _known(x) else NotImplemented
+    def __ror__(self: Tensor, x: Any) -> Tensor: return self.bitwise_or(x, True) if _known(x) else NotImplemented
+    def __rxor__(self: Tensor, x: Any) -> Tensor: return self.bitwise_xor(x, True) if _known(x) else NotImplemented
+    def __rlshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x, True) if _known(x) else NotImplemented
+    def __rrshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x, True) if _known(x) else NotImplemented
+
+    def __divmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+        return (self.idiv(x), self.mod(x)) if _known(x) else NotImplemented
+
+    def __rdivmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+        return (self.idiv(x, True), self.mod(x, True)) if _known(x) else NotImplemented
+
+    def __lt__(self: Tensor, x: Any) -> Tensor: return self.lt(x) if _known(x) else NotImplemented
+    def __le__(self: Tensor, x: Any) -> Tensor: return self.le(x) if _known(x) else NotImplemented
+    def __gt__(self: Tensor, x: Any) -> Tensor: return self.gt(x) if _known(x) else NotImplemented
+    def __ge__(self: Tensor, x: Any) -> Tensor: return self.ge(x) if _known(x) else NotImplemented
+
+    def __eq__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
+        return self.eq(x) if _known(x) else NotImplemented
+
+    def __ne__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
+        return self.ne(x) if _known(x) else NotImplemented
+
+    def __iadd__(self: Tensor, x: Any) -> Tensor: return self._updated("add", x)
+    def __isub__(self: Tensor, x: Any) -> Tensor: return self._updated("sub", x)
+    def __imul__(self: Tensor, x: Any) -> Tensor: return self._updated("mul", x)
+    def __itruediv__(self: Tensor, x: Any) -> Tensor: return self._updated("div", x)
+    def __ifloordiv__(self: Tensor, x: Any) -> Tensor: return self._updated("idiv", x)
+    def __imod__(self: Tensor, x: Any) -> Tensor: return self._updated("mod", x)
+    def __ipow__(self: Tensor, x: Any) -> Tensor: return self._updated("pow", x)
+    def __imatmul__(self: Tensor, x: Any) -> Tensor: return self._updated("matmul", x)
+    def __iand__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_and", x)
+    def __ior__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_or", x)
+    def __ixor__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_xor", x)
+    def __ilshift__(self: Tensor, x: Any) -> Tensor: return self._updated("lshift", x)
+    def __irshift__(self: Tensor, x: Any) -> Tensor: return self._updated("rshift", x)
+
+    def _updated(self: Tensor, method: str, x: Any) -> Tensor:
+        """Write the result of ``method`` to this tensor's memory, atomically with respect to other threads."""
+        with writing(self):
+            return self._become(method, getattr(self, method)(x))
+
+    def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
+        """Write ``value``, the result of an in-place operator, to this tensor's memory."""
+        if not same_sizes(value.shape, self.shape):
+            raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",
+                             "the form that makes a new tensor: x = x + y")
+        if value.dtype is not self.dtype:
+            if not (value.dtype.is_float and self.dtype.is_float):
+                raise DTypeError(op, f"in place, a tensor of {self.dtype!r} cannot become {value.dtype!r}",
+                                 "the form that makes a new tensor: x = x + y")
+            value = value.cast(self.dtype)
+        if value.device != self.device:
+            return self.assign(value)  # raises the error that names both devices
+        self._write(as_sized(value.uop, self.shape))
+        return self

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import float_of, operand, rounded_once
 from tinsmith.tensor.math.elementary import _polynomial
 

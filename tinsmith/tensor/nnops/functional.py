@@ -15,8 +15,7 @@ from tinsmith.tensor.arguments import Scalar, flag, integer, number, shown
 from tinsmith.tensor.helpers import axes_of, axis_and_size, equal, operand, rounded_once, same_device, same_sizes
 from tinsmith.tensor.host_data import check_indices
 from tinsmith.tensor.modes import Mode, note_mode
-from tinsmith.tensor.nnops.activations import Activations
-from tinsmith.tensor.nnops.losses import Losses
+from tinsmith.tensor.nnops.activations import Activations, Losses
 from tinsmith.tensor.nnops.windows import WindowMethods
 from tinsmith.tensor.reduce.reduce import accumulator
 

@@ -20,7 +20,7 @@ from tinsmith.ir.algebra.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integer, integers
 from tinsmith.tensor.autocast import contraction
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import equal, operand, product, rounded_once
 
 if TYPE_CHECKING:

@@ -1,21 +1,22 @@
+# mypy: disable-error-code=misc
 """Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
 returns pairs of values and indices.
-"""
-# mypy: disable-error-code=misc
-# ``self`` is the Tensor that this class is mixed into.
+
+Scans (running reductions) along an axis: ``cumsum``, ``cumprod``, ``cummax``, ``cummin``, ``logcumsumexp``."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
+from tinsmith.ir.ops.scans import extreme_position
 from tinsmith.tensor.arguments import choice, number, shown
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 Axis = int | Sequence[int] | None
+
 
 
 class Reduce:
@@ -303,6 +305,7 @@ class Reduce:
         return powers.sum(axis, keepdim).pow(1 / p)
 
 
+
 def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     """Return the nuclear norm of the matrices along two axes."""
     axes = axes_of("norm", x, axis)
@@ -312,9 +315,11 @@ def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
 
 
+
 def _root(total: Tensor) -> Tensor:
     """The square root of a sum of squares, with gradient 0 where the sum is 0."""
     return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
+
 
 
 def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -322,15 +327,18 @@ def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
 
 
+
 def accumulator(dtype: DType) -> DType:
     """Return the dtype in which values of ``dtype`` are summed."""
     return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
 
 
 def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
     if keep:
         return tuple(1 if i in axes else s for i, s in enumerate(shape))
     return tuple(s for i, s in enumerate(shape) if i not in axes)
+
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
@@ -340,11 +348,13 @@ def _over(total: Tensor, count: Any) -> Tensor:
     return total.mul(1 / count if count > 0 else float("inf"))
 
 
+
 def _no_pair(op: str, dim: Any) -> None:
     """Refuse ``dim=``: in PyTorch, ``max(dim=1)`` returns a pair, so a ported program would fail later."""
     if dim is not None:
         raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
                             f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
+
 
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
@@ -353,6 +363,7 @@ def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
         raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
                          "at least one element")
     return axes
+
 
 
 def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
@@ -374,3 +385,106 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     else:
         places = x._new(x.uop.iota_like(number))
     return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
+
+
+
+class ValuesAndIndices(NamedTuple):
+    """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
+
+    values: Tensor
+    indices: Tensor
+
+
+
+class Scans:
+    """Inclusive scans. Long axes are split into blocks that are scanned in parallel."""
+
+    __slots__ = ()
+
+    def _scan(self: Tensor, name: str, op: Op, axis: int, x: UOp) -> UOp:
+        """Return the inclusive scan of ``x``, which has this tensor's shape, along ``axis``."""
+        d = axis_of(name, self, axis)
+        return x if not self.ndim or 0 in self.shape else x.scan(op, d)
+
+    def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
+        """The running sum along an axis. Integers below 32 bits are summed in 32 bits.
+
+        >>> Tensor([1, 2, 3]).cumsum().tolist()
+        [1, 3, 6]
+
+        Raises:
+            AxisError: if the axis does not exist.
+        """
+        result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumsum", axis, dim, 0)
+        return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
+
+    def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
+        """The running product along an axis.
+
+        >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
+        [1, 2, 6, 24]
+
+        Raises:
+            AxisError: if the axis does not exist.
+        """
+        result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumprod", axis, dim, 0)
+        return self._new(self._scan("cumprod", Ops.MUL, axis, self.uop.cast(accumulator(result))).cast(result))
+
+    def cummax(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
+        """The running maximum along an axis and its index; NaN from the first NaN on.
+
+        Of equal elements the last one's index is returned, as in PyTorch.
+
+        >>> values, indices = Tensor([1, 3, 2, 3]).cummax()
+        >>> values.tolist(), indices.tolist()
+        ([1, 3, 3, 3], [0, 1, 1, 3])
+
+        Raises:
+            AxisError: if the axis does not exist.
+        """
+        return _extremes(self, "cummax", Ops.MAX, axis_or_dim("cummax", axis, dim, 0))
+
+    def cummin(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
+        """The running minimum along an axis and its index; NaN from the first NaN on.
+
+        >>> values, indices = Tensor([3, 1, 2, 1]).cummin()
+        >>> values.tolist(), indices.tolist()
+        ([3, 1, 1, 1], [0, 1, 1, 3])
+
+        Raises:
+            AxisError: if the axis does not exist.
+        """
+        return _extremes(self, "cummin", Ops.MIN, axis_or_dim("cummin", axis, dim, 0))
+
+    def logcumsumexp(self: Tensor, axis: int = 0, *, dim: int | None = None) -> Tensor:
+        """The logarithm of the running sum of exponentials, without overflow. With the running maximum m:
+        ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])``, and the result is ``m + log(s)``.
+
+        >>> [round(v, 3) for v in Tensor([1000., 1000.]).logcumsumexp().tolist()]
+        [1000.0, 1000.693]
+
+        Raises:
+            AxisError: if the axis does not exist.
+        """
+        d = axis_of("logcumsumexp", self, axis_or_dim("logcumsumexp", axis, dim, 0))
+        dtype = float_of(self).dtype
+        x = self._new(float_of(self).cast(accumulator(dtype)))
+        if not self.ndim or 0 in self.shape:
+            return x.cast(dtype)
+        greatest = x.detach()._new(x.detach().uop.scan(Ops.MAX, d))
+        m = greatest.isfinite().where(greatest, 0)
+        shift = [(0, 0)] * self.ndim
+        shift[d] = (1, -1)
+        scale = m.pad(tuple(shift)).sub(m).minimum(0).exp()
+        terms = x.sub(m).exp()
+        first = terms.uop.shrink(tuple((0, 1) if i == d else (0, s) for i, s in enumerate(x.shape)))
+        total = self._new(terms.uop.scan(Ops.MULADD, d, first.const_like(0), scale.detach().uop))
+        return total.log().add(m).cast(dtype)
+
+
+
+def _extremes(x: Tensor, name: str, op: Op, axis: int) -> ValuesAndIndices:
+    wide = x.uop.cast(dtypes.uint8) if x.dtype.is_bool else x.uop
+    running = x._scan(name, op, axis, wide)
+    at = extreme_position(running) if running is not wide else wide.zeros(dtypes.int32)
+    return ValuesAndIndices(x._new(running.cast(x.dtype)), x._new(at.cast(dtypes.default_int)))

@@ -2,7 +2,7 @@
 
 ``registry.py`` holds the table and says what a rule gets; the other files enter their rules when they are imported.
 """
-from tinsmith.torch.rules import creation, elementwise, indexing, movement, products, randomness, reductions, windows
+from tinsmith.torch.rules import elementwise, indexing, reductions, windows
 from tinsmith.torch.rules.registry import RULES, AtenRule, Unsupported, rule, rule_for
 
 __all__ = ["RULES", "AtenRule", "Unsupported", "creation", "elementwise", "indexing", "movement", "products",

@@ -1,4 +1,8 @@
-"""Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts."""
+"""Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts.
+
+Rules for random numbers: counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
+
+Rules for ops that make tensors from numbers."""
 from __future__ import annotations
 
 import math
@@ -13,10 +17,13 @@ _UNARY = ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos
           "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "digamma", "lgamma", "erfinv", "frac", "sinc", "i0",
           "hardswish", "hardsigmoid", "silu", "mish", "relu", "relu6", "sgn", "sign", "deg2rad", "rad2deg", "square",
           "special_i0e", "special_i1", "special_i1e", "special_log_ndtr", "special_entr")
+
 for _name in _UNARY:
     rule(_name, promote="result")(getattr(Tensor, _name.removeprefix("special_")))
+
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
     rule(_name)(getattr(Tensor, _name))
+
 
 
 def _one(x: Any) -> Any:
@@ -24,9 +31,8 @@ def _one(x: Any) -> Any:
     return int(x) if isinstance(x, bool) else x
 
 
+
 # *** arithmetic: the arguments are of the result's dtype ***
-
-
 @rule("add.Tensor", "add.Scalar", promote="result")
 def _add(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     if x.dtype is dtypes.bool:
@@ -34,14 +40,17 @@ def _add(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return x + (y if alpha == 1 else y * _one(alpha))
 
 
+
 @rule("sub.Tensor", "sub.Scalar", promote="result")
 def _sub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return x - (_one(y) if alpha == 1 else _one(y) * _one(alpha))
 
 
+
 @rule("rsub.Tensor", "rsub.Scalar", promote="result")
 def _rsub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return _one(y) - (x if alpha == 1 else x * _one(alpha))
+
 
 
 @rule("mul.Tensor", "mul.Scalar", promote="result")
@@ -51,9 +60,11 @@ def _mul(x: Tensor, y: Any) -> Any:
     return x * _one(y)
 
 
+
 @rule("div.Tensor", "div.Scalar", promote="result")
 def _div(x: Tensor, y: Any) -> Any:
     return x / y
+
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", promote="result")
@@ -61,9 +72,11 @@ def _div_mode(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
     return x.div(y, rounding_mode=rounding_mode)
 
 
+
 @rule("floor_divide.default", "floor_divide.Scalar", promote="result")
 def _floor_divide(x: Tensor, y: Any) -> Tensor:
     return x.div(y, rounding_mode="floor")
+
 
 
 @rule("fmod.Tensor", "fmod.Scalar", promote="result")
@@ -71,9 +84,11 @@ def _fmod(x: Tensor, y: Any) -> Tensor:
     return x.fmod(y)
 
 
+
 @rule("remainder.Tensor", "remainder.Scalar", promote="result")
 def _remainder(x: Tensor, y: Any) -> Tensor:
     return x.remainder(y)
+
 
 
 @rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", promote="result")
@@ -81,17 +96,19 @@ def _pow(x: Tensor, y: Any) -> Tensor:
     return x.pow(_one(y))
 
 
+
 @rule("pow.Scalar", promote="result")
 def _rpow(x: Any, y: Tensor) -> Tensor:
     return Tensor.full_like(y, x).pow(y)
-
 
 _BINARY = {"maximum": Tensor.maximum, "minimum": Tensor.minimum, "fmax": Tensor.fmax, "fmin": Tensor.fmin,
            "atan2": Tensor.atan2, "copysign.Tensor": Tensor.copysign, "copysign.Scalar": Tensor.copysign,
            "hypot": Tensor.hypot, "logaddexp": Tensor.logaddexp, "logaddexp2": Tensor.logaddexp2,
            "xlogy.Tensor": Tensor.xlogy, "heaviside": Tensor.heaviside, "gcd": Tensor.gcd, "lcm": Tensor.lcm}
+
 for _name, _method in _BINARY.items():
     rule(_name, promote="result")(_method)
+
 
 
 @rule("addcmul", promote="result")
@@ -99,14 +116,17 @@ def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a * b * value
 
 
+
 @rule("addcdiv", promote="result")
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a / b * value
 
 
+
 @rule("lerp.Tensor", "lerp.Scalar", promote="result")
 def _lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     return x.lerp(end, weight)
+
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", promote="result")
@@ -115,17 +135,18 @@ def _clamp(x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max
     return x.clamp(low, high)
 
 
+
 @rule("clamp_max", "clamp_max.Tensor", promote="result")
 def _clamp_max(x: Tensor, high: Any) -> Tensor:
     return x.clamp(None, high)
 
 
+
 # *** activations ***
-
-
 @rule("gelu", promote="result")
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return x.gelu(approximate)
+
 
 
 @rule("gelu_backward", promote="result")
@@ -138,9 +159,11 @@ def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor
     return grad * (cdf + x * (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi)))
 
 
+
 @rule("leaky_relu", promote="result")
 def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
     return (x > 0).where(x, x * slope)
+
 
 
 @rule("elu", promote="result")
@@ -148,9 +171,11 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
     return (x > 0).where(x * scale, (x * input_scale).expm1() * (alpha * scale))
 
 
+
 @rule("hardtanh", promote="result")
 def _hardtanh(x: Tensor, low: Any = -1, high: Any = 1) -> Tensor:
     return x.clamp(low, high)
+
 
 
 @rule("softplus", promote="result")
@@ -158,9 +183,11 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return (x * beta > threshold).where(x, (x * beta).exp().log1p() / beta)
 
 
+
 @rule("threshold_backward", promote="result")
 def _threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Any:
     return (x > threshold).where(grad, 0)
+
 
 
 @rule("sigmoid_backward", promote="result")
@@ -168,25 +195,26 @@ def _sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * y * (1 - y)
 
 
+
 @rule("tanh_backward", promote="result")
 def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (1 - y * y)
 
 
+
 # *** comparisons and logic ***
-
-
 def _comparison(name: str) -> None:
     method = getattr(Tensor, name)
     rule(f"{name}.Tensor", f"{name}.Scalar", promote="common")(method)
-
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _comparison(_name)
 
 
+
 def _truth(x: Any) -> Any:
     return x.cast(dtypes.bool) if isinstance(x, Tensor) else x
+
 
 
 @rule("logical_and")
@@ -194,9 +222,11 @@ def _logical_and(x: Tensor, y: Tensor) -> Any:
     return _truth(x) & _truth(y)
 
 
+
 @rule("logical_or")
 def _logical_or(x: Tensor, y: Tensor) -> Any:
     return _truth(x) | _truth(y)
+
 
 
 @rule("logical_xor")
@@ -204,23 +234,27 @@ def _logical_xor(x: Tensor, y: Tensor) -> Any:
     return _truth(x) ^ _truth(y)
 
 
+
 @rule("logical_not")
 def _logical_not(x: Tensor) -> Tensor:
     return x.logical_not()
 
-
 _BITS = {"bitwise_and": Tensor.bitwise_and, "bitwise_or": Tensor.bitwise_or, "bitwise_xor": Tensor.bitwise_xor,
          "bitwise_left_shift": Tensor.bitwise_left_shift, "bitwise_right_shift": Tensor.bitwise_right_shift}
+
 for _name, _method in _BITS.items():
     rule(f"{_name}.Tensor", promote="result")(_method)
     rule(f"{_name}.{'Tensor_Scalar' if 'shift' in _name else 'Scalar'}", promote="result")(_method)
+
 for _name in ("and", "or", "xor"):
     rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar", promote="result")(getattr(Tensor, f"bitwise_{_name}"))
+
 
 
 @rule("bitwise_not")
 def _bitwise_not(x: Tensor) -> Tensor:
     return x.logical_not() if x.dtype is dtypes.bool else x.bitwise_not()
+
 
 
 @rule("where.self", "where.ScalarOther", "where.ScalarSelf", meta=True)
@@ -232,14 +266,17 @@ def _where(condition: Tensor, x: Any, y: Any, meta: Any) -> Any:
     return _truth(condition).where(x, y)
 
 
+
 @rule("masked_fill.Scalar", "masked_fill.Tensor", promote="")
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return _truth(mask).where(value.cast(x.dtype) if isinstance(value, Tensor) else value, x)
 
 
+
 @rule("polygamma")
 def _polygamma(n: int, x: Tensor) -> Tensor:
     return (x if x.dtype.is_float else x.cast(dtypes.float32)).polygamma(n)
+
 
 
 @rule("nan_to_num")
@@ -248,17 +285,18 @@ def _nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None
     return x.nan_to_num(0.0 if nan is None else nan, posinf, neginf) if x.dtype.is_float else x
 
 
+
 @rule("round", "round.decimals")
 def _round(x: Tensor, decimals: int = 0) -> Tensor:
     return x.round(decimals) if x.dtype.is_float else x
 
 
+
 # *** casts and copies ***
-
-
 @rule("_to_copy")
 def _to_copy(x: Tensor, dtype: DType | None = None) -> Tensor:
     return x if dtype is None else cast(x, dtype)
+
 
 
 @rule("prims.convert_element_type")
@@ -266,9 +304,11 @@ def _convert(x: Tensor, dtype: DType) -> Tensor:
     return cast(x, dtype)
 
 
+
 @rule("clone", "alias", "detach", "lift_fresh_copy", "contiguous", "_conj_physical", "prims.device_put")
 def _identity(x: Tensor, *_: Any) -> Tensor:
     return x
+
 
 
 @rule("copy")
@@ -276,9 +316,11 @@ def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return cast(source, x.dtype).expand(x.shape)
 
 
+
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """Return ``x`` as ``dtype``, as PyTorch casts."""
     return x if x.dtype is dtype else x.cast(dtype)
+
 
 
 @rule("view.dtype")
@@ -286,3 +328,112 @@ def _bitcast(x: Tensor, dtype: DType) -> Tensor:
     if dtype.itemsize != x.dtype.itemsize:
         raise Unsupported("a view as a dtype of another size")
     return x.bitcast(dtype)
+
+
+
+@rule("native_dropout", random=True)
+def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    if train is False or p == 0:
+        return x, Tensor.ones(*x.shape, dtype=dtypes.bool, device=x.device)
+    kept = _below(x, 1 - p)
+    return kept.where(x * (1 / (1 - p) if p < 1 else 0.0), 0), kept
+
+
+
+@rule("bernoulli.p", random=True)
+def _bernoulli(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    if generator is not None:
+        raise Unsupported("a generator of its own")
+    return _below(x, p)
+
+
+
+def _below(x: Tensor, p: float) -> Tensor:
+    """Return True with probability ``p``, for each element of ``x``."""
+    return Tensor.rand(*x.shape, dtype=dtypes.float32, device=x.device) < p
+
+
+
+@rule("rand", "rand_like", random=True, creates=True, meta=True)
+def _rand(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
+    return Tensor.rand(*meta.shape, dtype=meta.dtype, device=device)
+
+
+
+@rule("randn", "randn_like", random=True, creates=True, meta=True)
+def _randn(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
+    return Tensor.randn(*meta.shape, dtype=meta.dtype, device=device)
+
+
+
+@rule("full", "full_like", "new_full", "scalar_tensor", creates=True, meta=True)
+def _full(*args: Any, device: str, meta: Any, **_: Any) -> Tensor:
+    return _filled(args[-1], device, meta)
+
+
+
+@rule("fill.Scalar", creates=True, meta=True)
+def _fill(x: Tensor, value: Any, device: str, meta: Any) -> Tensor:
+    return _filled(value, device, meta)
+
+
+
+@rule("fill.Tensor")
+def _fill_tensor(x: Tensor, value: Tensor) -> Tensor:
+    return value.cast(x.dtype).reshape((1,) * x.ndim).expand(x.shape)
+
+
+
+@rule("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided",
+      "empty_permuted", "new_empty_strided", "prims.empty_strided", creates=True, meta=True)
+def _zeros(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
+    """Zeros; memory whose contents PyTorch leaves open holds zeros, too."""
+    return _filled(0, device, meta)
+
+
+
+@rule("ones", "ones_like", "new_ones", creates=True, meta=True)
+def _ones(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
+    return _filled(1, device, meta)
+
+
+
+def _filled(value: Any, device: str, meta: Any) -> Tensor:
+    dtype = meta.dtype
+    value = bool(value) if dtype is dtypes.bool else float(value) if dtype.is_float else int(value)
+    return Tensor.full(meta.shape, value, dtype=dtype, device=device)
+
+
+
+@rule("arange", "arange.start", "arange.start_step", creates=True, meta=True)
+def _arange(*args: Any, device: str, meta: Any, **_: Any) -> Any:
+    start, step = (0 if len(args) < 2 else args[0]), (args[2] if len(args) > 2 else 1)
+    return _steps(meta.shape[0], start, step, device, meta)
+
+
+
+@rule("prims.iota", creates=True, meta=True)
+def _iota(length: int, *, start: int, step: int, device: str, meta: Any, **_: Any) -> Any:
+    return _steps(length, start, step, device, meta)
+
+
+
+def _steps(length: int, start: Any, step: Any, device: str, meta: Any) -> Any:
+    numbers = Tensor.arange(length, dtype=dtypes.int64, device=device)
+    if meta.dtype.is_float:
+        wide = dtypes.float64 if meta.dtype is dtypes.float64 else dtypes.float32
+        return numbers.cast(wide) * step + start
+    return numbers * int(step) + int(start)
+
+
+
+@rule("eye", "eye.m", creates=True, meta=True)
+def _eye(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
+    rows, columns = meta.shape
+    return Tensor.eye(rows, columns, dtype=meta.dtype, device=device)
+
+
+
+@rule("linspace", creates=True, meta=True)
+def _linspace(start: Any, end: Any, steps: int, device: str, meta: Any, **_: Any) -> Tensor:
+    return Tensor.linspace(start, end, steps, dtype=meta.dtype, device=device)

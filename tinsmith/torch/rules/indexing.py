@@ -1,4 +1,6 @@
-"""Rules for reading and writing by index."""
+"""Rules for reading and writing by index.
+
+Rules for views and movement: reshaping, permuting, slicing, padding, joining."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
 Indices = Sequence[Tensor | None]
+
 
 
 def _key(x: Tensor, indices: Indices) -> tuple[Any, ...]:
@@ -22,9 +25,11 @@ def _key(x: Tensor, indices: Indices) -> tuple[Any, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
+
 @rule("index.Tensor", "_unsafe_index.Tensor")
 def _index(x: Tensor, indices: Indices) -> Tensor:
     return x[_key(x, indices)]
+
 
 
 @rule("index_put", "_unsafe_index_put", meta=True)
@@ -51,6 +56,7 @@ def _index_put(x: Tensor, indices: Indices, values: Tensor, accumulate: bool = F
     return written.permute(*back)
 
 
+
 @rule("index_select")
 def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.ndim:
@@ -58,10 +64,12 @@ def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return x.index_select(dim, index.reshape(-1))
 
 
+
 @rule("embedding")
 def _embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale: bool = False,
                sparse: bool = False) -> Tensor:
     return weight[indices]
+
 
 
 @rule("embedding_dense_backward")
@@ -76,8 +84,8 @@ def _embedding_backward(grad: Tensor, indices: Tensor, count: int, padding_idx: 
     zeros = Tensor.zeros(count, width, dtype=wide, device=grad.device)
     return zeros.index_put((rows,), flat.cast(wide), True).cast(grad.dtype)
 
-
 _MAXIMUM = 2  # the mode of an embedding bag, after the sum and the mean
+
 
 
 @rule("_embedding_bag", "_embedding_bag_forward_only", meta=True)
@@ -103,6 +111,7 @@ def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool
     return total, found, sizes, sizes
 
 
+
 @rule("_embedding_bag_backward")
 def _embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor, sizes: Tensor,
                             maximum: Tensor, count: int, scale: bool, mode: int, sparse: bool,
@@ -120,10 +129,12 @@ def _embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, bag:
     return zeros.index_put((indices,), kept.unsqueeze(-1).where(rows, 0), True)
 
 
+
 def _bags(indices: Tensor, offsets: Tensor) -> Tensor:
     """Return the bag of each index: the last whose offset is not above its place."""
     places = Tensor.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
     return offsets.searchsorted(places, right=True).cast(offsets.dtype) - 1
+
 
 
 def _bag_sizes(bag: Tensor, kept: Tensor, count: int) -> Tensor:
@@ -131,14 +142,17 @@ def _bag_sizes(bag: Tensor, kept: Tensor, count: int) -> Tensor:
     return zeros.index_put((bag,), kept.cast(bag.dtype), True)
 
 
+
 def _accumulator(x: Tensor) -> Any:
     return dtypes.float32 if x.dtype.itemsize < 4 else x.dtype
+
 
 
 @rule("gather")
 def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     return x.gather(dim, index) if x.ndim and index.ndim else x.reshape(-1).gather(
         0, index.reshape(-1)).reshape(index.shape)
+
 
 
 @rule("scatter.src", "scatter.value")
@@ -149,11 +163,13 @@ def _scatter(x: Tensor, dim: int, index: Tensor, source: Any = None, *, value: A
     return x.scatter(dim, index, source.cast(x.dtype) if isinstance(source, Tensor) else source)
 
 
+
 @rule("scatter_add")
 def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     if not x.ndim or not index.ndim:
         raise Unsupported("scatter into a scalar")
     return x.scatter_add(dim, index, source.cast(x.dtype))
+
 
 
 @rule("scatter_reduce.two")
@@ -164,6 +180,7 @@ def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: 
     return x.scatter_reduce(dim, index, source.cast(x.dtype), reduce, include_self)
 
 
+
 @rule("index_add")
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
     if not x.ndim:
@@ -171,9 +188,11 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 
     return x.index_add(dim, index.reshape(-1), source, alpha=alpha)
 
 
+
 @rule("bucketize.Tensor")
 def _bucketize(x: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
     return x.bucketize(boundaries, right=right, out_int32=out_int32)
+
 
 
 @rule("searchsorted.Tensor")
@@ -182,6 +201,198 @@ def _searchsorted(boundaries: Tensor, x: Tensor, out_int32: bool = False, right:
     return boundaries.searchsorted(x, right=right, side=side, sorter=sorter, out_int32=out_int32)
 
 
+
 @rule("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return x.masked_scatter(mask, source)
+
+
+
+@rule("view", "_unsafe_view", "reshape", "_reshape_alias", meta=True)
+def _view(x: Tensor, *_: Any, meta: Any) -> Tensor:
+    return x.reshape(meta.shape)
+
+
+
+@rule("expand", meta=True)
+def _expand(x: Tensor, size: Sequence[int], implicit: bool = False, *, meta: Any) -> Tensor:
+    return x.reshape((1,) * (len(meta.shape) - x.ndim) + x.shape).expand(meta.shape)
+
+
+
+@rule("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims", meta=True)
+def _squeeze(x: Tensor, *_: Any, meta: Any) -> Tensor:
+    return x.reshape(meta.shape)
+
+
+
+@rule("permute")
+def _permute(x: Tensor, dims: Sequence[int]) -> Tensor:
+    return x.permute(tuple(dims)) if dims else x
+
+
+
+@rule("transpose.int")
+def _transpose(x: Tensor, a: int, b: int) -> Tensor:
+    return x.transpose(a, b) if x.ndim else x
+
+
+
+@rule("t")
+def _t(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.ndim == 2 else x
+
+
+
+@rule("select.int")
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    return x.select(dim, index)
+
+
+
+def _bounds(length: int, start: int | None, end: int | None) -> tuple[int, int]:
+    low = 0 if start is None else min(max(start + length if start < 0 else start, 0), length)
+    high = length if end is None else min(max(end + length if end < 0 else end, 0), length)
+    return low, max(low, high)
+
+
+
+@rule("slice.Tensor")
+def _slice(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    dim %= x.ndim
+    low, high = _bounds(x.shape[dim], start, end)
+    return x[(slice(None),) * dim + (slice(low, high, step),)]
+
+
+
+@rule("slice_scatter")
+def _slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
+                   step: int = 1) -> Tensor:
+    dim %= x.ndim
+    low, high = _bounds(x.shape[dim], start, end)
+    if low >= high:
+        return x
+    return x.slice_scatter(source.cast(x.dtype), dim, low, high, step)
+
+
+
+@rule("select_scatter")
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    return x.select_scatter(source.cast(x.dtype), dim, index)
+
+
+
+@rule("diagonal")
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    return x.diagonal(offset, dim1, dim2)
+
+
+
+@rule("diagonal_scatter")
+def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    return x.diagonal_scatter(source.cast(x.dtype), offset, dim1, dim2)
+
+
+
+@rule("split.Tensor")
+def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    return x.split(size, dim)
+
+
+
+@rule("split_with_sizes")
+def _split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    return x.split(list(sizes), dim)
+
+
+
+@rule("unbind.int")
+def _unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    return x.unbind(dim)
+
+
+
+@rule("unfold")
+def _unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    if not x.ndim:
+        raise Unsupported("a window of a scalar")
+    return x.unfold(dim, size, step)
+
+
+
+@rule("flip")
+def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
+    return x.flip(tuple(dims)) if dims and x.ndim else x
+
+
+
+@rule("roll")
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    return x.roll(tuple(shifts), tuple(dims)) if dims else x.flatten().roll(shifts[0], 0).reshape(x.shape)
+
+
+
+@rule("repeat")
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    return x.repeat(*repeats) if repeats else x
+
+
+
+@rule("constant_pad_nd")
+def _pad(x: Tensor, padding: Sequence[int], value: Any = 0) -> Tensor:
+    """Pad the last axes; negative widths cut."""
+    widths = [(padding[2 * n], padding[2 * n + 1]) for n in reversed(range(len(padding) // 2))]
+    axes = range(x.ndim - len(widths), x.ndim)
+    x = x.shrink([(0, s) for s in x.shape[:x.ndim - len(widths)]]
+                 + [(max(-a, 0), x.shape[n] - max(-b, 0)) for n, (a, b) in zip(axes, widths)])
+    positive = [max(w, 0) for w in padding]
+    return x.pad(positive, value=float(value) if x.dtype.is_float else value) if any(positive) else x
+
+
+
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def _reflect(x: Tensor, padding: Sequence[int]) -> Tensor:
+    return x.pad(list(padding), mode="reflect")
+
+
+
+@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def _replicate(x: Tensor, padding: Sequence[int]) -> Tensor:
+    return x.pad(list(padding), mode="replicate")
+
+
+
+@rule("cat", meta=True)
+def _cat(tensors: Sequence[Tensor], dim: int = 0, *, meta: Any) -> Tensor:
+    parts = [t.cast(meta.dtype) for t in tensors if not (t.ndim == 1 and t.shape[0] == 0)]
+    return parts[0] if len(parts) == 1 else Tensor.cat(*parts, dim=dim)
+
+
+
+@rule("stack", meta=True)
+def _stack(tensors: Sequence[Tensor], dim: int = 0, *, meta: Any) -> Tensor:
+    return Tensor.stack(*(t.cast(meta.dtype) for t in tensors), dim=dim)
+
+
+
+@rule("pixel_shuffle")
+def _pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    return x.pixel_shuffle(factor)
+
+
+
+@rule("pixel_unshuffle")
+def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    return x.pixel_unshuffle(factor)
+
+
+
+@rule("tril")
+def _tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    return x.tril(diagonal)
+
+
+
+@rule("triu")
+def _triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    return x.triu(diagonal)

@@ -13,16 +13,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower.footprints import footprints
+from tinsmith.codegen.lower.indexing import footprints
 from tinsmith.codegen.lower.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, apply_to, lanes_of, name_of, power_of_two, split, stride_of
 from tinsmith.codegen.planner.cost import access_cycles, lane_cycles, row_price
-from tinsmith.codegen.transform.carried_accumulators import adds_only
 from tinsmith.codegen.transform.computed_operand import equal_values
+from tinsmith.codegen.transform.skip_masked_blocks import adds_only
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, count_of, is_partial, range_size
-from tinsmith.ir.structure import sum_of_products
+from tinsmith.ir.structure import Role, count_of, is_partial, range_size, sum_of_products
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower.footprints import footprints
+from tinsmith.codegen.lower.indexing import footprints
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import (
     Candidate,
@@ -28,7 +28,7 @@ from tinsmith.codegen.planner.candidate import (
     footprint,
     lanes_of,
     name_of,
-    order,
+    order_loops,
     power_of_two,
     split,
     stride_of,
@@ -38,8 +38,7 @@ from tinsmith.codegen.planner.cost import Moved, Price, busiest, price, vector_s
 from tinsmith.codegen.transform.computed_operand import SIDE
 from tinsmith.codegen.transform.skip_masked_blocks import covered_steps
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, count_of, limits, range_size
-from tinsmith.ir.structure import contraction
+from tinsmith.ir.structure import Role, contraction, count_of, limits, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.cpu_model import CpuModel, TileCosts
 from tinsmith.target.target import Target
@@ -293,7 +292,7 @@ def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
     if tile.pack and panel is not None:
         _pack(kernel, tile, panel, batch, lane_outer, target)
     else:
-        order(kernel, batch + ([lane_outer] if lane_outer is not None else []))
+        order_loops(kernel, batch + ([lane_outer] if lane_outer is not None else []))
     _unroll(kernel, target, tile.vectors)
     _fetch_pieces(kernel, target)
     for outer in outer_rows:
@@ -373,13 +372,13 @@ def _pack(kernel: Kernel, tile: RegisterTile, panel: UOp, batch: list[UOp], lane
     """Pack one panel at a time, which serves all rows; or all panels at once if they share columns of a window, or if
     scalars then need to be copied only once."""
     if lane_outer is None:
-        order(kernel, batch)
+        order_loops(kernel, batch)
         return _stage(kernel, panel, batch, target)
     inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
     fits = count_of(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
     copies = [r for r in copies if r not in batch]
-    order(kernel, [*batch, *copies, lane_outer])
+    order_loops(kernel, [*batch, *copies, lane_outer])
     overlaps = any(len(box.weights) > 1 for box in footprints(panel, inside))
     return _stage(kernel, panel, batch if fits and (copies or overlaps) else [*batch, lane_outer], target)
 

@@ -16,11 +16,10 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner import candidate
 from tinsmith.codegen.planner.candidate import apply_to, stride_of
-from tinsmith.codegen.transform.carried_accumulators import added_sum
-from tinsmith.codegen.transform.skip_masked_blocks import covered_steps
+from tinsmith.codegen.transform.skip_masked_blocks import added_sum, covered_steps
 from tinsmith.codegen.transform.thread_blocks import may_be_shared, threads_per_block
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.ranges import Role, count_of, range_size
+from tinsmith.ir.structure import Role, count_of, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 

@@ -1,5 +1,12 @@
 # mypy: disable-error-code=misc
-"""Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses) and complex products.
+"""Fourier transforms: real tensors, or pairs (real, imaginary) along a last axis of size 2, go in and come out.
+
+- ``fft.py``: the transforms in any number of axes, and ``stft``.
+- ``window_functions.py``: Hann, Hamming and other windows; frequencies of a transform.
+
+Constants of signals: window functions, and the frequencies that a transform's values stand for.
+
+Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses) and complex products.
 
 There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as
 ``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take them
@@ -10,8 +17,7 @@ the twiddle factors between them. Real and imaginary parts are separate arrays t
 memory (T. Stockham, 1966): every product is one of dense matrices. If n has a prime factor beyond 64, the transform is
 a convolution over the next power of two beyond 2 n (L. Bluestein, 1970); on a CPU NumPy's pocketfft is faster there. An
 even number of real values is transformed as half as many complex ones. Matrices and factors are computed on the host in
-float64. All of it is linear, so that its gradient is the transposed transform.
-"""
+float64. All of it is linear, so that its gradient is the transposed transform."""
 from __future__ import annotations
 
 import functools
@@ -21,21 +27,118 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinsmith.backend.device import DeviceName
+from tinsmith.core.dtypes import DType, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, integers
-from tinsmith.tensor.autograd.custom_gradient import with_slopes
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.fft.window_functions import WindowFunctions, constant
 from tinsmith.tensor.helpers import axis_of, broadcast_shape, float_of, rounded_once
-from tinsmith.tensor.host_calls import host_value, on_host
+from tinsmith.tensor.host_data import host_value, on_host
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
+
+
+class WindowFunctions:
+    """``hann_window fftfreq`` and their like: constants that the host computes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def fftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                device: DeviceName | None = None) -> Tensor:
+        """The frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
+
+        >>> Tensor.fftfreq(4).tolist()
+        [0.0, 0.25, -0.5, -0.25]
+        """
+        values = np.fft.fftfreq(integer("fftfreq", "n", n, least=1), d)
+        return constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
+
+    @classmethod
+    def rfftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                 device: DeviceName | None = None) -> Tensor:
+        """The frequencies of ``rfft``'s values.
+
+        >>> Tensor.rfftfreq(4).tolist()
+        [0.0, 0.25, 0.5]
+        """
+        values = np.fft.rfftfreq(integer("rfftfreq", "n", n, least=1), d)
+        return constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
+
+    @classmethod
+    def hann_window(cls: type[Tensor], window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
+                    device: DeviceName | None = None) -> Tensor:
+        """``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
+
+        >>> Tensor.hann_window(4).numpy().round(4).tolist()
+        [0.0, 0.5, 1.0, 0.5]
+        """
+        return _cosines(cls, "hann_window", (0.5, 0.5), window_length, periodic, dtype, device)
+
+    @classmethod
+    def hamming_window(cls: type[Tensor], window_length: int, periodic: bool = True, alpha: float = 0.54,
+                       beta: float = 0.46, *, dtype: DType | str | None = None,
+                       device: DeviceName | None = None) -> Tensor:
+        """``alpha - beta cos(2 pi k / n)``.
+
+        >>> Tensor.hamming_window(4).numpy().round(2).tolist()
+        [0.07999999821186066, 0.5400000214576721, 1.0, 0.5400000214576721]
+        """
+        return _cosines(cls, "hamming_window", (alpha, beta), window_length, periodic, dtype, device)
+
+    @classmethod
+    def blackman_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+        """``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
+
+        >>> Tensor.blackman_window(4).abs().numpy().round(2).tolist()
+        [0.0, 0.3400000035762787, 1.0, 0.3400000035762787]
+        """
+        return _cosines(cls, "blackman_window", (0.42, 0.5, 0.08), window_length, periodic, dtype, device)
+
+    @classmethod
+    def bartlett_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+        """Return the Bartlett (triangular) window: linear from 0 to 1 and back.
+
+        >>> Tensor.bartlett_window(4).tolist()
+        [0.0, 0.5, 1.0, 0.5]
+        """
+        count = integer("bartlett_window", "window_length", window_length, least=0)
+        places = _places(count, flag("bartlett_window", "periodic", periodic))
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        return constant(cls, 1 - np.abs(2 * places - 1) if count != 1 else np.ones(1), kind, device)
+
+
+
+def _places(count: int, periodic: bool) -> np.ndarray[Any, Any]:
+    """Return the positions of the samples of a window between 0 and 1."""
+    return np.arange(count) / max(count - (not periodic), 1)
+
+
+
+def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
+             dtype: DType | str | None, device: DeviceName | None) -> Tensor:
+    count = integer(op, "window_length", count, least=0)
+    turn = 2 * np.pi * _places(count, flag(op, "periodic", periodic))
+    values = sum((-1) ** k * w * np.cos(k * turn) for k, w in enumerate(weights)) if count != 1 else np.ones(1)
+    return constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
+
+
+
+def constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
+    return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
+
 _NORMS = (None, "backward", "ortho", "forward")
+
 Axes = int | Sequence[int] | None
+
 Sizes = int | Sequence[int] | None
+
 
 
 class Spectra(WindowFunctions):
@@ -298,14 +401,17 @@ class Spectra(WindowFunctions):
         return out if self.ndim > 3 else out.squeeze(0)
 
 
+
 def _conjugation(x: Tensor) -> Tensor:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
+
 
 
 def _pairs(op: str, x: Tensor) -> None:
     if not x.ndim or x.shape[-1] != 2:
         raise ShapeError(op, f"takes complex numbers as pairs along a last axis of size 2, got shape {x.shape}",
                          f"x.complex().{op}() of real values, or x.rfft()")
+
 
 
 def _axis(op: str, x: Tensor, dim: int) -> int:
@@ -318,6 +424,7 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
     if isinstance(x.shape[d % count], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
     return d % count
+
 
 
 def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -333,6 +440,7 @@ def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[in
     return axes, sizes
 
 
+
 def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
     _pairs(op, x)
     out = x
@@ -341,14 +449,17 @@ def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: b
     return out
 
 
+
 def _turned(norm: str | None) -> str | None:
     return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
+
 
 
 def _fitted(x: Tensor, n: int, d: int) -> Tensor:
     """Cut, or filled up with zeros, to ``n`` values along an axis."""
     size = x.shape[d]
     return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
+
 
 
 @rounded_once
@@ -363,11 +474,13 @@ def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, 
     return _scaled(y, count, norm, inverse)
 
 
+
 @rounded_once
 def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
     choice("rfft", "norm", norm, _NORMS)
     y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
     return _scaled(y, x.shape[d], norm, False)
+
 
 
 @rounded_once
@@ -377,9 +490,11 @@ def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
     return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
 
 
+
 def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
     scaled = norm == "ortho" or (norm == "forward") != inverse
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
+
 
 
 def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
@@ -390,6 +505,7 @@ def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor |
         raise ShapeError(op, f"a window of shape {weights.shape} for win_length {count}", "one weight for each value")
     left = (n - count) // 2
     return weights.pad(((left, n - count - left),))
+
 
 
 def _overlapped(parts: Tensor, hop: int) -> Tensor:
@@ -404,9 +520,10 @@ def _overlapped(parts: Tensor, hop: int) -> Tensor:
     assert total is not None
     return total.reshape(batch, (number + steps - 1) * hop)[:, : (number - 1) * hop + n]
 
-
 _LARGEST_FACTOR = 64
+
 _STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
+
 
 
 def real_spectrum(x: Tensor, n: int) -> Tensor:
@@ -424,6 +541,7 @@ def real_spectrum(x: Tensor, n: int) -> Tensor:
     return parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
 
 
+
 def real_inverse(x: Tensor, n: int) -> Tensor:
     """The ``n`` real values (even) of ``n // 2 + 1`` pairs along the last axis but one, not scaled: the way back."""
     half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
@@ -435,6 +553,7 @@ def real_inverse(x: Tensor, n: int) -> Tensor:
     parts = (a.add(b).sub(even.mul(sin)).sub(odd.mul(cos)), c.sub(d).add(even.mul(cos)).sub(odd.mul(sin)))
     pairs = parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
     return spectrum(pairs, half, True).reshape(*x.shape[:-2], n)
+
 
 
 def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -467,12 +586,15 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
     return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
 
 
+
 def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], True),)
 
 
+
 def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], False),)
+
 
 
 @functools.cache
@@ -486,6 +608,7 @@ def _factors(n: int) -> tuple[int, tuple[int, ...]]:
     return min(ways, key=lambda way: (way[0], len(way[1])))
 
 
+
 def _largest_prime(n: int) -> int:
     largest, p = 1, 2
     while p * p <= n:
@@ -495,6 +618,7 @@ def _largest_prime(n: int) -> int:
     return max(largest, n)
 
 
+
 def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
     """Return ``exp(-2 pi i turns / n)``, conjugated for the inverse; exact where it is 1, -1, i or -i."""
     angle = 2 * np.pi * turns / n
@@ -502,10 +626,12 @@ def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any
     return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
 
 
+
 @functools.lru_cache(64)
 def _turns(a: int, done: int, inverse: bool) -> np.ndarray[Any, Any]:
     """The twiddle factors before a product with the matrix of ``a``, behind others for ``done`` values."""
     return _roots(np.outer(np.arange(a), np.arange(done)), a * done, inverse).reshape(a, 1, done)
+
 
 
 @functools.lru_cache(64)
@@ -518,11 +644,13 @@ def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
     return matrix.reshape(2 * n, 2 * n)
 
 
+
 def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
     """Return complex values, as pairs (real, imaginary), times the complex constants ``w``."""
     re, im = _beside(x, w.real), _beside(x, w.imag)
     a, b = x[..., 0], x[..., 1]
     return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
+
 
 
 def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -538,6 +666,7 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
     padded = _times(x, chirp).pad((None,) * (x.ndim - 2) + ((0, length - n), None))
     product = _times(spectrum(padded, length, False), np.fft.fft(kernel) / length)
     return _times(spectrum(product, length, True)[..., :n, :], chirp)
+
 
 
 def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:

@@ -1,18 +1,52 @@
-"""Radix-sort graphs that rank integers, for tensor programs and for the scheduler.
+"""The tensor graph of a concatenation.
+
+Radix-sort graphs that rank integers, for tensor programs and for the scheduler.
 
 A least-significant-digit radix sort: a histogram, the exclusive prefix sum of it (where each digit's elements begin),
 and a HISTOGRAM op that assigns positions in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). For parallel
 cores, each piece of a row has its own histogram, a scan over all (digit, piece) counters gives each piece's offset, and
 within a piece each element is ranked by comparing it with those before it (Satish, Harris and Garland, 2009). Both
 sorts are stable.
-"""
+
+Threefry2x32 random words as graphs, and recognition of graphs that contain them.
+
+Threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
+(SC 2011)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.uop import UOp
+
+_PARTS_PER_KERNEL = 16  # more parts than this are joined in several steps: each element chooses among all parts
+
+
+
+def joined(parts: Sequence[UOp], axis: int) -> UOp:
+    """Return the concatenation of ``parts`` along ``axis``: each part is padded to the full size and selected by
+    position, so every value, NaN and -0 included, is kept exactly."""
+    parts = list(parts)
+    while len(parts) > _PARTS_PER_KERNEL:
+        groups = [parts[i : i + _PARTS_PER_KERNEL] for i in range(0, len(parts), _PARTS_PER_KERNEL)]
+        parts = [joined(g, axis).contiguous() if len(g) > 1 else g[0] for g in groups]
+    ends: list[Any] = []
+    for p in parts:
+        ends.append(p.shape[axis] if not ends else ends[-1] + p.shape[axis])
+    total = ends[-1]
+    padded = []
+    for p, end in zip(parts, ends):
+        amounts = ((end - p.shape[axis], total - end) if i == axis else (0, 0) for i in range(p.ndim))
+        padded.append(p.pad(tuple(amounts)))
+    out = padded[-1]
+    if len(parts) > 1:
+        place = out.iota_like(axis)
+        for p, end in zip(padded[-2::-1], ends[-2::-1]):
+            out = place.lt(end).where(p, out)
+    return out
+
 
 
 def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> int:
@@ -23,6 +57,7 @@ def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> 
         return -(-bits // b) * (10 * size + (3 << b) + apart)
 
     return min(options, key=cost)
+
 
 
 def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
@@ -42,6 +77,7 @@ def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
         if low + digit_bits < bits:
             keys = keys.const_like(0).scatter(place, keys, 1, Ops.ASSIGN)
     return order
+
 
 
 def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, UOp]:
@@ -76,6 +112,7 @@ def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, U
     return (items >> 32 * together).cast(keys.dtype).shrink(box), order.shrink(box)
 
 
+
 def _places(digit: UOp, count: int) -> UOp:
     """Return each element's destination for one digit: after all elements of lower digits and all earlier ones of the
     same digit."""
@@ -90,6 +127,7 @@ def _places(digit: UOp, count: int) -> UOp:
     return sums.scan("ADD", 1).gather(before, 1) + inside
 
 
+
 def count_below(ordered: UOp, limits: UOp) -> UOp:
     """Return, for each limit, the number of elements of a sorted vector that are less than it (binary search)."""
     size = ordered.size
@@ -101,3 +139,67 @@ def count_below(ordered: UOp, limits: UOp) -> UOp:
         found = less.where(further, found)
         step //= 2
     return found
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+_PARITY = 0x1BD11BDA
+
+_STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR, Ops.VECTORIZE)
+
+
+
+def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
+    """Return two 32-bit random words, as graphs, for a two-word key and a two-word counter."""
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
+    x, y = counter[0] + keys[0], counter[1] + keys[1]
+    for block in range(5):
+        for r in _ROTATIONS[block % 2]:
+            x = x + y
+            y = ((y << r) | (y >> (32 - r))) ^ x
+        x, y = x + keys[(block + 1) % 3], y + (keys[(block + 2) % 3] + (block + 1))  # bracketed: shared by all counters
+    return x, y
+
+
+
+def draws(nodes: Iterable[UOp]) -> bool:
+    """Return True if ``nodes``, of any compiler level, contain the Threefry key-schedule constant: they draw random
+    words.
+
+    >>> zero = UOp.const(dtypes.uint32, 0)
+    >>> x, y = threefry2x32((zero, zero), (zero, zero))
+    >>> draws(x.toposort()), draws(zero.toposort())
+    (True, False)
+    """
+    return any(map(_is_parity, nodes))
+
+
+
+def cipher_nodes(order: Sequence[UOp]) -> set[UOp]:
+    """Return the nodes of all Threefry rounds in a graph listed sources first: from counter and key up to the words.
+
+    >>> words = UOp.iota(4, dtypes.uint32)
+    >>> x, y = threefry2x32((words, words), (words, words))
+    >>> inside = cipher_nodes((x.cast(dtypes.float32) + y.cast(dtypes.float32)).toposort())
+    >>> x in inside, y in inside, words + words in inside, x.cast(dtypes.float32) in inside
+    (True, True, True, False)
+    """
+    if not draws(order):
+        return set()
+    made: set[UOp] = set()
+    for n in order:
+        if _is_parity(n) or (_is_step(n) and any(s in made for s in n.src)):
+            made.add(n)
+    for n in reversed(order):
+        if n in made:
+            made.update(s for s in n.src if _is_step(s))
+    return made
+
+
+
+def _is_step(n: UOp) -> bool:
+    return n.dtype.scalar is dtypes.uint32 and (n.op in _STEPS or n.op.kind == "movement")
+
+
+
+def _is_parity(n: UOp) -> bool:
+    return n.op is Ops.CONST and n.dtype.scalar is dtypes.uint32 and n.arg == _PARITY
