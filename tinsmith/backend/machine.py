@@ -1,4 +1,6 @@
-"""Kernel timing: the same launch repeated in one graph; the minimum over several rounds.
+"""Measured data of this machine, and the timing of kernels.
+
+Kernel timing: the same launch repeated in one graph; the minimum over several rounds.
 
 Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
 
@@ -27,7 +29,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Role
 
 ROUND = 300e-6  # seconds that a round should last, so that the cost of starting it is negligible
-
 MOST = 1024  # launches per round, at most
 
 
@@ -66,23 +67,15 @@ def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values:
     return min(once, round_of(fill)) if fill > 1 and not launches else once
 
 _KIND, _VERSION = "machine", "6"
-
 _measured: dict[str, Machine] = {}
 
 SUMMANDS = 256  # terms of each sum in the peak-rate kernel
-
 TILES = 16  # register tiles per worker in the peak-rate kernel; with their operands they fit into the L1 cache
-
 TURNS, MOST_TURNS = 2, 8  # least and most alternations between measuring one worker and all workers
-
 HELPED = 0.75  # if all workers take more than this fraction of one worker's time, they may share a core: try again
-
 LEVELS = (16 << 20, 64 << 20)  # bytes: footprints of copies between a core's last private cache and main memory
-
 FARTHEST = 256 << 20  # bytes: footprint of the copy in main memory
-
 UNIT_SHAPE = (256, 256, 512)  # (m, n, k) of the matmuls that measure matrix units
-
 SLOW = 0.5  # seconds of a copy beyond which larger copies are skipped (interpreters)
 
 

@@ -1,4 +1,6 @@
-"""A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
+"""Buffers, and the caching allocator below them.
+
+A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
 it.
 
 Buffers: device memory, allocated on first use and freed when nothing refers to it."""
@@ -122,15 +124,10 @@ class FreeLists:
         raise NotImplementedError
 
 GUARD: Final = 1024  # bytes of the guard areas before and after a buffer under CHECKED=2
-
 HOLDERS: Final = 5  # buffers that an out-of-memory error lists
-
 _POISON: Final = 0x7FFF  # 16-bit pattern of fresh non-float memory: no valid bool, a large integer
-
 _POISON_NAN: Final = 0xFFFF  # NaN in every float type, and one that no processor produces (a 16-bit GPU NaN is 0x7FFF)
-
 _GUARDED: Final = 0xA5A5
-
 _CHUNK: Final = 1 << 20
 
 
@@ -372,10 +369,8 @@ class _Owned(weakref.ref[Buffer]):
     nbytes: int
 
 _owned: set[Any] = set()
-
 # references of dead buffers, to be freed later: callbacks run no Python (core.object_lifetime)
 _returned: deque[Any] = deque()
-
 _note_death = _returned.append
 
 

@@ -1,4 +1,6 @@
-"""Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed.
+"""tinygrad's conventions while compat is installed: the import hook, and methods with another meaning.
+
+Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed.
 
 Makes ``import tinygrad...`` give the modules of ``names``, in front of an installed tinygrad."""
 from __future__ import annotations
@@ -216,7 +218,6 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _broadcasting(name) for name in ("binary_crossentropy", "binary_crossentropy_logits")},
     "max_pool2d": _pool("max_pool2d", "dilation", "padding", "ceil_mode", "return_indices"),
     "avg_pool2d": _pool("avg_pool2d", "dilation", "padding", "ceil_mode", "count_include_pad")}
-
 _MEANT: Final[dict[str, Any]] = {
     "T": property(_t), "rand": _without("rand", "contiguous"),
     **{name: _without(name, "contiguous", _cut_off(name)) for name in ("randn", "normal")},
@@ -225,12 +226,9 @@ _MEANT: Final[dict[str, Any]] = {
         "full", "zeros", "ones", "empty", "arange", "eye", "linspace", "full_like", "zeros_like", "ones_like",
         "empty_like")},
     **{name: _named(name, method) for name, method in _METHODS.items()}}
-
 _OURS: Final[dict[str, Any]] = {
     name: next(vars(c)[name] for c in Tensor.__mro__ if name in vars(c)) for name in _MEANT}
-
 _ATTRIBUTES: Final[dict[type, dict[str, Any]]] = {UOp: ATTRIBUTES, ScheduledItem: {"ast": property(ast)}}
-
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
 
 

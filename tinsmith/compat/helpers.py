@@ -1,4 +1,6 @@
-"""The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
+"""``tinygrad.helpers`` and its progress bars.
+
+The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
 
 tinygrad's progress bars: those of ``tqdm``, with the arguments and methods of tinygrad's."""
 from __future__ import annotations
@@ -29,13 +31,10 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import colored
 
 T = TypeVar("T")
-
 K = TypeVar("K")
 
 VERSION = "0.14.0"  # the tinygrad whose names the tables follow
-
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
-
 CI = os.getenv("CI", "") != ""
 
 

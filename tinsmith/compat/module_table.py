@@ -1,4 +1,6 @@
-"""Table of tinygrad modules, current and earlier, and the Tinsmith modules that replace them.
+"""Tables of tinygrad's modules and names.
+
+Table of tinygrad modules, current and earlier, and the Tinsmith modules that replace them.
 
 Each can be imported. Its names are looked up in ``names`` first, whichever module has them there; what is said here is
 the answer for those that Tinsmith does not have. A module below one of these has the same answer.
@@ -17,13 +19,9 @@ _DEVICE_PARTS = "a device is made of the parts in tinsmith.backend.device: docs/
 _GENERATED = "no vendor's headers are bound; " + _DEVICE_PARTS
 
 _FUSION = "tinsmith.schedule.fusion.fusion decides what has memory; DEBUG=3 prints why"
-
 _LINES = "tinsmith.codegen.emit.linearize writes the lines of a kernel; DEBUG=5 prints them"
-
 _OPTS = "Opt, OptOps and with_opts of tinsmith: docs/opts.md"
-
 _SYMBOLIC = "tinsmith.Variable and all sizes made of it: docs/symbolic.md; rules are in tinsmith.ir.algebra.symbolic"
-
 _PRINT = "DEBUG=5 prints trees and programs, Tensor.schedule()[-1].tree() one tree; tinsmith.ir.text.printer"
 
 PLACES: Final[dict[str, str]] = {
@@ -190,14 +188,10 @@ _DEVICE: Final[Names] = {
 
 _JIT: Final[Names] = {"TinyJit": "tinsmith.compat.schedules:TinyJit", "JitError": "tinsmith.core.errors:JitError",
                       **{n: f"tinsmith.jit:{n}" for n in ("CacheCollector", "JitItem")}}
-
 _MULTI: Final[Names] = {"MultiLazyBuffer": "tinsmith.backend.shards:Shards"}
-
 _QUEUE: Final[Names] = {n: f"tinsmith.runtime.command_queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem",
                                                                            "WaitItem")}
-
 _VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.sizes:Variable"}
-
 _OPTIM: Final[Names] = {
     **{n: f"tinsmith.nn.optim:{n}" for n in ("Optimizer", "OptimizerGroup")},
     **{n: f"tinsmith.compat.nn:{n}" for n in ("SGD", "LARS", "Muon", "LAMB", "Adam", "AdamW")}}
@@ -208,7 +202,6 @@ _STATE: Final[Names] = {
         "zip_extract")},
     **{n: f"tinsmith.compat.nn:{n}" for n in (
         "accept_filename", "load_state_dict", "safe_load", "safe_save")}}
-
 _LAYERS: Final[Names] = {
     **{n: f"tinsmith.nn:{n}" for n in (
         "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Embedding", "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm",
@@ -216,9 +209,7 @@ _LAYERS: Final[Names] = {
     **{n: f"tinsmith.compat.nn:{n}" for n in ("Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d")}}
 
 _SHAPE: Final[Names] = {"ShapeTracker": "tinsmith.shape:ShapeTracker", "View": "tinsmith.shape:View"}
-
 _OPT: Final[Names] = {"Opt": "tinsmith.codegen.opt:Opt", "OptOps": "tinsmith.codegen.opt:OptOps"}
-
 _UOP: Final[Names] = {"UOp": "tinsmith.ir:UOp", "Ops": "tinsmith.ir:Ops"}
 
 _GROUPS: Final[Names] = {n: f"tinsmith.compat.schedules:{n}" for n in (
@@ -229,7 +220,6 @@ _LAZY: Final[Names] = {"LazyOp": "tinsmith.compat.schedules:LazyOp"}
 _SCHEDULE: Final[Names] = {
     "ScheduleItem": "tinsmith.schedule.scheduler:ScheduleItem",
     **{n: f"tinsmith.compat.schedules:{n}" for n in ("create_schedule", "create_schedule_with_vars")}}
-
 _CSTYLE: Final[Names] = {
     "CStyleLanguage": "tinsmith.codegen.render.cstyle:CRenderer",
     "ClangRenderer": "tinsmith.codegen.render.cstyle:CRenderer",
@@ -257,7 +247,6 @@ _HELPERS: Names = {
 
 # Variables, also as names to import: those that tinygrad documents, and ours.
 _VARIABLES: Final = (*ELSEWHERE, *(s.name for s in DECLARED), "DEFAULT_FLOAT", "DEFAULT_INT", "TRAINING")
-
 _HELPERS |= {name: f"tinsmith.compat.variables:VARIABLES.{name}" for name in _VARIABLES}
 
 # A module of these names is a package too: the modules below it are its attributes.
@@ -341,7 +330,6 @@ METHODS: Final[Names] = {
 }
 
 _CACHE = "functools.cache keeps results in a process, tinsmith.core.disk_cache files on disk"
-
 REASONS |= {
     "fs_load": "there is no store of tensors by hash: safe_load, or Tensor(Path)",
     "fs_store": "there is no store of tensors by hash: safe_save, or tensor.to('disk:path')",
@@ -384,6 +372,5 @@ REASONS |= {
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.
 DEVICES: Final[Names] = {"CLANG": "CPU", "LLVM": "CPU", "EXT": "NPY", "NUMPY": "NPY", "GPU": "OPENCL"}
-
 # Variables that choose a device in tinygrad, as in `CLANG=1 python script.py`.
 DEVICE_VARIABLES: Final = ("CPU", "CLANG", "LLVM", "PYTHON", "GPU", "CUDA", "METAL", "WEBGPU", "HIP")

@@ -1,4 +1,6 @@
-"""tinygrad's convolution layers: the length of ``kernel_size`` gives the number of axes.
+"""tinygrad's layers, optimizers and state functions.
+
+tinygrad's convolution layers: the length of ``kernel_size`` gives the number of axes.
 
 tinygrad's optimizers: those of ``nn.optim`` with the arguments ``device``, ``fused`` and ``classic``.
 
@@ -161,11 +163,8 @@ def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float
     return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device)
 
 T = TypeVar("T")
-
 ConstType = PyConst = float | int | bool
-
 DTypeLike = str | DType
-
 _CODES = {"BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
           "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
           "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,

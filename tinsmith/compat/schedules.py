@@ -1,4 +1,6 @@
-"""Schedules as the tutorials make and run them, over ``Tensor.schedule`` and ``CommandQueue``.
+"""tinygrad's schedules, captures and ops, as the tutorials use them.
+
+Schedules as the tutorials make and run them, over ``Tensor.schedule`` and ``CommandQueue``.
 
 tinygrad's capture API: ``TinyJit`` with its additional arguments, and ``function``.
 
@@ -246,18 +248,12 @@ def _group(kind: str, *more: str) -> SimpleNamespace:
     return SimpleNamespace(**found, **{name: getattr(Ops, SPELLINGS.get(name, name)) for name in more})
 
 UnaryOps: Final = _group("unary", "CAST", "BITCAST")
-
 BinaryOps: Final = _group("binary", "DIV")
-
 TernaryOps: Final = _group("ternary", "MULACC")
-
 ReduceOps: Final = SimpleNamespace(SUM=Ops.ADD, MAX=Ops.MAX)
-
 BufferOps: Final = SimpleNamespace(LOAD=Ops.LOAD, STORE=Ops.STORE, CONST=Ops.CONST)
-
 MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CONST, COPY=Ops.COPY,
                                  CONTIGUOUS=Ops.CONTIGUOUS, ASSIGN=Ops.ASSIGN)
-
 LoadOps: Final = MetaOps  # as it was called before
 
 

@@ -1,4 +1,6 @@
-"""tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement.
+"""tinygrad's context variables and device protocol.
+
+tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement.
 
 tinygrad's device protocol over ours: allocators with ``_alloc`` and ``_copyin``, devices of four or five parts.
 
@@ -64,7 +66,6 @@ STATES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]] = {
     "TRAINING": (lambda: int(Tensor.training), _set_training),
     "DEFAULT_FLOAT": (lambda: dtypes.default_float.name, _set_float),
     "DEFAULT_INT": (lambda: dtypes.default_int.name, _set_int)}
-
 _DECLARED: Final = {s.name for s in DECLARED}
 
 

@@ -1,14 +1,15 @@
-"""Ownership of the disk cache: a folder private to its user, and the secret that signs its entries.
+"""Files kept on disk: the cache of programs, its ownership, and downloads.
+
+Ownership of the disk cache: a folder private to its user, and the secret that signs its entries.
 
 The cache holds native code that later processes run, so nobody else may be able to add entries. Folder and key file are
 checked once per process; if either is unsafe, nothing is cached, and one warning names the reason and the remedy.
 
 A disk cache that tolerates killed and concurrent processes, a read-only home, and deletion of its own folder.
 
-One file per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold code
-that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
-(``core.disk_cache``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the
-least
+One file per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold
+code that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
+(``core.disk_cache``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the least
 recently used entries are deleted.
 
 Download of files, cached on disk."""
@@ -36,9 +37,7 @@ else:
     hmac = Late("hmac")
 
 DOWNLOADED = ("datasets", "downloads")  # folders of the cache whose files cannot be regenerated
-
 _LEAST = 32  # bytes of a secret, at least
-
 _XDG = {"user_cache_dir": ("XDG_CACHE_HOME", ".cache"), "user_data_dir": ("XDG_DATA_HOME", ".local/share")}
 
 
@@ -239,13 +238,9 @@ def _new_key(path: Path, shared: bool) -> tuple[bytes, str]:
     return data, ""
 
 _MAGIC = b"tinsmith2"
-
 _SIGNED = 32  # bytes of a signature
-
 _OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of entries and of temporary files
-
 _PRUNE_EVERY = 256  # writes of this process
-
 _writes = 0
 
 

@@ -47,11 +47,8 @@ def shown(value: Any) -> str:
     return f"{kind} of shape {value.shape}" if _is_array(value) else f"{_short.repr(value):.80} ({kind})"
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
 EXAMPLES: Final = os.path.join(_PACKAGE, "examples", "")  # programs of users, which lie in the package
-
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
 
 

@@ -1,4 +1,6 @@
-"""Weak containers that run no Python code at the moment an object dies, and a pause of the garbage collector.
+"""Containers and caches that bound or follow the lifetime of objects.
+
+Weak containers run no Python code at the moment an object dies, and a pause of the garbage collector.
 
 Python runs weak-reference callbacks, finalizers and ``__del__`` wherever an object happens to die, and an exception
 raised there can only be printed and dropped: a Ctrl-C that arrives while one of them runs is lost. So the callbacks of
@@ -6,9 +8,7 @@ this package are methods of built-in containers, which record the death; the cle
 
 The collector is paused while many live objects are created, which it would scan in vain.
 
-Thread-local lists.
-
-A least-recently-used table, which bounds in-memory caches."""
+A least-recently-used table bounds in-memory caches; a thread-local list has values of its own in each thread."""
 from __future__ import annotations
 
 import contextlib
@@ -21,7 +21,6 @@ from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
-
 V = TypeVar("V")
 
 # The number of references to an object, and one more for the argument; -1 where the interpreter does not count them.

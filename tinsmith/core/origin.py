@@ -1,4 +1,6 @@
-"""Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
+"""Origins of graph nodes, and the observer of compiler passes.
+
+Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
 
 An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
 
@@ -12,11 +14,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from tinsmith.core.terminal import plural
 
 Origin: TypeAlias = tuple[str, str, int]  # method, file, line
-
 GRADIENT: Final = "grad of "
-
 OPTIMIZER: Final = "optimizer step "
-
 _interned: Final[dict[tuple[str, str, int, str], InLayer]] = {}
 
 

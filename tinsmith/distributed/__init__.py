@@ -1,11 +1,11 @@
 """Programs of many processes, on one host or many, through MPI: ``from tinsmith import distributed as dist``.
 
-- ``environment.py``: the variables of launchers; ``world.py``: the start of MPI, ranks, groups of processes.
-- ``data_parallel.py``: gradients of all processes, parts of batches.
-- ``groups.py``: meshes with named axes; ``sharding.py``: parameters in parts; ``zero.py``: optimizer state in parts.
+- ``world.py``: the variables of launchers, the start of MPI, ranks, groups of processes, meshes with named axes.
+- ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO).
+- ``sharding.py``: parameters in parts.
 - ``checkpoint.py``: checkpoints that all processes write, and any number reads.
-- ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs;
-  ``transport.py``: MPI on arrays in place; ``sequence.py``: the check of their order.
+- ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs,
+  by MPI on arrays in place, and the check of their order.
 - ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: what each tells it; ``launcher.py``:
   ``tinsmith launch``.
 

@@ -1,4 +1,6 @@
-"""The order of collectives, compared between the processes of a group.
+"""Collectives as host commands, over MPI, with a check of their order.
+
+The order of collectives, compared between the processes of a group.
 
 Each process keeps a hash of its sequence: kind, op, dtype and shape of each call. Processes compare hashes after calls
 1, 2, 4, … and every ``EVERY`` calls, before each call with ``CHECKED=1``. Where they differ, the texts of the calls
@@ -35,9 +37,7 @@ from tinsmith.tensor.host_data import host_value, on_host
 from tinsmith.tensor.tensor import Tensor
 
 EVERY: Final = 64  # calls between two comparisons
-
 _HASH: Final = 16  # bytes
-
 _TEXT: Final = 496  # bytes of a call's text
 
 

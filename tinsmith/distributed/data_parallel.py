@@ -1,4 +1,6 @@
-"""Data parallelism: each process computes gradients of its part of a batch, and all step alike.
+"""Data parallelism and ZeRO 1 and 2.
+
+Data parallelism: each process computes gradients of its part of a batch, and all step alike.
 
 ZeRO 1 and 2: each process keeps the optimizer's state, and the reduced gradients, of a part of the parameters."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
+"""The processes of a program: launchers' variables, the start of MPI, groups and meshes.
+
+The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
 
 The processes of a program: who they are, groups of them, and the start of MPI.
 
@@ -180,7 +182,6 @@ class World:
                                      "collectives in the thread of dist.init(), or an MPI with MPI_THREAD_MULTIPLE")
 
 _world: list[World] = []
-
 _starting = threading.Lock()
 
 
@@ -354,9 +355,7 @@ class Mesh:
 Rule = tuple[str | None, ...]  # for each axis of a parameter, an axis of the mesh; () for none
 
 _placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a parameter → how it was divided
-
 _current: list[Mesh] = []
-
 _made: dict[tuple[Any, ...], Mesh] = {}
 
 

@@ -1,4 +1,6 @@
-"""Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops.
+"""``CHECKED=2``: every kernel's result is compared with the interpreter's.
+
+Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops.
 
 ``CHECKED=2``: kernels run one at a time on guarded buffers of their own, and their results are verified.
 
@@ -27,7 +29,6 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.scheduler import ScheduleItem
 
 Array = np.ndarray[Any, Any]
-
 # Relative rounding error of the coarsest float type, by size in bytes.
 EPSILON: dict[int, float] = {1: 2.0**-2, 2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}
 
@@ -132,13 +133,9 @@ def differing(a: Array, b: Array, near: float | Array) -> Array:
         return np.asarray(~((x == y) | (np.abs(x - y) <= near) | (np.isnan(x) & np.isnan(y))))
 
 WHOLE = 1 << 15  # elements of the largest value up to which a kernel is interpreted in full; larger kernels in boxes
-
 BOXES = 2
-
 STEPS = 1 << 10  # sequential updates that are interpreted; a kernel with more is not compared
-
 ROUNDINGS = 3  # number of runs on inputs perturbed by a rounding error
-
 SPREAD = 16  # allowed error of a kernel, as a multiple of the spread of these runs
 
 

@@ -1,4 +1,6 @@
-"""DEBUG output for a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
+"""DEBUG output of kernels, and the listing of a script's sources.
+
+DEBUG output for a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
 
 The nodes of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
 
@@ -31,7 +33,6 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.scheduler import ScheduleItem
 
 READABLE = ReadableRenderer()
-
 _BELOW = "DEBUG=6 shows them"
 
 

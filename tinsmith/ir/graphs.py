@@ -1,17 +1,14 @@
-"""The tensor graph of a concatenation.
+"""Tensor graphs that tensor programs and the scheduler share: concatenation, radix sort, random words.
 
-Radix-sort graphs that rank integers, for tensor programs and for the scheduler.
+The sort ranks integers by a least-significant-digit radix sort: a histogram, the exclusive prefix sum of it (where
+each digit's elements begin), and a HISTOGRAM op that assigns positions in order (Knuth, The Art of Computer
+Programming, vol. 3, 5.2.5). For parallel cores, each piece of a row has its own histogram, a scan over all (digit,
+piece) counters gives each piece's offset, and within a piece each element is ranked by comparing it with those
+before it (Satish, Harris and Garland, 2009). Both sorts are stable.
 
-A least-significant-digit radix sort: a histogram, the exclusive prefix sum of it (where each digit's elements begin),
-and a HISTOGRAM op that assigns positions in order (Knuth, The Art of Computer Programming, vol. 3, 5.2.5). For parallel
-cores, each piece of a row has its own histogram, a scan over all (digit, piece) counters gives each piece's offset, and
-within a piece each element is ranked by comparing it with those before it (Satish, Harris and Garland, 2009). Both
-sorts are stable.
-
-Threefry2x32 random words as graphs, and recognition of graphs that contain them.
-
-Threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
-(SC 2011)."""
+Random words are those of Threefry2x32 with 20 rounds, of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+easy as 1, 2, 3" (SC 2011).
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -141,9 +138,7 @@ def count_below(ordered: UOp, limits: UOp) -> UOp:
     return found
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
 _PARITY = 0x1BD11BDA
-
 _STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR, Ops.VECTORIZE)
 
 

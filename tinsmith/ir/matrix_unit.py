@@ -278,13 +278,9 @@ def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]
     return tuple(u for u in table if u.arch in ("any", arch) and features.issuperset(u.requires))
 
 ROW_BYTES = 128  # bytes of the longest row of a chunk; the swizzle repeats every 8 rows
-
 LEAST_ROW_BYTES = 32  # bytes of the shortest row of a chunk
-
 PIECE_BYTES = 16  # bytes of the unit that the swizzle permutes
-
 MOST_DIMENSIONS = 5  # dimensions of a View, at most
-
 MOST_STEP = 8  # element stride of a box along a dimension, at most
 
 

@@ -1,4 +1,6 @@
-"""Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
+"""Structure of kernels: their class (contraction, rows, scan, scatter, map) and the kinds of their ranges.
+
+Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
 
 ``structure`` classifies a full kernel as a contraction, row reductions, a scan, a scatter, or a map.
 

@@ -1,10 +1,9 @@
-"""Conversion of a chain of movement ops to one ShapeTracker.
-
-UOp: the single node class of all levels, immutable and interned (hash-consed).
+"""UOp: the single node class of all levels, immutable and interned (hash-consed).
 
 Equal nodes are the same object while alive, so memo tables are dictionaries by identity, and a rewrite that changes
 nothing allocates nothing. A node's origin (the user's lines and the method called) is not part of its identity.
-Python's arithmetic and comparison operators on nodes make ops of the op table; a misspelled attribute gets a hint."""
+Python's arithmetic and comparison operators on nodes make ops of the op table; a misspelled attribute gets a hint.
+``tracker_of`` converts a chain of movement ops to one ShapeTracker."""
 from __future__ import annotations
 
 import functools
@@ -99,7 +98,6 @@ interned: dict[Any, Ref] = {}
 
 # references to collected nodes whose table entries are not yet removed (see core.object_lifetime)
 dead: deque[Any] = deque()
-
 bury = dead.append
 
 

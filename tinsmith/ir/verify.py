@@ -1,20 +1,8 @@
 """Verifiers of the three dialects: a graph goes in; a violation raises ``VerifyError`` with the faulty node marked.
 
-Each verifier is a table of named checks; docs/ir.md lists them. ``CHECK_IR=1`` runs them between passes.
-
-- ``tensor.py``: tensor graphs; ``kernel.py``: kernel graphs; ``program.py``: linear programs, line by line.
-- ``checks.py``: building blocks of the tables.
-
-Building blocks for the rule tables of the three dialect verifiers (tensor graph, kernel graph, linear program).
-
-A check examines one node (in a linear program: one line and the state after the lines before it) and returns an error
-message, or None.
-
-Verifier of tensor graphs: a table of named checks. A violation raises VerifyError with the faulty node marked.
-
-Verifier of kernel graphs: a table of named checks.
-
-Verifier of linear programs: a table of named checks of a line, given the lines before it."""
+Each verifier is a table of named checks; docs/ir.md lists them. ``CHECK_IR=1`` runs them between passes. A check
+examines one node (in a linear program: one line and the state after the lines before it) and returns an error message,
+or None. The tables follow in this order: tensor graphs, kernel graphs, linear programs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -110,11 +98,8 @@ def sink_root(n: UOp, root: UOp) -> str | None:
     return unless(n is root, "a SINK cannot be a source of another node")
 
 DTYPE: Check[Any] = Check("dtype", "The dtype equals the one that the op's dtype rule derives.", (), dtype)
-
 CONST: Check[Any] = Check("const", "A constant is representable in its dtype.", (Ops.CONST,), _const)
-
 BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width, of all lanes together.", (Ops.BITCAST,), _bitcast)
-
 ELEMENTWISE = frozenset(op for op in op_table() if op.elementwise)
 
 
@@ -261,7 +246,6 @@ def _tensor_sink(n: UOp, root: UOp) -> str | None:
     return unless(all(s.dtype is not dtypes.void for s in n.src), "a SINK of a tensor graph holds values")
 
 TENSOR_OPS = (ELEMENTWISE - {Ops.SCALE, Ops.UNLIKELY}) | {op for op in vars(TensorOps).values() if isinstance(op, Op)}
-
 TENSOR_CHECKS: tuple[Check[UOp], ...] = (
     allowed(TENSOR_OPS, "tensor graph"),
     DTYPE, CONST, BITCAST,
@@ -446,9 +430,7 @@ def _covered(n: UOp, _: KernelFacts) -> str | None:
     return unless(not loose, f"the value depends on {sorted(map(short, loose))}, but the index does not")
 
 _KERNEL_VALUES = {Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.RANGE, Ops.LOAD, Ops.FOLD, Ops.PREFIX, Ops.STAGE, Ops.MMA}
-
 KERNEL_OPS = ELEMENTWISE | _KERNEL_VALUES | {Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER, Ops.SINK}
-
 KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
     allowed(KERNEL_OPS, "kernel graph"),
     CONST, BITCAST,
@@ -514,9 +496,7 @@ class ProgramState:
             self.home(node.src[0] if node.op is Ops.PHI else node).add(node)
 
 _OPENS = (Ops.RANGE, Ops.IF)
-
 _CLOSES = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
-
 _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Ops.IF, Ops.ENDIF, Ops.BARRIER,
                Ops.WARP_BARRIER, Ops.PREFETCH, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT, Ops.RELEASE, Ops.FENCE, Ops.COMMIT,
                Ops.DRAIN)
@@ -689,13 +669,11 @@ def _condition(n: UOp, _: ProgramState) -> str | None:
     return unless(n.src[0].dtype is dtypes.bool, f"a condition is one bool, not {n.src[0].dtype}")
 
 _ALU = tuple(op for op in op_table() if op.elementwise and op is not Ops.BITCAST)
-
 PROGRAM_OPS = (ELEMENTWISE - {Ops.UNLIKELY}) | {
     Ops.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_ACC, Ops.CONST, Ops.SPECIAL, Ops.RANGE, Ops.ENDRANGE, Ops.IF,
     Ops.ENDIF, Ops.LOAD, Ops.STORE, Ops.PHI, Ops.VECTORIZE, Ops.GEP, Ops.BARRIER, Ops.PREFETCH, Ops.MMA, Ops.LOAD_TILE,
     Ops.STORE_TILE, Ops.SHUFFLE, Ops.MATCH, Ops.WARP_BARRIER, Ops.DEFINE_RING, Ops.ARRIVE, Ops.ASYNC_COPY, Ops.WAIT,
     Ops.TILE, Ops.FENCE, Ops.COMMIT, Ops.DRAIN, Ops.LOAD_MATRIX, Ops.RELEASE}
-
 PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     allowed(PROGRAM_OPS, "linear program"),
     Check("globals-first", "DEFINE_GLOBAL comes first.", (Ops.DEFINE_GLOBAL,), _globals_first),

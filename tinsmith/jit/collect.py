@@ -1,4 +1,6 @@
-"""The programs that a captured call ran.
+"""What a captured call ran: programs, Python functions, and calls that cannot be repeated.
+
+The programs that a captured call ran.
 
 A profile hook for captures: records the Python functions that run, and unrepeatable calls (clock, files, ...)."""
 from __future__ import annotations
@@ -184,18 +186,13 @@ class _Followed(CacheCollector):
 
 _CLOCK: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
                  "process_time_ns", "thread_time", "gmtime", "localtime", "ctime", "asctime", "strftime")
-
 _CALLS: Final[dict[Any, str]] = {**{getattr(time, n): f"time.{n}" for n in _CLOCK if hasattr(time, n)},
                                  os.urandom: "os.urandom", open: "open", io.open: "open", input: "input",
                                  datetime.datetime.now: "datetime.now", datetime.datetime.utcnow: "datetime.utcnow",
                                  datetime.datetime.today: "datetime.today", datetime.date.today: "date.today"}
-
 _OWNERS: Final = {random.Random: "random", io.IOBase: "a file's", contextvars.ContextVar: "a context variable's"}
-
 _KINDS: Final = tuple(_OWNERS)
-
 _ENVIRON: Final = {f.__code__ for f in (os._Environ.__getitem__, os._Environ.__iter__)}
-
 # What they read changes no result, or we asked for it: platformdirs says where the disk cache is.
 _SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache", "tinsmith", "numpy", "platformdirs"}
 

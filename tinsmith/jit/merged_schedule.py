@@ -1,4 +1,6 @@
-"""Merging of a capture's programs into one schedule, with one memory plan and one launch per replay.
+"""The merged schedule of a capture, and templates of its results.
+
+Merging of a capture's programs into one schedule, with one memory plan and one launch per replay.
 
 Templates: values as graphs over numbered buffer sources, from which a replay builds results and new state."""
 from __future__ import annotations
@@ -27,9 +29,7 @@ from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
 Made = tuple[int, int]  # number of a program, number among its outputs
-
 WHOLE: Final = -1
-
 Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
 
 

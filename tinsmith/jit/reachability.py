@@ -1,4 +1,6 @@
-"""Tensors that a function can reach, and tensors that hold the only reference to their buffer.
+"""Tensors of a capture: which are reachable, which are alone with their buffer, which gradients are deferred.
+
+Tensors that a function can reach, and tensors that hold the only reference to their buffer.
 
 Reachability goes through arguments, closure, defaults and named globals, at any depth; sole ownership is read from
 reference counts.
@@ -36,7 +38,6 @@ from tinsmith.tensor.storage import NO_LOOKS, Share, Storage, alone, unseen
 from tinsmith.tensor.tensor import Tensor
 
 COUNTED: Final = hasattr(sys, "getrefcount")  # without it, sole ownership cannot be detected
-
 _new: Final = object.__new__
 
 

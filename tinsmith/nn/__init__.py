@@ -3,10 +3,10 @@
 A layer is a plain object with tensors as attributes and a ``__call__`` method. Any object that holds tensors in
 attributes, lists or dicts is a model; no base class is needed.
 
-- ``layers/``: the layers; ``optim/``: optimizers and schedules; ``describe.py``: ``repr`` and ``summary`` of models.
+- ``layers/``: the layers; ``optim/``: optimizers and schedules; ``describe.py``: ``repr`` and ``summary`` of models,
+  and PyTorch's names that are not here.
 - ``state.py``: state dicts, safetensors files and checkpoints; ``io/``: other file formats; ``onnx/``: ONNX models.
-- ``datasets.py``: data sets; ``data/``: ``DataLoader`` and downloads.
-- ``missing.py``: PyTorch's names that are not here; ``utils.py``: names of ``torch.nn.utils``.
+- ``datasets.py``: data sets; ``data/``: ``DataLoader``; ``utils.py``: names of ``torch.nn.utils``.
 """
 import sys
 

@@ -1,4 +1,6 @@
-"""Cached downloads of data set files through ``pooch``, with hash check and resume of interrupted transfers.
+"""Data sets and their cached downloads.
+
+Cached downloads of data set files through ``pooch``, with hash check and resume of interrupted transfers.
 
 MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
 
@@ -29,13 +31,9 @@ from tinsmith.tensor.tensor import Tensor
 T = TypeVar("T")
 
 ANSWER: Final = 3.0  # seconds until the first answer of any server
-
 SILENCE: Final = 30.0  # seconds without data after which a transfer is aborted
-
 TRIES: Final = 4  # attempts per server; each resumes the previous one
-
 LARGE: Final = 1 << 20  # bytes; larger downloads show a progress bar on a terminal
-
 CHUNK: Final = 1 << 13  # bytes per read; an interrupted chunk is requested again
 
 
@@ -201,7 +199,6 @@ def _answered(work: Callable[[], T], transfer: _Transfer) -> T:
     return found[0]
 
 __all__ = ["Digits", "cifar", "download", "fashion_mnist", "load_digits", "mnist", "read_idx", "text", "upsample"]
-
 Array = np.ndarray[Any, Any]
 
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
@@ -441,9 +438,7 @@ def _weights(old: int, new: int) -> Array:
     return weights.astype(np.float32)
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-
 NAME = "cifar-10-python.tar.gz"
-
 HASH = "md5:c58f30108f718f92721af3b95e74349a"
 
 

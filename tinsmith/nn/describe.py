@@ -1,4 +1,6 @@
-"""Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
+"""Models as text, and errors for PyTorch names that ``nn`` lacks.
+
+Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
 
 PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
 from __future__ import annotations
@@ -241,11 +243,9 @@ def _shapes(model: Callable[..., Any], inputs: tuple[Any, ...], layers: set[int]
     return found
 
 _HOOK: Final = "__getattr__"
-
 _ALL: Final = "for t in nn.state.get_state_dict(model).values(): t.replace(t.{}(…))"
 
 _PAD = "x.pad((left, right, top, bottom){}), from the last axis on"
-
 _LAZY = "{} with its sizes: parameters are there when the layer is made"
 
 

@@ -1,4 +1,6 @@
-"""Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run.
+"""Compiled schedules, and hand-written programs.
+
+Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run.
 
 Running hand-written UOp programs on any device."""
 from __future__ import annotations
@@ -300,7 +302,6 @@ def loaded(device: str, launch: Launch) -> Program:
     return program
 
 _READABLE = ReadableRenderer()
-
 Array = np.ndarray[Any, Any]
 
 

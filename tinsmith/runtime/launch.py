@@ -1,9 +1,7 @@
-"""Running a compiled schedule on buffers: all parts at once, or step by step for timing
-and checks; and error handling.
+"""Running a compiled schedule on buffers; transfers between host and devices; the hook for captures.
 
-Hooks for observers of the runtime: a capture registers a recorder here, and realize calls it.
-
-Transfers between host memory and device memory."""
+All parts of a schedule run at once, or step by step for timing and checks. A capture registers a recorder here, which
+realize calls."""
 from __future__ import annotations
 
 import contextlib
@@ -295,9 +293,7 @@ class Recorder(Protocol):
         ...
 
 recorders: OfThread[Recorder] = OfThread()  # per thread: a capture records only its own thread
-
 lowered: list[Callable[[CompiledSchedule], None]] = []  # called with every program that is lowered
-
 endings: list[Callable[[Any], None]] = []  # called with the ``trace.Trace`` of a run at its end
 
 

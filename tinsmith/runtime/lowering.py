@@ -1,4 +1,6 @@
-"""Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
+"""From a canonical graph to loaded programs: lowering, and parallel compilation.
+
+Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
 them.
 
 Lowering: from a canonical graph to a schedule, sources, loaded programs and a memory plan."""

@@ -1,4 +1,6 @@
-"""A step of a compiled schedule: a kernel ready to launch, or a copy.
+"""A step of a compiled schedule, and the tools that watch steps run.
+
+A step of a compiled schedule: a kernel ready to launch, or a copy.
 
 The tools that watch programs, which stand above this package: the package that has them registers them here.
 
@@ -151,13 +153,9 @@ class Profile(Protocol):
         """Count a run."""
 
 search: Search
-
 trace: Tracing
-
 debug: Debug
-
 checked: Checked
-
 profile: Profile
 
 

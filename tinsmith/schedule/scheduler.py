@@ -1,4 +1,6 @@
-"""Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered.
+"""The scheduler and its data structures.
+
+Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered.
 
 The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over numbered buffers."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Values of the tensor graph: their sizes, the views above them, and the ops that read or fill memory of their own.
+"""Values of the tensor graph, and sets of positions along their axes.
+
+Values of the tensor graph: their sizes, the views above them, and the ops that read or fill memory of their own.
 
 Sets of positions along an axis, as sums of strided terms: queries take constant time for any number of positions.
 
@@ -12,7 +14,6 @@ from typing import NamedTuple
 from tinsmith.ir import Ops, UOp
 
 SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
-
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)  # always stored
 
 

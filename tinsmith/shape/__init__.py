@@ -3,8 +3,8 @@
 ``Tensor.uop.st`` is such a map, and kernel trees print one per buffer; writes to tensor views use ``View`` to find
 their memory (``tensor/storage.py``). Kernels compute their indices separately (``codegen/lower/indexing.py``).
 
-- ``view.py``: one strided map; ``tracker.py``: ``ShapeTracker``, a stack of views; ``compose.py``: two views as one.
-- ``reshape.py``: reshapes of views, and merged dimensions.
+- ``view.py``: one strided map, its reshapes, and merged dimensions.
+- ``tracker.py``: ``ShapeTracker``, a stack of views, and two views as one.
 - ``sint.py``: sizes, which are Python ints or ``SymbolicInt``; so this package does not depend on graph nodes.
 """
 from tinsmith.shape.tracker import ShapeTracker

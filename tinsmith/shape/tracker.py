@@ -1,4 +1,6 @@
-"""Composition of two stacked views into one.
+"""ShapeTracker, and the composition of two views.
+
+Composition of two stacked views into one.
 
 The upper view yields a flat position; the lower view takes that position's mixed-radix digits. If every digit is an
 affine function of the upper indices, and no digit carries into the next, the composition is a single view.

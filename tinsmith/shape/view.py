@@ -1,4 +1,6 @@
-"""Dimension merging, and reshape: merge dimensions as far as possible, then split them at the new sizes.
+"""View, and its reshapes.
+
+Dimension merging, and reshape: merge dimensions as far as possible, then split them at the new sizes.
 
 View: one strided, offset and optionally padded index map of a flat memory region."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The cost model of a CPU core: caches, prefetch and the costs of tiles, with where they were measured.
+"""The cost models of CPU cores and of GPUs.
+
+The cost model of a CPU core: caches, prefetch and the costs of tiles, with where they were measured.
 
 The cost model of a GPU: thread blocks, registers, local memory and the costs of their use."""
 from __future__ import annotations

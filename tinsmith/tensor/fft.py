@@ -1,9 +1,6 @@
 # mypy: disable-error-code=misc
 """Fourier transforms: real tensors, or pairs (real, imaginary) along a last axis of size 2, go in and come out.
 
-- ``fft.py``: the transforms in any number of axes, and ``stft``.
-- ``window_functions.py``: Hann, Hamming and other windows; frequencies of a transform.
-
 Constants of signals: window functions, and the frequencies that a transform's values stand for.
 
 Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses) and complex products.
@@ -134,9 +131,7 @@ def constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, devi
     return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
 
 _NORMS = (None, "backward", "ortho", "forward")
-
 Axes = int | Sequence[int] | None
-
 Sizes = int | Sequence[int] | None
 
 
@@ -521,7 +516,6 @@ def _overlapped(parts: Tensor, hop: int) -> Tensor:
     return total.reshape(batch, (number + steps - 1) * hop)[:, : (number - 1) * hop + n]
 
 _LARGEST_FACTOR = 64
-
 _STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
 
 

@@ -1,4 +1,6 @@
-"""Values that the host knows without running a kernel, and bounds checks of such indices.
+"""Values and functions of the host: Python data, known values, host calls.
+
+Values that the host knows without running a kernel, and bounds checks of such indices.
 
 These are lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. An index among
 them that is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 _FEW: Final = 1 << 14  # elements; a smaller buffer is read in less time than a method call takes
-
 _SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
 
 
@@ -236,7 +237,6 @@ def check_range(op: str, value: float, dtype: DType) -> None:
         raise RangeError(op, "the integer is too large for a float", "a smaller number")
 
 _NAMED_FLOATS = {d.numpy.name for d in (dtypes.bfloat16, *dtypes.fp8s)}  # NumPy knows these as bytes
-
 _LARGEST = int(np.finfo(np.float64).max)
 
 

@@ -1,4 +1,6 @@
-"""Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
+"""Origins of graph nodes, and the display of tensors.
+
+Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
 
 Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
 whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
@@ -42,15 +44,10 @@ else:
     markup = Late("html")
 
 _LAYERS: Final = os.path.join(_PACKAGE, "nn", "")
-
 _FUNCTIONAL: Final = os.path.join(_PACKAGE, "tensor", "nnops", "functional.py")  # the file of ``Tensor.sequential``
-
 _USER, _OURS, _NN, _SEQUENTIAL = range(4)  # kinds of source files
-
 _MOST: Final = 100_000  # largest number of objects visited in the search for one layer
-
 _KEPT: Final = 10_000  # labels kept
-
 _CO_OPTIMIZED: Final = 1  # flag of the code of functions: the frame's ``f_locals`` is a copy of its variables
 
 Step = tuple[str, Any]  # (".", attribute name), or ("", key of a list or dict)
@@ -396,17 +393,11 @@ def _children(value: Any) -> list[tuple[Step, Any]]:
     return [((".", k), v) for k, v in vars(value).items()] if hasattr(value, "__dict__") else []
 
 FEW: Final = 64  # largest number of elements that is computed for display
-
 NODES: Final = 256  # largest number of nodes of a graph that is computed for display
-
 WORK: Final = 1 << 20  # largest total number of elements of the nodes of such a graph
-
 INTERPRETED: Final = 1 << 12  # the same limit as WORK on a device that interprets kernels
-
 SEEN: Final = 1 << 16  # largest number of elements copied to the host for display from memory it cannot address
-
 WHOLE: Final = 200  # largest number of elements printed in full; above it, only the first and last along each axis
-
 DRAWN: Final = 40  # largest number of nodes of a graph drawn in a notebook
 
 

@@ -1,12 +1,8 @@
 # mypy: disable-error-code=misc
 """Names of tensor methods: other names that work, and names that do not exist.
 
-- ``aliases.py``: PyTorch's and the tutorials' other names of methods, and in-place forms.
-- ``missing.py``: names of PyTorch that tensors lack; the error names the replacement.
-
-PyTorch names that tensors do not have, and the replacement that the error message of each suggests.
-
-Other names of methods: the tutorials', PyTorch's, and the in-place forms ``name_`` of methods."""
+``Synonyms`` and ``Older`` have PyTorch's and the tutorials' other names, ``InPlace`` the forms ``name_``; ``ABSENT``
+has PyTorch names that tensors lack, and the replacement that the error message of each suggests."""
 from __future__ import annotations
 
 import functools
@@ -41,19 +37,12 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 _NEW = "the form that makes a new tensor, x = x.{}(...)"
-
 _PAIRS = "there is no complex dtype: pairs along a last axis of size 2 are complex numbers, {}"
-
 _SPARSE = "there are no sparse tensors: .nonzero() has positions, x[mask] values, scatter_add writes"
-
 _QUANTIZED = "there are no quantized dtypes: nn.state.gguf_load reads quantized weights, x.div(scale).round() quantizes"
-
 _MEMORY = "memory is the device's: .numpy() copies it to the host, .to(device) to another device"
-
 _HOOK = "tinsmith.Function, which has a backward of its own (docs/gradients.md)"
-
 _DATA = "Tensor(data)"
-
 _SPLIT = "the same without unsafe_"
 
 

@@ -1,9 +1,8 @@
 """The backend "tinsmith" of ``torch.compile``: PyTorch's programs, run by Tinsmith's kernels (docs/torch.md).
 
-A model in, a model with the same results out. AOTAutograd's graphs come to ``compiler.py``; ``partition.py`` cuts them
-into parts, ``rules/`` translates the ops of a part, ``lowering.py`` makes it a ``program.py``; ``executable.py`` runs
-parts, ops of PyTorch and views in order. ``layout.py`` and ``dtypes.py`` describe PyTorch's memory; ``report.py``
-counts.
+A model in, a model with the same results out. AOTAutograd's graphs come to ``compiler.py``; ``lowering.py`` cuts them
+into parts, whose ops ``rules/`` translates, and makes each a ``program.py`` over PyTorch's memory; ``executable.py``
+runs parts, ops of PyTorch and views in order; ``report.py`` counts.
 """
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
+"""From an FX graph to programs: its partition, and the lowering of each part.
+
+The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
 
 From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
 from __future__ import annotations

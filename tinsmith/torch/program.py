@@ -1,4 +1,6 @@
-"""The correspondence between PyTorch's dtypes and Tinsmith's.
+"""One compiled program for a part of an FX graph, over memory of PyTorch.
+
+The correspondence between PyTorch's dtypes and Tinsmith's.
 
 Shapes, strides and dtypes of PyTorch's tensors, and Tinsmith tensors over memory that has them.
 
@@ -29,7 +31,6 @@ from tinsmith.tensor.tensor import Tensor
 
 _NAMES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
                  "float16", "bfloat16", "float32", "float64")
-
 DTYPES: Final[dict[Any, DType]] = {getattr(torch, name): getattr(dtypes, name) for name in _NAMES}
 
 

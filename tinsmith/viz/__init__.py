@@ -1,10 +1,8 @@
 """Visualization of programs: a trace goes in; SVG, DOT or an HTML page comes out (docs/viz.md).
 
-- ``showing.py``: ``tensor.graph()`` and ``tensor.viz()``; ``ending.py``: ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at a
-  program's end.
-- ``drawing.py``: drawings of graphs; ``fold.py``: large graphs as a tree of groups; ``layouts.py``: text drawings of
-  data layouts.
-- ``page.py``, ``static/``: the page; ``times.py``: the times that it shows; ``serve.py``: its server.
+- ``showing.py``: ``tensor.graph()`` and ``tensor.viz()``; ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at a program's end.
+- ``drawing.py``: drawings of graphs and of data layouts; ``fold.py``: large graphs as a tree of groups.
+- ``page.py``, ``static/``: the page, its times and its server.
 """
 from __future__ import annotations
 

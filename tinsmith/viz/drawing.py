@@ -1,4 +1,6 @@
-"""Graph drawings: SVG and DOT of the programs of a trace.
+"""Drawings: graphs of programs, and data layouts as text.
+
+Graph drawings: SVG and DOT of the programs of a trace.
 
 Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
 layout (Sugiyama): each node is below its sources, and near them within its layer.
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from tinsmith.ir.matrix_unit import MatrixUnit
 
 MOST: Final = 150  # largest graph drawn node by node; a larger graph is drawn by its groups
-
 # state → meaning, as the legend says it
 MEANINGS: Final = {"realized": "in memory", "stored": "written by a kernel or copy",
                    "fused": "computed inside a kernel", "view": "view, costs nothing", "constant": "constant",

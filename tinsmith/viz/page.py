@@ -1,4 +1,6 @@
-"""An HTTP server for the page of a trace, for this machine's browser only.
+"""The page of a trace, its server, and the times that it shows.
+
+An HTTP server for the page of a trace, for this machine's browser only.
 
 It listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users of the
 machine and other pages in the browser cannot read it.
@@ -27,7 +29,6 @@ from tinsmith.inspect.trace import FORMAT, VERSION
 from tinsmith.viz.fold import folding
 
 HOST = "127.0.0.1"
-
 # The page loads nothing, and no other page may embed it in a frame.
 _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
            "frame-ancestors 'none'")
@@ -181,7 +182,6 @@ def _item(item: Mapping[str, Any], taken: Sequence[float], uses: int,
 
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/highlight.min.js", "vendor/highlight-llvm.min.js", "rows.js", "syntax.js",
             "panes.js", "graph.js", "timeline.js", "search.js", "steps.js", "app.js")
-
 _LICENSES = ("vendor/dagre.LICENSE", "vendor/highlight.LICENSE")
 
 

@@ -1,4 +1,6 @@
-"""``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it.
+"""The ways to show programs: methods of a tensor, and output at the end of a run.
+
+``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it.
 
 Output of ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at the end of a program, from the trace of its run."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it.
+"""The CPU device and its memory.
+
+Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it.
 
 Copies between queues of the worker pool, as commands like kernels: a captured program over several ``CPU:k`` stays
 one command table, and all threads share a long copy.

@@ -1,4 +1,6 @@
-"""LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
+"""Machine code for the CPU: LLVM in this process, and C compilers.
+
+LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
 
 The compiler and loader, with the disk cache and the processor's features; the conversions of 16-bit floats that LLVM
 calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
@@ -35,7 +37,6 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 
 _P = ParamSpec("_P")
-
 _R = TypeVar("_R")
 
 SYMBOLS: Final = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
@@ -138,7 +139,6 @@ define half @__truncdfhf2(double %x) {
 """
 
 _FIRST: Final = 1_000_000  # first number of our metadata, beyond those of any kernel
-
 _FLAGS, _VERSION, _UNIT, _FILE, _FUNCTION, _TYPE, _NONE = (f"!{_FIRST + n}" for n in range(7))
 
 _METADATA: Final = f"""
@@ -154,7 +154,6 @@ spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {_UNIT})
 """
 
 _LOCATION: Final = re.compile(r"\s+\.loc\s+\d+\s+(\d+)")
-
 _INSTRUCTION: Final = re.compile(r"\s+[a-z]")
 
 
@@ -193,17 +192,11 @@ def _with_places(source: str) -> str:
     return "\n".join(lines) + _METADATA + "\n".join(locations) + "\n"
 
 PASSES: Final = "instcombine,simplifycfg"
-
 CODEGEN_LEVEL: Final = 2
-
 _lock = threading.RLock()
-
 _own = threading.local()  # .machines: this thread's target machines by restriction
-
 _contexts: list[Any] = []  # all contexts ever created
-
 _idle_contexts: list[Any] = []
-
 _library_numbers = itertools.count()
 
 
@@ -318,7 +311,6 @@ def _machine(restriction: str) -> Any:
 
 # Intrinsics that LLVM cannot select make it abort the whole process, so they are refused before it sees them.
 _INTRINSIC: Final = re.compile(r'@"?llvm\.(x86|aarch64|arm|nvvm|amdgcn|r600|ppc|riscv|s390|wasm|spv)\.([\w.]+)')
-
 _OWN_INTRINSICS: Final = {"x86": "x86_64", "aarch64": "arm64"}
 
 # The first prefix that fits decides; "" in the last column means that every processor of the family has it.

@@ -1,9 +1,10 @@
-"""The worker pool: runs tables of kernels over all cores, with one native call per table.
+"""The worker pool of the CPU, and host functions that run on it.
+
+The worker pool: runs tables of kernels over all cores, with one native call per table.
 
 Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
 pool is native code (``pool_program.py``): workers spin, then sleep, and synchronize by barriers that take a fraction
-of a
-microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
+of a microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
 There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
 workers share; a table of serial commands runs on the submitting thread while another thread uses the pool. A kernel
@@ -35,13 +36,9 @@ from tinsmith.core.settings import settings
 from tinsmith.ir.ops import scans
 
 _SLICE_NS: Final = 100_000_000  # 100 ms: maximum delay of Ctrl-C by a table, in addition to the running kernel
-
 _CROWDED_SPIN: Final = 100
-
 _STOP: Final = getattr(signal, "SIGURG", 0)  # interrupts a thread's kernel; without a handler it is ignored
-
 _FEW: Final = 4  # maximum number of serial commands that run without the pool's lock and deadline
-
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -467,9 +464,7 @@ def has_native_pool() -> bool:
     return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
 
 _pool: NativePool | PythonPool | None = None
-
 _spare: list[NativePool] = []  # pools of one thread each, not in use
-
 _creating = threading.Lock()
 
 
@@ -499,15 +494,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 ALONE = 256  # matrices with up to this number of rows and columns are factorized by one thread
-
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-
 _changing = threading.Lock()
-
 _before: list[int] = []  # LAPACK's original thread count, while functions run with another one
-
 _inside: list[int] = []
-
 _failed = threading.local()  # the exception of a function, which must not propagate into native code
 
 

@@ -1,4 +1,6 @@
-"""One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
+"""The CUDA driver and NVRTC.
+
+One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
 
 NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
 from __future__ import annotations
@@ -22,11 +24,8 @@ from tinsmith.core.errors import CompileError, DeviceError, KernelError, OutOfMe
 from tinsmith.core.object_lifetime import LiveSet
 
 INSTALL: Final = "pip install 'tinsmith[cuda]'"
-
 LESS: Final = "free tensors, use a smaller batch or a narrower dtype"
-
 _LAUNCHED: Final = 64  # launches since the last synchronization that an error can list
-
 # Errors that make a context unusable: every later call returns the same error.
 _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC",
                  "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "HARDWARE_STACK_ERROR", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
@@ -85,7 +84,6 @@ def gpu_count() -> int:
     return count
 
 _current = threading.local()  # .gpu: the GPU whose context is current in this thread
-
 _all: Final = LiveSet["CudaGPU"]()
 
 
@@ -286,9 +284,7 @@ def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
                 raise a.error_of(status)
 
 REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
-
 _BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
-
 _USED = re.compile(r"Used (\d+) registers")
 
 

@@ -1,4 +1,6 @@
-"""GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers.
+"""GPU memory, copies between host and GPU, and tensor maps.
+
+GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers.
 
 Tensor maps (TMA descriptors): they describe boxes of a buffer to the copy engine, and kernels take them by value."""
 from __future__ import annotations
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import BufferSpec
 
 PIECE: Final = 4 << 20  # bytes of a pinned buffer of the copy ring
-
 PIECES: Final = 4  # buffers of the ring
 
 
@@ -181,9 +182,7 @@ class CUDAAllocator(Allocator):
         return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
 
 BYTES: Final = 128  # bytes of an encoded map
-
 ALIGN: Final = 16  # bytes: required alignment of a map's base address
-
 KEPT: Final = 64  # encoded maps cached per view, one per address
 
 

@@ -1,4 +1,6 @@
-"""Functions called by interpreted kernels, and their launch: block by block, warp by warp.
+"""The PYTHON device and the launch of its kernels.
+
+Functions called by interpreted kernels, and their launch: block by block, warp by warp.
 
 The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
 
@@ -317,7 +319,6 @@ def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: 
     return out
 
 BLOCK_THREADS = 1024
-
 BLOCK_BYTES = 48 << 10  # local memory per block, as on GPUs
 
 

@@ -1,4 +1,6 @@
-"""The warps of a block, as generators that yield at synchronization points, and the order that these establish.
+"""Warps, rings and asynchronous matrix units of the interpreter.
+
+The warps of a block, as generators that yield at synchronization points, and the order that these establish.
 
 A new synchronizing op is a subclass of ``Order``: the knowledge that an arriving warp publishes, the condition to
 continue, and the knowledge it has afterwards. Asynchronous accesses to local memory are made by an ``Engine``. The rest

@@ -1,4 +1,6 @@
-"""sin and cos of any angle in basic operations; cos(x) = sin(x + pi/2), where half a half turn is added exactly.
+"""Elementary functions in basic operations: exponentials, logarithms, trigonometric functions, powers.
+
+sin and cos of any angle in basic operations; cos(x) = sin(x + pi/2), where half a half turn is added exactly.
 
 Small angles are reduced by subtracting multiples of pi in parts (Cody and Waite, ch. 8). Large ones are reduced in
 integers, in an unlikely branch: M. Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM
@@ -55,7 +57,6 @@ from tinsmith.ir.rewrite import Pat, Rule, RuleSet
 from tinsmith.ir.uop import UOp
 
 _PI, _PI_LOW, _PI_WORD = 3.141592653589793, 1.2246467991473532e-16, 0xC90FDAA22168C235  # the last: 2**62·pi
-
 _INV_PI = 0.3183098861837907
 
 # pi as a sum of short numbers, whose multiples are subtracted without error up to the angle given first. Where a
@@ -64,7 +65,6 @@ _INV_PI = 0.3183098861837907
 # the subtraction before it was exact: the angle is rounded once, which counts twice where its sine lies in the binade
 # below its own.
 _FUSED32 = 2.0**17, ("0x1.921fb6p+1", "-0x1.777a5cp-24", "-0x1.ee59dap-49")
-
 _SHORT = {dtypes.float32: (2.0**9, ("0x1.922p+1", "-0x1.28p-17", "-0x1.777cp-24", "0x1.a308d4p-40")),
           dtypes.float64: (2.0**25, ("0x1.921fb54p+1", "0x1.10b46p-29", "0x1.1a62634p-53", "-0x1.d747f23e32ed7p-82"))}
 
@@ -74,7 +74,6 @@ _INV_PI_WORDS = (
     0x0324977504E8C90E, 0x7F0EF58E5894D39F, 0x74411AFA975DA242, 0x74CE38135A2FBF20, 0x9CC8EB1CC1A99CFA,
     0x4E422FC5DEFC941D, 0x8FFC4BFFEF02CC07, 0xF79788C5AD05368F, 0xB69B3F6793E584DB, 0xA7A31FB34F2FF516,
     0xBA93DD63F5F2F8BD, 0x9E839CFBC5294975, 0x35FDAFD88FC6AE84, 0x2B0198237E3DB5D5)
-
 _LOW_HALF, _LOW_BITS = (1 << 32) - 1, (1 << 11) - 1
 
 
@@ -277,7 +276,6 @@ def _halves(x: UOp) -> Sum:
 # log(1 + f) = f + f²·p(f) and log2(1 + f) = f + f·(log2(e) - 1 + f·p(f)) for sqrt(1/2) ≤ 1 + f < sqrt(2), float32
 _LOG32 = (-0.49999988079071045, 0.33333325386047363, -0.25001582503318787, 0.2000197470188141, -0.16609081625938416,
           0.14181824028491974, -0.13242992758750916, 0.12904445827007294, -0.07621783018112183)
-
 _LOG2_32 = (0.4426950514316559, -0.7213473320007324, 0.4808982312679291, -0.36069658398628235, 0.2885674834251404,
             -0.23961840569972992, 0.2046004682779312, -0.19105598330497742, 0.1861717849969864, -0.10995908826589584)
 
@@ -449,7 +447,6 @@ _LAWS = {
     Ops.TANH: "tanh(x) = m/(m + 2), m = exp(2x) - 1", Ops.ERF: "erf(x) = x·p(x²) up to 1, then 1 - exp(-q(x))",
     Ops.POW: "x**y = 2**(y·log2 x)",
 }
-
 FUNCTIONS = tuple(_LAWS)  # the ops that these rules expand
 
 

@@ -1,4 +1,6 @@
-"""Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
+"""Float formats: building blocks of the elementary functions, and emulation of 8-bit floats.
+
+Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
 
 Every helper takes and returns nodes of float32 or float64.
 
@@ -15,7 +17,6 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 
 LOG2E = 1.4426950408889634
-
 # log2(e) as a float32, and the rest that this rounds away
 LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08
 
@@ -259,7 +260,6 @@ FP8_FORMATS: Final = {
     dtypes.fp8e4m3fnuz: Fp8Format(3, 8, 0x7F, 0x80, 0x80, False),
     dtypes.fp8e5m2fnuz: Fp8Format(2, 16, 0x7F, 0x80, 0x80, False),
 }
-
 _INF: Final = 0x7F800000  # the bits of infinity in float32
 
 

@@ -1,4 +1,6 @@
-"""Computation on the accumulators of a matrix unit, in the registers of the threads, and their epilogue.
+"""Emission on the accumulators of a matrix unit: their epilogue, and back-to-back contractions.
+
+Computation on the accumulators of a matrix unit, in the registers of the threads, and their epilogue.
 
 A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
 one lane per row that a thread holds. An operand of the next product is a selection of such lanes.

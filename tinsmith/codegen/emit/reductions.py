@@ -1,12 +1,12 @@
-"""Emission of reductions: accumulators, the reduction loop, and the final combination.
+"""Emission of reductions, in a thread and over the warps of a block.
 
-Block-wide reductions and scans by warp shuffles, then one word per warp in local memory.
+A thread has accumulators, the reduction loop, and the final combination. Block-wide reductions and scans go by warp
+shuffles, then one word per warp in local memory.
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
 In the kernel graph every thread's partial result is in local memory (``codegen/transform/thread_blocks.py``). That
-form defines the semantics;
-it is emitted for targets without shuffles."""
+form defines the semantics; it is emitted for targets without shuffles."""
 from __future__ import annotations
 
 import functools

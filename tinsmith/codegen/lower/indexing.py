@@ -1,4 +1,6 @@
-"""Movement ops as index maps: the source index of each output element, and the condition under which it exists.
+"""Index maps of movement ops, and the elements that loops access (footprints).
+
+Movement ops as index maps: the source index of each output element, and the condition under which it exists.
 
 Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
 from __future__ import annotations
@@ -15,7 +17,6 @@ from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
 Index = tuple[UOp, ...]
-
 ZERO = UOp.index(0)
 
 

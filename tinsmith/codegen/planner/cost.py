@@ -1,9 +1,10 @@
-"""The analytic cost model of candidates: cycles of the busiest core, by cause.
+"""The analytic cost model of candidates, and the work of a kernel.
+
+The analytic cost model of candidates: cycles of the busiest core, by cause.
 
 Generators describe a candidate as the steps of its tiles (``TileSteps``) and the data moved besides (``Moved``). Only
-this
-module converts these to cycles, with the costs of the target, so that all candidates are priced alike without applying
-them.
+this module converts these to cycles, with the costs of the target, so that all candidates are priced alike without
+applying them.
 
 The work of a kernel: arithmetic operations, and bytes read and written."""
 from __future__ import annotations
@@ -27,7 +28,6 @@ from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
 Price = dict[str, float]
-
 SEEN_VECTORS = 8  # vectors that are inspected along a range whose stride is not constant
 
 
@@ -67,7 +67,6 @@ SPENT_ON = {"loads and stores": ("scalar_line", "panel_vector", "as_it_lies", "w
                                      "result_row"),
             "strided stores": ("stored_across",), "results": ("result",),
             "packing": ("along", "across", "scattered", "copied", "unit_order")}
-
 _PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
 
@@ -292,7 +291,6 @@ def storing(target: Target, unit: MatrixUnit, after: int) -> float:
 
 TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
                   Ops.POW)
-
 MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
 
 

@@ -1,4 +1,6 @@
-"""Arithmetic in LLVM IR: instruction sequences for ops whose semantics no single instruction or intrinsic has.
+"""LLVM IR of arithmetic and of the CPU's matrix units.
+
+Arithmetic in LLVM IR: instruction sequences for ops whose semantics no single instruction or intrinsic has.
 
 Matrix units of the CPU in LLVM IR: dot products on vector registers, and AMX tile registers.
 
@@ -304,9 +306,7 @@ def suffix_of(kind: str) -> str:
     return f"v{count}{names.get(base, base)}"
 
 COUNT = 8
-
 ROW_BYTES = 64
-
 ROWS = 16
 
 

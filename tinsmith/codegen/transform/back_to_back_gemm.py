@@ -1,4 +1,6 @@
-"""Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
+"""Chains of contractions on a matrix unit, and the online softmax between them.
+
+Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
 
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')

@@ -1,4 +1,6 @@
-"""The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
+"""Opts on blocks of a contraction: SKIP (hidden blocks) and CARRY (sums accumulated block by block).
+
+The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
 add nothing to a sum.
 
 A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden

@@ -1,4 +1,6 @@
-"""The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
+"""The opt STAGE, and the opts that order memory accesses: HINT, ROTATE and WALK.
+
+The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
 
 A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
 borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from

@@ -1,4 +1,6 @@
-"""Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
+"""Opts of blocks of threads: the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
+
+Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
 
 A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
 the partial results back:

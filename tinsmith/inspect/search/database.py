@@ -1,4 +1,6 @@
-"""The database of search results: a text file with one JSON object per line, so that files of several machines can be
+"""The database of search results, and opts given by hand.
+
+The database of search results: a text file with one JSON object per line, so that files of several machines can be
 merged.
 
 A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the

@@ -1,4 +1,6 @@
-"""Beam search over lists of opts by measured time: the best lists so far are extended by every legal opt.
+"""BEAM: opts chosen by measured time.
+
+Beam search over lists of opts by measured time: the best lists so far are extended by every legal opt.
 
 The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was too slow or
 gave a wrong result. Only the extensions that the model of ``estimate`` ranks best are measured.
@@ -43,13 +45,9 @@ from tinsmith.runtime.disk_programs import Unkeyable, encode
 from tinsmith.target.target import Target
 
 ROUNDS = 10  # maximum number of opts added to a start
-
 GAIN = 0.98  # a round must make the best kernel at least this much faster, or the search ends
-
 COPIES = 256  # copies of one value beyond which a program is not worth compiling
-
 AMOUNTS = (2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
-
 TILES = (4, 16, 64, 256)
 
 Measure = Callable[[Kernel], "float | None"]
@@ -198,7 +196,6 @@ def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
             yield Opt(OptOps.STAGE, number, kept, lanes[-1] if lanes else 0)
 
 START = 60.0  # seconds a child may take to start and to prepare a kernel, in addition to the limit of a candidate
-
 _known: dict[tuple[Any, ...], tuple[Opt, ...] | None] = {}
 
 
@@ -264,7 +261,6 @@ class Child:
                 process.stdin.close()
 
 _child = Child()
-
 atexit.register(_child.stop)
 
 

@@ -1,4 +1,6 @@
-"""Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
+"""Linear forms of integer expressions, and symbolic sizes.
+
+Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
 
 Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
 
@@ -311,9 +313,7 @@ def size_text(size: Any) -> str:
     return f"{plain} ({' with '.join([*total, ', '.join(values + free)])})"
 
 Algebra.holds = holds
-
 Algebra.value_of_size = value_of_size
-
 Algebra.normal_size = normal_size
 
 

@@ -307,9 +307,7 @@ def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
     return None
 
 _x, _y, _c, _d = Pat("x"), Pat("y"), Pat("c", const=True), Pat("d", const=True)
-
 _ALU = tuple(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "elementwise", False))
-
 _int = Pat("n", when=lambda n: n.dtype.is_int and n.dtype.count == 1)
 
 

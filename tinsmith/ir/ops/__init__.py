@@ -2,10 +2,10 @@
 
 A row gives shape and dtype rule, meaning in NumPy, gradient, cost and documentation (docs/ir.md is generated from it).
 
-- ``op.py``: the class of a row; ``elementwise.py``: ops of all three dialects; ``tensor.py``: sources, movement,
-  reductions, gathers and memory; ``kernel.py``: ranges, loads, stages and the lines of a linear program.
-- ``scans.py``: meaning and gradient of SCAN and HISTOGRAM; ``host.py``: functions that the host computes with NumPy.
-- ``repeated.py``: recognition of broadcast factors.
+- ``op.py``: the class of a row, and recognition of broadcast factors; ``elementwise.py``: ops of all three dialects;
+  ``tensor.py``: sources, movement, reductions, gathers and memory; ``kernel.py``: ranges, loads, stages and the lines
+  of a linear program.
+- ``scans.py``: meaning and gradient of SCAN and HISTOGRAM, and functions that the host computes with NumPy.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Op row of the op table, from which verifier, interpreter, gradients and documentation are derived.
 
-Recognition of broadcast factors and of products of them, for gradients and ``structure``."""
+The module also recognizes broadcast factors and products of them, for gradients and ``ir.structure``."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,14 +12,10 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes
 
 Array = np.ndarray[Any, Any]
-
 Kind = Literal["unary", "binary", "ternary", "cast", "source", "movement", "reduce", "scan", "index",
     "memory", "loop", "program"]
-
 DTypeRule = Callable[[tuple[Any, ...], Any], DType]  # (source nodes, argument) → dtype
-
 ShapeRule = Callable[[Any], tuple[Any, ...]]
-
 Gradient = Callable[[Any, Any], tuple[Any, ...]]
 
 

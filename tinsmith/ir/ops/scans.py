@@ -1,4 +1,6 @@
-"""Meanings and gradients of SCAN, which carries one value along an axis, and HISTOGRAM, which carries one per key.
+"""Ops whose meaning is a longer function: SCAN, HISTOGRAM and HOST.
+
+Meanings and gradients of SCAN, which carries one value along an axis, and HISTOGRAM, which carries one per key.
 
 Gradients after G. E. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
 sum from the other end.

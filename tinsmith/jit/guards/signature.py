@@ -1,4 +1,6 @@
-"""Bytecode analysis: the globals, attributes and modules that a Python function can read.
+"""Call signatures, and the names that a function can read.
+
+Bytecode analysis: the globals, attributes and modules that a Python function can read.
 
 Call signatures: hashable cache keys of a call's arguments.
 
@@ -28,9 +30,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.tensor.tensor import Tensor
 
 _GLOBAL: Final = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
-
 _ATTRIBUTE: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM")
-
 _ANY: Final = {"getattr", "setattr", "hasattr", "delattr", "vars", "dir", "__dict__", "__getattribute__"}
 
 
@@ -97,9 +97,7 @@ def line_naming(code: types.CodeType, name: str) -> int:
     return 0
 
 _OURS: Final = {"tinsmith", "numpy", "builtins", "functools", "types", "weakref", "typing"}
-
 _FIXED: Final = {"tinsmith", "numpy", "builtins"}
-
 _LAYERS: Final = "tinsmith.nn."
 
 
@@ -121,11 +119,8 @@ def library(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)
 
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
-
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
-
 BYTES: Final = (bytearray, memoryview, array.array)
-
 WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 

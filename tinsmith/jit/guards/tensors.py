@@ -1,4 +1,6 @@
-"""Guards on tensors that a captured call read besides its arguments: where each buffer is found at a replay.
+"""Guards on tensors, and the fast path that checks all guards of the latest capture.
+
+Guards on tensors that a captured call read besides its arguments: where each buffer is found at a replay.
 
 A buffer that was there before the capture belongs to a *group*: the argument that holds it and the tensors that the
 function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two

@@ -1,4 +1,6 @@
-"""Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies.
+"""Archives (tar, zip) and NumPy array files as tensors.
+
+Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies.
 
 NumPy array files, ``.npy`` and ``.npz``. Object arrays, which need pickle, are rejected."""
 from __future__ import annotations

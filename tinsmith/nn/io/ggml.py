@@ -1,4 +1,6 @@
-"""Dequantization of GGML block formats to float32, as tensor operations.
+"""GGUF files and the GGML block formats in them.
+
+Dequantization of GGML block formats to float32, as tensor operations.
 
 A block is a row of bytes with packed low-bit integers and their scale factors. The functions return a lazy graph over
 the bytes, so dequantization fuses into the kernel that reads the values. The package ``gguf`` provides the codebooks of
@@ -23,7 +25,6 @@ from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
 _FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the E2M1 values, by code
-
 _UNEVEN: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 

@@ -1,4 +1,6 @@
-"""JSON form of the parts of a checkpoint that are not tensors: plain values and random generator states.
+"""PyTorch checkpoint files, read without running code that they name.
+
+JSON form of the parts of a checkpoint that are not tensors: plain values and random generator states.
 
 A safe unpickler for plain data: a stack machine over the opcodes of ``pickletools`` that runs no code of the file.
 
@@ -111,14 +113,11 @@ class KnownName:
         self.value = value
 
 _VALUES: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-
 _CONTAINERS: Final[dict[str, Callable[[], Any]]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set}
-
 _LITERALS: Final = frozenset((
     "INT", "LONG", "LONG1", "LONG4", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
     "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
     "BINBYTES8"))
-
 _NOTHING: Final = frozenset(("PROTO", "FRAME"))
 
 
@@ -320,7 +319,6 @@ _STORAGES: Final = {
     "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
     "ShortStorage": dtypes.int16, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8, "BoolStorage": dtypes.bool,
     "UntypedStorage": dtypes.uint8}
-
 _DTYPES: Final = {
     "float64": dtypes.float64, "float32": dtypes.float32, "float16": dtypes.float16, "bfloat16": dtypes.bfloat16,
     "int64": dtypes.int64, "int32": dtypes.int32, "int16": dtypes.int16, "int8": dtypes.int8, "uint8": dtypes.uint8,
@@ -499,11 +497,9 @@ def _device(*named: Any) -> str:
     return ":".join(map(str, named))
 
 _UTILS: Final = "torch._utils"
-
 _REBUILDERS: Final[dict[Name, Any]] = {
     (_UTILS, "_rebuild_tensor"): _tensor, (_UTILS, "_rebuild_tensor_v2"): _tensor,
     (_UTILS, "_rebuild_tensor_v3"): _tensor_v3, (_UTILS, "_rebuild_parameter"): _parameter}
-
 _KNOWN: Final[dict[Name, Any]] = {
     **_REBUILDERS, ("torch", "Size"): tuple, ("torch", "device"): _device, ("_codecs", "encode"): _encoded,
     ("collections", "OrderedDict"): OrderedDict, ("collections", "Counter"): Counter,

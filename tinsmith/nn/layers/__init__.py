@@ -1,7 +1,7 @@
 """The layers of ``nn``: plain objects with tensors as attributes and ``__call__``, a file for each family.
 
-- ``basic.py``: Linear, Embedding, Sequential, dropout; ``conv.py``: convolutions; ``pools.py``: pooling.
-- ``norms.py``: normalization; ``activations.py``: activation functions; ``losses.py``: losses.
+- ``basic.py``: Linear, Embedding, Sequential, dropout; ``conv.py``: convolutions and pooling.
+- ``norms.py``: normalization; ``activations.py``: activation functions and losses.
 - ``attention.py``: attention and transformers; ``recurrent.py``: LSTM, GRU, RNN.
 """
 from tinsmith.nn.layers.activations import (

@@ -1,4 +1,6 @@
-"""Activation layers with PyTorch's names. Where a function is enough, use the method: ``Tensor.relu``.
+"""Activation and loss layers.
+
+Activation layers with PyTorch's names. Where a function is enough, use the method: ``Tensor.relu``.
 
 Loss layers with PyTorch's names, called with (predictions, targets)."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Convolution layers.
+"""Convolution and pooling layers.
+
+Convolution layers.
 
 Pooling layers: fixed window size (``MaxPool2d``, …) and fixed output size (``AdaptiveAvgPool2d``, …)."""
 from __future__ import annotations

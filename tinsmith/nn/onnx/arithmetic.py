@@ -1,4 +1,6 @@
-"""Elementwise operators, by ONNX's names: functions of tensors, with attributes as keywords.
+"""Elementwise and quantized operators of ONNX.
+
+Elementwise operators, by ONNX's names: functions of tensors, with attributes as keywords.
 
 Quantized operators: low-bit integers with scale and zero point."""
 from __future__ import annotations

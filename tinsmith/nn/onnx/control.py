@@ -1,4 +1,6 @@
-"""Operators that hold graphs. Conditions and counts are read on the host, so each path is a straight program.
+"""ONNX operators that hold graphs, and operators on sequences and text.
+
+Operators that hold graphs. Conditions and counts are read on the host, so each path is a straight program.
 
 Operators on sequences (Python lists) and optional values (None).
 

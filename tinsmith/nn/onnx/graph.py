@@ -1,4 +1,6 @@
-"""ONNX graphs as sequences of steps, and the resolution of operators.
+"""ONNX models: the runner, graphs as sequences of steps, and the resolution of operators.
+
+ONNX graphs as sequences of steps, and the resolution of operators.
 
 An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
 (a definition by other operators), which the package ``onnx`` provides.
@@ -33,18 +35,14 @@ from tinsmith.tensor.tensor import Tensor
 MODULES: Final[tuple[ModuleType, ...]] = (
     arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, text,
     control)
-
 PREVIEW: Final = "ai.onnx.preview.training"
-
 LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
-
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
        if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
     **{("ai.onnx.ml", name): vars(text)[name] for name in LEARNING},
     **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
-
 _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
 
 

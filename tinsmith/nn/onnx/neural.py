@@ -1,4 +1,6 @@
-"""Convolutions, pools, norms, and products.
+"""ONNX's neural network operators and training optimizers.
+
+Convolutions, pools, norms, and products.
 
 The optimizers of ONNX's preview of training: new values of parameters and of their state."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
+"""ONNX operators on images and signals.
+
+Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
 
 Fourier transforms of parts of signals, and filters for them; complex numbers are a last axis of two."""
 from __future__ import annotations

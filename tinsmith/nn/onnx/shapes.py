@@ -1,4 +1,6 @@
-"""Operators that move, pick and place elements.
+"""ONNX operators that move elements, and reductions.
+
+Operators that move, pick and place elements.
 
 Reductions, running sums and orders."""
 from __future__ import annotations

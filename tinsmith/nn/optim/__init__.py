@@ -1,8 +1,8 @@
 """Optimizers. State, learning rate and bias corrections are in buffers, so all steps run one compiled program.
 
-- ``base.py``: parameters, groups, and the step; ``momentum.py``: SGD, LARS, Muon; ``adaptive.py``: Adam and relatives.
-- ``lr_scheduler.py``: learning rate schedules; ``averaging.py``: moving averages of parameters.
-- ``gradients.py``: gradient clipping, and loss scaling for float16.
+- ``base.py``: parameters, groups, and the step; ``adaptive.py``: the optimizers.
+- ``lr_scheduler.py``: learning rate schedules.
+- ``gradients.py``: gradient clipping, loss scaling for float16, moving averages of parameters.
 """
 import sys
 

@@ -1,4 +1,6 @@
-"""Adaptive optimizers: LAMB, Adam and its variants, Adagrad, RMSprop.
+"""The optimizers: adaptive ones (Adam and relatives) and those with momentum (SGD, LARS, Muon).
+
+Adaptive optimizers: LAMB, Adam and its variants, Adagrad, RMSprop.
 
 Momentum optimizers: SGD, LARS, Muon."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Gradient clipping, and loss scaling for float16 training.
+"""Gradient clipping, loss scaling, and moving averages of parameters.
+
+Gradient clipping, and loss scaling for float16 training.
 
 Exponential moving average of parameters."""
 from __future__ import annotations

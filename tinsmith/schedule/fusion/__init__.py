@@ -7,6 +7,6 @@
 
 Afterwards, on the list of kernels:
 
-- ``horizontal.py``: kernels with common loops or inputs become one; ``horizontal_sums.py``: column sums move into a
-  kernel that reads the same rows; ``kernel_merge.py``: the conditions for a merge, and the merged kernel.
+- ``horizontal.py``: kernels with common loops or inputs become one; column sums move into a kernel that reads the same
+  rows.
 """

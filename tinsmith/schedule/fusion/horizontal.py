@@ -1,4 +1,6 @@
-"""Merging kernels into one: the conditions, and the merged kernel.
+"""Horizontal fusion: independent kernels that share loops or inputs become one kernel.
+
+Merging kernels into one: the conditions, and the merged kernel.
 
 Horizontal fusion of column sums into a kernel that computes or reads the same rows.
 
@@ -48,7 +50,6 @@ from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
 from tinsmith.target.target import Target
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
-
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
 AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
@@ -448,7 +449,6 @@ def _follows(node: UOp) -> bool:
     return all(s == node.src[0].shape[a] for a, s in enumerate(node.shape[: max(kept, default=-1)]))
 
 _ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
-
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 

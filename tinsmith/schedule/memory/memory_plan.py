@@ -1,4 +1,6 @@
-"""Memory plan: temporaries of one program share one block of memory per device, packed by their live ranges.
+"""Order and memory of a schedule: dependencies, in-place updates, and the memory plan.
+
+Memory plan: temporaries of one program share one block of memory per device, packed by their live ranges.
 
 In-place updates: outputs of a program that may overwrite the memory of an input.
 

@@ -1,4 +1,6 @@
-"""Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
+"""Stores into parts of a value: writes to slices, and parts of a concatenation.
+
+Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
 
     new = where(inside, placed(v), old)      →      new = old (skipped if ``new`` is in the memory of ``old``)
                                                     new[part] = v
@@ -40,9 +42,7 @@ from tinsmith.schedule.values import Places, apart, inside
 # Bytes of a tensor below which one kernel that writes all of it is faster than two launches: a launch takes 2 to 10 µs,
 # in which a core moves about this much.
 LEAST: Final = 1 << 16
-
 LARGEST_PART: Final = 0.5  # share of the tensor from which on its parts are not written separately
-
 _MOVES = (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.FLIP, Ops.SHRINK)
 
 

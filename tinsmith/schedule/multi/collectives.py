@@ -1,4 +1,6 @@
-"""Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
+"""Collectives, and the order of steps that lets copies overlap with kernels.
+
+Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
 
 Each is a function from one node per device to one node per device. Nothing runs here: copies and sums are ordinary
 nodes, so the scheduler overlaps them with other work. Every element is combined once, or on all devices in the same

@@ -1,4 +1,6 @@
-"""Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
+"""Layout copies for bulk tensor copies (TMA): channels last, and padded rows.
+
+Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
 
 Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
 single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and

@@ -1,4 +1,6 @@
-"""Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
+"""Rewrites of scattered sums: polyphase transposed convolutions, and scatter-add by sorting.
+
+Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
+"""Reverse-mode autograd, and custom gradients.
+
+Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
 
 ``with_slopes`` is the internal form; ``Function`` is the public one, with a user-defined forward and backward.
 

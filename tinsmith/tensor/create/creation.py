@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Creation of constants, ranges and patterns. They are lazy: none takes memory before it is realized.
+"""Creation of tensors, in-place fills and random draws.
+
+Creation of constants, ranges and patterns. They are lazy: none takes memory before it is realized.
 
 In-place fills and random draws, ``new_*`` constructors, and PyTorch's queries of device and dtype."""
 from __future__ import annotations
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 Device_ = DeviceName | None
-
 DType_ = DTypeLike | None
 
 

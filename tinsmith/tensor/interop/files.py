@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
+"""Tensors backed by files, and hashes of their bytes.
+
+Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
 
 Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
 
@@ -195,7 +197,6 @@ _FUNCTIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "sha3_224": lambda b: hashlib.sha3_224(b).digest(), "sha3_256": lambda b: hashlib.sha3_256(b).digest(),
     "sha3_384": lambda b: hashlib.sha3_384(b).digest(), "sha3_512": lambda b: hashlib.sha3_512(b).digest(),
     "shake_128": lambda b: hashlib.shake_128(b).digest(16)}
-
 _CHUNK: Final = 1 << 20
 
 

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol.
+"""Interchange with array libraries, memory addresses, URLs and einops.
+
+Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol.
 
 Tensors of data outside of the program: a file, a memory address, a URL.
 
@@ -217,7 +219,6 @@ class Sources:
         return cls(path, device=device)
 
 MODULE: Final = "einops._backends"
-
 _made: Final[list[type]] = []  # einops itself holds its subclasses weakly
 
 

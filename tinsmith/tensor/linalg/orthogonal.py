@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
+"""Factorizations with orthonormal factors, and functions of whole matrices made of them.
+
+Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
 
 On a CPU they are functions of the host, by NumPy's LAPACK (``hostcalls``). Elsewhere a reflection is three kernels, a
 round of rotations two; all of them run the same compiled kernels. The n columns of the shorter side take n
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 # Sweeps of Jacobi rotations by the bytes of a float, beside one for every doubling of the columns.
 _SWEEPS = {4: 2, 8: 3}
-
 _MANY = 16  # columns from which on a sweep is computed when it is made
 
 
@@ -344,7 +345,6 @@ def _factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
     return (u.matmul(change).matmul(v.transpose(-1, -2)),)
 
 Bound: TypeAlias = Union[float, "Tensor", None]  # a tolerance: a number, or one for each matrix
-
 _TERMS, _MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where the norm is at most 1/2
 
 

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Elementwise methods: arithmetic, selection, bit operations, signs and rounding.
+"""Elementwise methods, and Python's operators.
+
+Elementwise methods: arithmetic, selection, bit operations, signs and rounding.
 
 The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
 except a float with an integer tensor (default float) and an integer with a bool tensor (default int).

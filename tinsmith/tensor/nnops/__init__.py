@@ -1,5 +1,5 @@
 """Operations of neural networks as tensor methods; ``nn/layers`` are objects around them.
 
-- ``functional.py``: norms, dropout, attention, embeddings; ``activations.py``: activation functions.
-- ``losses.py``: losses; ``windows.py``: convolutions and pools; ``resampling.py``: interpolation.
+- ``functional.py``: norms, dropout, attention, embeddings; ``activations.py``: activation functions, losses.
+- ``windows.py``: convolutions and pools; ``resampling.py``: interpolation.
 """

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Activation functions: one elementwise expression each, with finite values and gradients everywhere.
+"""Activation functions and losses.
+
+Activation functions: one elementwise expression each, with finite values and gradients everywhere.
 
 Losses. A class index selects its column by comparison inside the row's kernel: no gather, no stored one-hot."""
 from __future__ import annotations

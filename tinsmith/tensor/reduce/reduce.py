@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
+"""Reductions and scans along axes.
+
+Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
 returns pairs of values and indices.

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Statistics under PyTorch's names: NaN-ignoring sums, quantiles, histograms, covariances, distances.
+"""Statistics, sorting and selection.
+
+Statistics under PyTorch's names: NaN-ignoring sums, quantiles, histograms, covariances, distances.
 
 Sorting and selection: ``sort``, ``topk``, ``median``, ``unique``.
 
@@ -377,11 +379,8 @@ def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tens
     return counts.scatter_add(0, place.clamp(0), each)
 
 _COUNTED = 256  # longest row (elements) that is sorted by comparing all pairs
-
 _FEW = 16  # largest k for which topk of a short row selects one maximum after another
-
 _ROWS = 8  # … in more rows than this: one kernel per selected element then has enough work
-
 _GROUPED = 16  # elements per selected element from which on selecting groups is cheaper than sorting
 
 

@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""PyTorch's names for moving, splitting, selecting and joining axes; views in PyTorch are views here.
+"""PyTorch's names for moving, splitting and joining axes, and ``rearrange``.
+
+PyTorch's names for moving, splitting, selecting and joining axes; views in PyTorch are views here.
 
 ``rearrange``: split, reorder and merge axes by a formula in the notation of einops."""
 from __future__ import annotations
@@ -470,7 +472,6 @@ class LayoutMethods:
         return cls([list(axis) for axis in zip(*found)], dtype=dtype or dtypes.default_int, device=device)
 
 _TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
-
 Groups = list[list[str]]  # the names of each axis
 
 

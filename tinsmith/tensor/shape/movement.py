@@ -1,5 +1,7 @@
 # mypy: disable-error-code=misc
-"""Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``.
+"""Movement ops, concatenation and splitting.
+
+Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``.
 
 Movement ops: new shapes and orders of the same elements. Nothing is computed; most results are views."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts.
+"""Rules for elementwise ops, creation and random numbers.
+
+Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts.
 
 Rules for random numbers: counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
 

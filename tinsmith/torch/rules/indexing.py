@@ -1,4 +1,6 @@
-"""Rules for reading and writing by index.
+"""Rules for views, movement and indexing.
+
+Rules for reading and writing by index.
 
 Rules for views and movement: reshaping, permuting, slicing, padding, joining."""
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
+"""Candidates of elementwise kernels and scans on a CPU, loop partitioning, and the opts that end every CPU candidate.
+
+Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
 Kernels with sizes known only at run time.
 
 A scan gets lanes along its steps, which are combined within a register, or lanes along a parallel range, or several

@@ -1,4 +1,6 @@
-"""Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
+"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands.
+
+Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
 blocks.
 
 The loops, outermost first: batch, blocks of columns (divided over the workers), row tiles, column tiles of the block,

@@ -1,7 +1,7 @@
 """Candidate generators for grids of thread blocks: a kernel graph goes in, lists of opts with a price come out.
 
-- ``blocks.py``: the table of generators by structure (``BLOCKS``), and general reductions.
-- ``products.py``: contractions with tiles staged in local memory; ``rings.py``: contractions on a unit that reads the
-  slots of a ring (``wgmma``); ``back_to_back_gemm.py``: chains of contractions (attention).
+- ``products.py``: the table of generators by structure (``BLOCKS``), contractions with tiles staged in local memory,
+  and general reductions.
+- ``rings.py``: contractions, and chains of them (attention), on a unit that reads the slots of a ring (``wgmma``).
 - ``bandwidth.py``: memory-bound kernels: row and column reductions, maps.
 """

@@ -1,4 +1,6 @@
-"""Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
+"""Candidates of a grid of thread blocks: the choice by structure, and contractions without rings.
+
+Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
 
 The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
 a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
@@ -361,14 +363,11 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 _products = ring_ways, product_ways
-
 _rows = _ways(("segment sums", listed_opts), ("threads of a block share each row", row_opts),
               ("coalesced threads along columns", column_opts), ("several short sums per thread", short_sum_opts),
               ("two overlapping windows per thread", window_opts),
               ("threads of a block share long reductions", sum_opts))
-
 _maps = _ways(("transpose through local memory", transpose_opts), ("coalesced threads", map_opts))
-
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, *_products, _rows), Rows: (count_ways, _rows),
     Scan: (*_products, _ways(("threads of a block share the scan", running_opts))), Scatter: (_maps,), Map: (_maps,)}

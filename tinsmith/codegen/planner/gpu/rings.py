@@ -1,4 +1,6 @@
-"""Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
+"""Candidates of contractions and chains of contractions whose operands arrive through rings (wgmma).
+
+Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
 
 A block computes one tile of the result; a unit's row lists the tiles that suit it. Blocks of one tile size run in waves
 over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where the epilogue counts as
