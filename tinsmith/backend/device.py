@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 DeviceName = str | tuple[str, ...]  # a device or a group; internally, a group is its names joined by commas
 
 
-
 def members(name: str) -> tuple[str, ...]:
     """Return the devices of a group; a single device is a group of one.
 
@@ -39,7 +38,6 @@ def members(name: str) -> tuple[str, ...]:
     (('CPU', 'CPU:1'), ('CPU',))
     """
     return tuple(name.split(","))
-
 
 
 class Allocator:
@@ -72,7 +70,6 @@ class Allocator:
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
         """Return the block's bytes without a copy, if the host can address them; else None."""
         return None
-
 
 
 class Compiler:
@@ -109,7 +106,6 @@ class Compiler:
         return []
 
 
-
 def _check_memory(device: str, allocator: Allocator) -> None:
     """Raise if the allocator lacks a required method or a method has the wrong parameters."""
     for method, arguments in (("alloc", "nbytes"), ("copyin", "opaque, offset, source"),
@@ -128,7 +124,6 @@ def _check_memory(device: str, allocator: Allocator) -> None:
                             "begin at: docs/new_accelerator.md")
 
 
-
 def _takes(function: Callable[..., Any], count: int) -> bool:
     """Return True if ``function`` can be called with ``count`` positional arguments."""
     try:
@@ -136,7 +131,6 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
-
 
 
 class Compiled:
@@ -260,13 +254,11 @@ class Compiled:
         """Order later launches after ``event``, of this device or another of its ``worker``."""
 
 
-
 def _offered() -> list[Any]:
     """Return the device entry points of installed packages; importlib.metadata is slow to import, so the import is
     lazy."""
     metadata = importlib.import_module("importlib.metadata")
     return list(metadata.entry_points(group="tinsmith.devices"))
-
 
 
 class _Devices:
@@ -475,7 +467,6 @@ class _Devices:
 Device = _Devices()
 
 
-
 class _Compiler(Compiler):
     """The runner's compiler, for the kernels that it runs; it gives no assembly of the shown source."""
 
@@ -487,7 +478,6 @@ class _Compiler(Compiler):
 
     def compile(self, source: str) -> bytes:
         return self.compiler.compile(source)
-
 
 
 class StandIn(Compiled):

@@ -32,7 +32,6 @@ ROUND = 300e-6  # seconds that a round should last, so that the cost of starting
 MOST = 1024  # launches per round, at most
 
 
-
 def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values: Sequence[int] = (),
                budget: float = 0.1, launches: int = 0, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds of one launch of ``program`` on ``buffers``, with warm caches.
@@ -79,7 +78,6 @@ UNIT_SHAPE = (256, 256, 512)  # (m, n, k) of the matmuls that measure matrix uni
 SLOW = 0.5  # seconds of a copy beyond which larger copies are skipped (interpreters)
 
 
-
 def machine(device: str | None = None) -> Machine:
     """Return the machine data of ``device``: measured data if there is any, else the model's defaults.
 
@@ -102,7 +100,6 @@ def machine(device: str | None = None) -> Machine:
     return _defaults(name) if found is None else found._replace(device=name)
 
 
-
 def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     """Measure the machine, cache the result for this and later processes, and return it.
 
@@ -122,7 +119,6 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     return found
 
 
-
 def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     """Return the roofline lower bound, in seconds, of ``ops`` float32 operations (or operations of matrix ``unit``) and
     ``nbytes`` of traffic.
@@ -134,7 +130,6 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     peaks = [unit_peak(u, target, found).all for u in target.units if u.name == unit]
     level = found.level(nbytes)
     return max(nbytes / max(level.all, level.one), ops / max([found.peak(dtypes.float32).all, *peaks]))
-
 
 
 def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = "") -> str:
@@ -161,19 +156,16 @@ def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = ""
             "--again")
 
 
-
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
     return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is like CPU
 
 
-
 def _defaults(device: str) -> Machine:
     opened = Device[device]
     found = default_machine(opened.renderer.target, device)
     return found._replace(name=opened.hardware or processor(), l3=found.l3 and os_calls.cache_sizes().l3)
-
 
 
 @functools.cache
@@ -190,7 +182,6 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or "unknown"
-
 
 
 class _Measurement:

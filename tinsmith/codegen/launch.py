@@ -9,8 +9,8 @@ from tinsmith.core.object_lifetime import Recent
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
-    from tinsmith.codegen.planner.cost import Work
     from tinsmith.codegen.planner.planner import KernelPlan
+    from tinsmith.codegen.planner.work import Work
     from tinsmith.ir import UOp
 
 

@@ -156,7 +156,6 @@ PLACES: Final[dict[str, str]] = {
 }
 
 
-
 def place(module: str) -> str:
     """Return the replacement of a module, or of its nearest listed parent.
 
@@ -323,7 +322,7 @@ METHODS: Final[Names] = {
     "call": "a function's graph becomes part of its caller's: call it",
     "callify": "a function's graph becomes part of its caller's: call it",
     "custom_kernel": "tinsmith.tensor.autograd.backward.Function is a formula with a gradient of your own; "
-                     "tinsmith.runtime.compiled_schedule.run_program runs a kernel made of UOps",
+                     "tinsmith.runtime.custom_program.run_program runs a kernel made of UOps",
     "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
     "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",
     "threefry": "Tensor.random_bits, Tensor.manual_seed and tinsmith.tensor.create.random.threefry2x32",
@@ -367,7 +366,7 @@ REASONS |= {
     "truncate": "Tensor.cast; a dtype's .numpy is NumPy's type",
     "RawBuffer": "tinsmith.backend.memory.Buffer",
     "DTYPES_DICT": "tinsmith.dtypes; dtypes.all has all of them",
-    "cache_dir": "tinsmith.core.disk_cache.cache_dir",
+    "cache_dir": "tinsmith.core.cache_security.cache_dir",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

@@ -42,12 +42,10 @@ def create_schedule(outs: Sequence[UOp | Tensor], seen: Any = None) -> CompiledS
     return first.schedule(*others)
 
 
-
 def create_schedule_with_vars(outs: Sequence[UOp | Tensor],
                               seen: Any = None) -> tuple[CompiledSchedule, dict[UOp, int]]:
     """The program, and the values of the variables that it was made for."""
     return Tensor.schedule_with_vars(*(Tensor(out) if isinstance(out, UOp) else out for out in outs))
-
 
 
 def run_schedule(schedule: CompiledSchedule, var_vals: Any = None, do_update_stats: bool = True) -> list[Buffer]:
@@ -59,7 +57,6 @@ def run_schedule(schedule: CompiledSchedule, var_vals: Any = None, do_update_sta
     return CommandQueue(schedule)()
 
 R = TypeVar("R")
-
 
 
 class TinyJit(_TinyJit[R]):
@@ -88,7 +85,6 @@ class TinyJit(_TinyJit[R]):
         return self if self._last is not None else None
 
 
-
 def function(fxn: Callable[..., R] | None = None, *, precompile: bool = False, precompile_backward: bool = False,
              allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None) -> Any:
     """The function itself: its graph becomes part of its caller's, and equal parts of graphs are compiled once anyway.
@@ -108,7 +104,6 @@ def function(fxn: Callable[..., R] | None = None, *, precompile: bool = False, p
 
 _GROUP: Final = {"unary": "UnaryOps", "cast": "UnaryOps", "binary": "BinaryOps", "ternary": "TernaryOps",
                  "movement": "MovementOps"}
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +153,6 @@ class LazyOp:
         return "\n".join(lines)
 
 
-
 def _shared(root: LazyOp) -> set[int]:
     """Return the ids of the ops that are read more than once and read something themselves."""
     seen: set[int] = set()
@@ -174,7 +168,6 @@ def _shared(root: LazyOp) -> set[int]:
     return shared
 
 
-
 def kernel(sink: UOp) -> LazyOp:
     """Return a kernel's graph as ``LazyOp``: a STORE for each output."""
     made: dict[State, LazyOp] = {}
@@ -185,7 +178,6 @@ def kernel(sink: UOp) -> LazyOp:
         memory = mem_buffer(number, value, ShapeTracker.from_shape(value.shape))
         stores.append(LazyOp("BufferOps.STORE", memory, (_built((value, ()), made),)))
     return LazyOp("MetaOps.KERNEL", "None", tuple(stores))
-
 
 
 def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
@@ -205,7 +197,6 @@ def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
     return made[root]
 
 
-
 def _parts(node: UOp, moves: Moves) -> tuple[str, str, list[State]]:
     """Return the op's name, the text of its argument, and its sources."""
     if not node.src or node.op is Ops.BIND:
@@ -217,14 +208,12 @@ def _parts(node: UOp, moves: Moves) -> tuple[str, str, list[State]]:
     return f"MovementOps.{moves[0].op.name}", argument_text(moves[0].arg), [(node, moves[1:])]
 
 
-
 def _leaf(node: UOp, seen: ShapeTracker) -> tuple[str, str, list[State]]:
     if node.op is Ops.PARAM:
         return "BufferOps.LOAD", mem_buffer(node.arg[0], node, seen), []
     if node.op is Ops.CONST:
         return "BufferOps.CONST", f"ConstBuffer(val={node.arg}, dtype={node.dtype!r}, st={seen})", []
     return f"MetaOps.{node.op.name}", f"{argument_text(node.arg)} st={seen}", []
-
 
 
 def _inner(node: UOp) -> tuple[str, str]:
@@ -235,11 +224,9 @@ def _inner(node: UOp) -> tuple[str, str]:
     return f"{group}.{node.op.name}", repr(node.dtype) if node.op.kind == "cast" else argument_text(node.arg)
 
 
-
 def ast(item: ScheduledItem) -> Any:
     """Return the kernel of a schedule item as ``LazyOp``; of a copy, the item itself."""
     return item if item.sink is None else kernel(item.sink)
-
 
 
 def _group(kind: str, *more: str) -> SimpleNamespace:
@@ -257,12 +244,10 @@ MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CO
 LoadOps: Final = MetaOps  # as it was called before
 
 
-
 def _realized(self: UOp) -> Any:
     """Return the memory of a value that has been computed, else None (there: ``LazyBuffer.realized``)."""
     base = self.base
     return base.arg if base.op is Ops.BUFFER and base.arg.is_allocated() else None
-
 
 
 def _buffer(self: UOp) -> Any:

@@ -27,14 +27,12 @@ V = TypeVar("V")
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 
 
-
 class _Identity(weakref.ref[K]):
     """A weak reference that compares and hashes by its own identity, regardless of its object's equality."""
 
     __slots__ = ()
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-
 
 
 class LiveSet(Generic[K]):
@@ -66,7 +64,6 @@ class LiveSet(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._refs)
-
 
 
 class WeakTable(Generic[K, V]):
@@ -118,7 +115,6 @@ class WeakTable(Generic[K, V]):
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
-
 class WhileAlive(Generic[V]):
     """A value that is dropped as soon as one of several objects dies. Objects without weak references are kept alive
     instead.
@@ -150,7 +146,6 @@ class WhileAlive(Generic[V]):
         return self.left.get("value")
 
 
-
 def _settled(values: Iterable[Any]) -> list[Any]:
     """Return the items as a list, retrying if another thread changes the container meanwhile."""
     while True:
@@ -158,7 +153,6 @@ def _settled(values: Iterable[Any]) -> list[Any]:
             return list(values)
         except RuntimeError:  # it changed size during iteration
             continue
-
 
 
 @contextlib.contextmanager
@@ -178,7 +172,6 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 T = TypeVar("T")
-
 
 
 class OfThread(Generic[T]):
@@ -230,13 +223,11 @@ class OfThread(Generic[T]):
         return before
 
 
-
 class _Entry(Generic[V]):
     __slots__ = ("used", "value")
 
     def __init__(self, value: V, used: int) -> None:
         self.value, self.used = value, used
-
 
 
 class Recent(Generic[K, V]):

@@ -19,7 +19,6 @@ OPTIMIZER: Final = "optimizer step "
 _interned: Final[dict[tuple[str, str, int, str], InLayer]] = {}
 
 
-
 class InLayer(tuple[str, str, int]):
     """An origin (method, file, line) with the label of a layer. Equal lines of different layers are different origins.
 
@@ -68,7 +67,6 @@ class InLayer(tuple[str, str, int]):
         return "" if self.layer.startswith((GRADIENT, OPTIMIZER)) else path
 
 
-
 def in_layer(origin: Origin, layer: str) -> InLayer:
     """Return ``InLayer(*origin, layer)``; for hot paths, where most origins exist already.
 
@@ -76,7 +74,6 @@ def in_layer(origin: Origin, layer: str) -> InLayer:
     'act ReLU'
     """
     return _interned.get((*origin, layer)) or InLayer(*origin, layer)
-
 
 
 def layer_of(origin: Origin) -> str:
@@ -88,7 +85,6 @@ def layer_of(origin: Origin) -> str:
     return origin.layer if isinstance(origin, InLayer) else ""
 
 
-
 def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     """Return the labels of the layers of some origins, each once, in order.
 
@@ -96,7 +92,6 @@ def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     ('act ReLU',)
     """
     return tuple(dict.fromkeys(label for o in origins if (label := layer_of(o))))
-
 
 
 def layers_text(labels: Iterable[str], most: int = 4) -> str:
@@ -113,7 +108,6 @@ def layers_text(labels: Iterable[str], most: int = 4) -> str:
     return f"{', '.join(found[:most])} and {plural(rest, 'other layer')}"
 
 
-
 def wrapped_labels(text: str, width: int) -> list[str]:
     """Return the text of ``layers_text`` as lines, broken between labels only.
 
@@ -127,7 +121,6 @@ def wrapped_labels(text: str, width: int) -> list[str]:
 T = TypeVar("T")
 
 
-
 class Observer(Protocol):
     """The receiver of every pass's result and of the rewrites in it. ``seen``: old node → new node in this pass."""
 
@@ -138,12 +131,10 @@ class Observer(Protocol):
     def rewritten(self, rule: Any, before: Any, after: Any) -> None: ...
 
 
-
 class _Observed:
     observer: Observer | None = None
 
 observed = _Observed()
-
 
 
 def passed(name: str, value: T) -> T:

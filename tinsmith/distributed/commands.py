@@ -41,7 +41,6 @@ _HASH: Final = 16  # bytes
 _TEXT: Final = 496  # bytes of a call's text
 
 
-
 def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> None:
     """Note call number ``group.calls`` and compare the sequence with that of the other processes, if it is time to.
 
@@ -63,7 +62,6 @@ def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> N
     if (every == own).all():
         return
     _differ(group, kind, [f"{text}\0{place(*at)}" for text, at in recent], line)
-
 
 
 def _differ(group: ProcessGroup, kind: str, recent: list[str], line: tuple[str, int]) -> None:
@@ -91,13 +89,11 @@ LIMIT = 1 << 30  # elements of one call of MPI, on all processes together
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
-
 def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
     """Write the reduction of all processes' ``x`` to ``out``."""
     to, own, kind = _numbers(out), _numbers(x), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Allreduce(own[begin:end], to[begin:end], kind)
-
 
 
 def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
@@ -106,7 +102,6 @@ def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
     for begin, end in _parts(len(to), LIMIT // group.size):
         part = own if end - begin == len(to) else np.ascontiguousarray(own[:, begin:end])
         group.comm.Reduce_scatter_block(part, to[begin:end], kind)
-
 
 
 def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
@@ -121,7 +116,6 @@ def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
             to[:, begin:end] = part
 
 
-
 def all_to_all(group: ProcessGroup, out: Array, x: Array) -> None:
     """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process."""
     to, own = _words(out).reshape(group.size, -1), _words(x).reshape(group.size, -1)
@@ -134,7 +128,6 @@ def all_to_all(group: ProcessGroup, out: Array, x: Array) -> None:
             to[:, begin:end] = part
 
 
-
 def broadcast(group: ProcessGroup, out: Array, x: Array, source: int) -> None:
     """Write the ``x`` of process ``source`` of the group to ``out``."""
     to = _words(out)
@@ -144,13 +137,11 @@ def broadcast(group: ProcessGroup, out: Array, x: Array, source: int) -> None:
         group.comm.Bcast(to[begin:end], source)
 
 
-
 def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
     """Send ``x`` to a process, which receives it."""
     own = _words(x)
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Send(own[begin:end], target, tag)
-
 
 
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
@@ -160,18 +151,15 @@ def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
         group.comm.Recv(to[begin:end], source, tag)
 
 
-
 def _parts(count: int, most: int) -> Iterator[tuple[int, int]]:
     most = max(most, 1)
     for begin in range(0, count, most):
         yield begin, min(begin + most, count)
 
 
-
 def _numbers(x: Array) -> Array:
     """Return an array as a line of numbers that MPI knows; a bool is a byte, of which max is *or* and min *and*."""
     return x.reshape(-1).view(np.uint8) if x.dtype == np.bool_ else x.reshape(-1)
-
 
 
 def _words(x: Array) -> Array:
@@ -181,16 +169,13 @@ def _words(x: Array) -> Array:
 _SENT = ("send", "receive")  # between two processes: no place in the order of a group
 
 
-
 def _send(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
     out[...] = 0
     send(group, x, target, tag)
 
 
-
 def _receive(group: ProcessGroup, out: Array, x: Array, source: int, tag: int) -> None:
     receive(group, out, source, tag)
-
 
 
 def _barrier(group: ProcessGroup, out: Array, x: Array) -> None:
@@ -201,7 +186,6 @@ _RUN: dict[str, Callable[..., None]] = {
     "all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather,
     "all_to_all": all_to_all, "broadcast": broadcast, "send": _send, "receive": _receive,
     "barrier": _barrier}
-
 
 
 def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
@@ -218,11 +202,9 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
     return host_value(name, shape, here).to(x.device)
 
 
-
 def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the ranks that a command waits for; of a message, only the sender waits to be judged by its receiver."""
     return (group.ranks[options[0]],) if kind in _SENT else group.ranks
-
 
 
 def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array) -> None:

@@ -21,7 +21,6 @@ from tinsmith.tensor.tensor import Tensor
 BUCKET_BYTES: Final = 32 << 20
 
 
-
 def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | None = None,
                          bucket_bytes: int = BUCKET_BYTES) -> None:
     """Replace the gradients of an optimizer's parameters by those of all processes: between ``backward`` and ``step``.
@@ -59,12 +58,10 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
                 p.grad = g.detach()
 
 
-
 def flat(tensors: Sequence[Tensor]) -> Tensor:
     """Return the elements of tensors of one dtype, one behind the other."""
     lines = [t.detach().reshape(t.numel()) for t in tensors]
     return lines[0].contiguous() if len(lines) == 1 else lines[0].cat(*lines[1:])
-
 
 
 def unflat(values: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -73,7 +70,6 @@ def unflat(values: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
     for t in like:
         yield values[begin : begin + t.numel()].reshape(t.shape)
         begin += t.numel()
-
 
 
 def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
@@ -89,7 +85,6 @@ def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
         bucket.append(p)
         filling[key] = bucket, held + size
     return found
-
 
 
 def replicate(model: Any, source: int = 0) -> Any:
@@ -112,7 +107,6 @@ def replicate(model: Any, source: int = 0) -> Any:
     return model
 
 
-
 def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, dim: int = 0) -> Tensor:
     """Return this process's part of a batch that all processes have; over devices of one process, the batch in parts.
 
@@ -133,7 +127,6 @@ def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, di
     return part(x, group.rank, group.size, dim, "dist.shard_batch")
 
 
-
 def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
     """Return part ``number`` of ``count`` along an axis.
 
@@ -143,7 +136,6 @@ def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
     each = part_size(x.shape, dim, count, op)
     return x.shrink(tuple((number * each, (number + 1) * each) if n == dim % x.ndim else (0, s)
                           for n, s in enumerate(x.shape)))
-
 
 
 def part_size(shape: tuple[Any, ...], dim: int, count: int, op: str) -> int:
@@ -156,7 +148,6 @@ def part_size(shape: tuple[Any, ...], dim: int, count: int, op: str) -> int:
     if rest:
         raise ShapeError(op, f"axis {dim} of shape {shape} in {count} parts", f"a multiple of {count} there")
     return int(each)
-
 
 
 class ZeroOptimizer:

@@ -58,7 +58,6 @@ _NAMES = (
 )
 
 
-
 def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
     """Return what the launcher's variables say.
 
@@ -78,13 +77,11 @@ def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
     return LauncherVariables()
 
 
-
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     text = variables.get(name) or str(default)
     if not text.isdecimal():
         raise CommunicationError("dist.init", f"{name}={text!r} is not a whole number", "the variables of a launcher")
     return int(text)
-
 
 
 def check_launcher(found: LauncherVariables) -> None:
@@ -100,7 +97,6 @@ def check_launcher(found: LauncherVariables) -> None:
             f"tinsmith launch -n {found.size} train.py")
 
 
-
 def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
     """Return the number of threads for each process of a host; 0 if the launcher has divided the CPUs already.
 
@@ -114,7 +110,6 @@ def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
         every: CPUs of the host.
     """
     return max(cpus // found.local_size, 1) if found.local_size > 1 and cpus >= min(every, found.local_size) else 0
-
 
 
 @dataclass(eq=False, repr=False)
@@ -147,7 +142,6 @@ class ProcessGroup:
 
     def __repr__(self) -> str:
         return f"<processes {', '.join(map(str, self.ranks))}>"
-
 
 
 @dataclass(eq=False, repr=False)
@@ -185,7 +179,6 @@ _world: list[World] = []
 _starting = threading.Lock()
 
 
-
 def init() -> None:
     """Start the communication between processes, if a launcher started several; implicit at the first use.
 
@@ -200,7 +193,6 @@ def init() -> None:
     world()
 
 
-
 def world() -> World:
     """Return the processes of the program, started at the first call."""
     if not _world:
@@ -211,11 +203,9 @@ def world() -> World:
     return _world[0]
 
 
-
 def is_started() -> bool:
     """Return True once communication has been started."""
     return bool(_world)
-
 
 
 def rank() -> int:
@@ -227,7 +217,6 @@ def rank() -> int:
     return world().group.rank
 
 
-
 def world_size() -> int:
     """Return the number of processes.
 
@@ -235,7 +224,6 @@ def world_size() -> int:
     1
     """
     return world().group.size
-
 
 
 def local_rank() -> int:
@@ -247,12 +235,10 @@ def local_rank() -> int:
     return world().local_rank
 
 
-
 def share_cores(found: LauncherVariables) -> None:
     """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
-
 
 
 def _started(found: LauncherVariables) -> World:
@@ -281,7 +267,6 @@ def _started(found: LauncherVariables) -> World:
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
 
-
 def _mpi(found: LauncherVariables) -> Any:
     """Return ``mpi4py.MPI``, started."""
     if found.local_size > len(os_calls.usable_cpus()):
@@ -292,7 +277,6 @@ def _mpi(found: LauncherVariables) -> Any:
     except (ImportError, RuntimeError) as error:
         raise CommunicationError("dist.init", f"{found.launcher} started {found.size} processes, but MPI is not there: "
                                  f"{error}", "pip install 'tinsmith[mpi]'") from None
-
 
 
 def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
@@ -307,7 +291,6 @@ def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
     with here.turn:
         comm = here.group.comm.Split(members[0], members.index(own))
         return ProcessGroup(name, members, members.index(own), comm, comm.Dup())
-
 
 
 class Mesh:
@@ -359,7 +342,6 @@ _current: list[Mesh] = []
 _made: dict[tuple[Any, ...], Mesh] = {}
 
 
-
 def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
     """Return the mesh of all processes with these axes, and make it the one whose axes collectives know.
 
@@ -397,11 +379,9 @@ def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
     return _made[key]
 
 
-
 def current() -> Mesh | None:
     """Return the mesh that was made last."""
     return _current[0] if _current else None
-
 
 
 def group_of(op: str, axis: str | None) -> ProcessGroup:
@@ -417,17 +397,14 @@ def group_of(op: str, axis: str | None) -> ProcessGroup:
     return _current[0].group(axis)
 
 
-
 def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
     """Record that a parameter is this process's part of one that was divided over a mesh."""
     _placed[t] = (mesh, rule)
 
 
-
 def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
     """Return the mesh and the axes over which a parameter was divided; None for a whole one."""
     return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
-
 
 
 def divided(t: Tensor) -> tuple[ProcessGroup, ...]:

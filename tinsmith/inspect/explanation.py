@@ -24,9 +24,9 @@ from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.codegen.launch import KernelProgram, Launch, lines_of
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.planner.cost import Work
 from tinsmith.codegen.planner.planner import KernelPlan
 from tinsmith.codegen.planner.roofline import Estimate, Machine, estimate
+from tinsmith.codegen.planner.work import Work
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
@@ -43,10 +43,9 @@ from tinsmith.schedule.canonical import canonical, part_names
 from tinsmith.schedule.memory.memory_budget import devices_of
 from tinsmith.schedule.memory.memory_plan import MemoryPlan as Places
 from tinsmith.schedule.memory.memory_plan import choose_in_place, plan_memory
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 BUDGET = 1.0  # seconds for measuring an entire program, approximately
-
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class KernelReport:
         return None if not self.seconds else self.estimate.roofline / self.seconds
 
 
-
 @dataclass(frozen=True)
 class CopyReport:
     """One copy between devices."""
@@ -100,7 +98,6 @@ class CopyReport:
     nbytes: int
     reason: str
     seconds: float | None
-
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,6 @@ class Explanation:
     __repr__ = __str__
 
 
-
 def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     """Return the explanation of the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
 
@@ -173,7 +169,6 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
         sum(sizes[n] for n in places.offsets), len(places.offsets))
 
 
-
 def _with_data_in_place(schedule: Schedule) -> Schedule:
     """Return the schedule as it runs once data of the host are on their device: ``realize`` keeps these copies, so they
     are inputs and no temporaries. Only for a plan of memory."""
@@ -186,7 +181,6 @@ def _with_data_in_place(schedule: Schedule) -> Schedule:
         else:
             items.append(item)
     return replace(schedule, items=items, slots=slots)
-
 
 
 def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine],
@@ -206,14 +200,12 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
                         step.program.occupancy, kernel.plan)
 
 
-
 def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Estimate:
     """Return the estimate of a host function: it moves its arrays; its arithmetic is unknown."""
     written, *read = (compiled.schedule.slots[s].nbytes for s in item.slots)
     work = Work(0, sum(read), written)
     memory = roofline(of.device, work.operations, work.bytes)
     return Estimate(work, memory, 0.0, of.launch, memory, of.level(work.bytes).name)
-
 
 
 # *** measuring ***
@@ -244,7 +236,6 @@ def measured(compiled: CompiledSchedule) -> dict[int, float]:
     return {n: one(step) for n, step in enumerate(compiled.steps)}
 
 
-
 # *** text ***
 def _text(e: Explanation) -> list[str]:
     if not e.steps:
@@ -263,7 +254,6 @@ def _text(e: Explanation) -> list[str]:
     for number, step in enumerate(e.steps, 1):
         lines += _kernel(number, step) if isinstance(step, KernelReport) else _copy(number, step)
     return lines
-
 
 
 def _kernel(number: int, k: KernelReport) -> list[str]:
@@ -294,7 +284,6 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
             *(line for part in parts[1:] if part for line in _indented(part))]
 
 
-
 def _why_above(k: KernelReport) -> str:
     """Return the reason why a kernel was faster than its roofline; empty if it was not."""
     if k.share is None or k.seconds is None or k.share <= 1:
@@ -302,7 +291,6 @@ def _why_above(k: KernelReport) -> str:
     work = k.estimate.work
     return (why_above(k.device, work.operations, work.bytes, k.seconds)
             or "its matrix unit or its caches are faster than when the machine was measured")
-
 
 
 def _copy(number: int, c: CopyReport) -> list[str]:
@@ -313,12 +301,10 @@ def _copy(number: int, c: CopyReport) -> list[str]:
             *_indented(f"copied because: {c.reason}")]
 
 
-
 def _memory(e: Explanation) -> str:
     shared = f" ({bytes_text(e.unshared_bytes)} without sharing)" if e.unshared_bytes > e.temporary_bytes else ""
     return (f"memory: {bytes_text(e.peak_bytes)} peak: inputs {bytes_text(e.input_bytes)}, results "
             f"{bytes_text(e.output_bytes)}, temporaries {bytes_text(e.temporary_bytes)}{shared}")
-
 
 
 def _machine(m: Machine) -> str:
@@ -327,11 +313,9 @@ def _machine(m: Machine) -> str:
             f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {m.size} ({how})")
 
 
-
 def _indented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8, break_long_words=False,
                          break_on_hyphens=False)
-
 
 
 def _place(origin: Origin) -> str:
@@ -339,12 +323,10 @@ def _place(origin: Origin) -> str:
     return f"{method} ({place(file, line)})"
 
 
-
 def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 SHOWN: Final = 8  # rows of the table
-
 
 
 @dataclass(frozen=True)
@@ -366,7 +348,6 @@ class LiveValue:
     origin: Origin | None = None
     first: int | None = None
     last: int | None = None
-
 
 
 @dataclass(frozen=True)
@@ -402,7 +383,6 @@ class DeviceMemoryUse:
     def new(self) -> int:
         """The memory that the program will request from the device."""
         return self.copied + self.results + self.temporaries - self.kept
-
 
 
 @dataclass(frozen=True)
@@ -449,7 +429,6 @@ class Plan:
     __repr__ = __str__
 
 
-
 class _Step(NamedTuple):
     """A kernel, or a copy if ``kernel`` is None."""
 
@@ -459,7 +438,6 @@ class _Step(NamedTuple):
     read: Sequence[int]
     origin: Sequence[Origin]
     again: bool = False
-
 
 
 @dataclass
@@ -473,7 +451,6 @@ class _Program:
     missing: int = 0
 
 Origins = Callable[[Buffer], Origin | None]
-
 
 
 def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Sequence[UOp] = (),
@@ -502,7 +479,6 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
     return _plan(found, held, inputs, origins)
 
 
-
 def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Mapping[str, int]) -> Plan:
     """Return the plan of a compiled program, such as a captured one, on inputs that exist already.
 
@@ -516,7 +492,6 @@ def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Map
     return _plan(program, {}, (), lambda b: None, kept)
 
 
-
 def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
     """Yield the numbers of a buffer, or of its parts."""
     count = 0
@@ -525,7 +500,6 @@ def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
         if node is buffer:
             yield from range(count, count + parts)
         count += parts
-
 
 
 def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[Slot]) -> None:
@@ -537,7 +511,6 @@ def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[S
                 slot = slots[inputs[part.number]] if part.number in inputs else None
                 if slot is not None and slot.shape is None and slot.size == n.size:
                     slots[slot.number] = replace(slot, shape=n.shape, origin=n.origin)
-
 
 
 def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer], origins: Origins,
@@ -576,13 +549,11 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
                 sum(again), settings.memory_limit, program.missing)
 
 
-
 def _seconds(kernel: Launch, of: Machine) -> float:
     """Return the predicted seconds of a kernel; for one from disk, only the roofline is known."""
     if isinstance(kernel, KernelProgram):
         return estimate(kernel.kernel, of, kernel.work).seconds
     return of.launch + roofline(of.device, kernel.ops, kernel.bytes, kernel.unit)
-
 
 
 def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
@@ -602,7 +573,6 @@ def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
     return best + 1, [program.slots[n] for n, (first, last) in lives.items() if first <= best <= last]
 
 
-
 def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
     """Return the first and the last step that uses each slot."""
     found: dict[int, tuple[int, int]] = {}
@@ -610,7 +580,6 @@ def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
         for s in (*step.written, *step.read):
             found[s] = found.get(s, (at, at))[0], at
     return found
-
 
 
 def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origins) -> LiveValue:
@@ -623,7 +592,6 @@ def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origin
     return LiveValue(slot.device, kind, slot.nbytes, slot.dtype.name, shape, made or (lines[-1] if lines else None),
                      first,
                  last)
-
 
 
 # *** text ***
@@ -643,7 +611,6 @@ def _plan_text(p: Plan) -> list[str]:
             p.again and p.seconds) else ""
         lines.append(f"memory budget {bytes_text(p.budget)}: {kept}{again}")
     return [*lines, *_table(p)]
-
 
 
 def _table(p: Plan) -> list[str]:
@@ -669,7 +636,6 @@ def _table(p: Plan) -> list[str]:
         total = sum(v.nbytes for same in rest for v in same)
         lines.append(f"{bytes_text(total):>10}  in {plural(len(rest), 'smaller row')}")
     return lines
-
 
 
 def _line(origin: Origin | None) -> str:

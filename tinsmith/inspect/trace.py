@@ -43,7 +43,7 @@ from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import endings
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.fusion.fusion import Fusion
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.target.target import Target
 
 FORMAT: Final = "tinsmith trace"

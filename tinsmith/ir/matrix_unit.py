@@ -46,7 +46,6 @@ from tinsmith.ir.ops.op import Array
 Digit = tuple[int, int, int]
 
 
-
 @dataclass(frozen=True)
 class Fragment:
     """The register layout of an operand: digits of the register number and of the lane number, the fastest first.
@@ -83,7 +82,6 @@ class Fragment:
         return found
 
 
-
 def _size(digits: tuple[Digit, ...]) -> int:
     total = 1
     for size, _, _ in digits:
@@ -91,13 +89,11 @@ def _size(digits: tuple[Digit, ...]) -> int:
     return total
 
 
-
 def _steps(digits: tuple[Digit, ...]) -> Array:
     out = np.zeros((1, 2), np.int64)
     for size, row, column in digits:
         out = (np.arange(size)[:, None, None] * np.array([row, column]) + out[None]).reshape(-1, 2)
     return out
-
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,6 @@ class UnitTile:
     turns: int = 0
 
 
-
 def in_memory(operand: DType) -> DType:
     """Return the dtype in memory of a unit's operand dtype: float32 for tf32, which the unit rounds to; else the dtype
     itself.
@@ -133,7 +128,6 @@ def in_memory(operand: DType) -> DType:
     (dtypes.float, dtypes.half)
     """
     return dtypes.float32 if operand is dtypes.tf32 else operand
-
 
 
 @dataclass(frozen=True)
@@ -252,7 +246,6 @@ class MatrixUnit:
         return np.asarray(out[place[..., 0], place[..., 1]])
 
 
-
 def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DType) -> Array:
     place = _cached_places(fragment)
     out = np.zeros(shape, dtype.numpy)
@@ -260,17 +253,14 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
     return out
 
 
-
 def _flushed(x: Array) -> Array:
     """Return ``x`` with float32 subnormals flushed to zero (the sign is kept)."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
-
 @functools.cache
 def _cached_places(fragment: Fragment) -> Array:
     return fragment.places()
-
 
 
 def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:
@@ -282,7 +272,6 @@ LEAST_ROW_BYTES = 32  # bytes of the shortest row of a chunk
 PIECE_BYTES = 16  # bytes of the unit that the swizzle permutes
 MOST_DIMENSIONS = 5  # dimensions of a View, at most
 MOST_STEP = 8  # element stride of a box along a dimension, at most
-
 
 
 @dataclass(frozen=True)
@@ -328,7 +317,6 @@ class StagedLayout:
         return place ^ place // ROW_BYTES % (self.row // PIECE_BYTES) * PIECE_BYTES
 
 
-
 class Placed(tuple[int, ...]):
     """The argument of a STAGE: its sizes, its layout (None: dense, row-major), and the number of ring slots.
 
@@ -360,7 +348,6 @@ class Placed(tuple[int, ...]):
     def __repr__(self) -> str:
         more = "" if self.layout is None and self.depth == 1 else f", {self.layout}, {self.depth} slots"
         return f"{tuple(self)!r}{more}"
-
 
 
 @dataclass(frozen=True)

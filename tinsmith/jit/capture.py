@@ -13,12 +13,15 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.jit.aliases import Alias
-from tinsmith.jit.collect import CacheCollector, CaptureProfile, Source
+from tinsmith.jit.capture_hooks import CaptureProfile
+from tinsmith.jit.collect import CacheCollector, Source
+from tinsmith.jit.deferred_grads import SetAside
 from tinsmith.jit.guards.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
 from tinsmith.jit.guards.state import State
 from tinsmith.jit.guards.tensors import Decisions, Gradient, Group, Guards, Member, Quick, TensorPath
+from tinsmith.jit.memory import compute
 from tinsmith.jit.merged_schedule import Returned, Template, Written, placeholder
-from tinsmith.jit.reachability import SetAside, compute, reachable
+from tinsmith.jit.reachability import reachable
 from tinsmith.jit.replay import Replay
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random

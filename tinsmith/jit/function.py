@@ -20,7 +20,7 @@ from tinsmith.core.timeline import GUARDS, RECORDING, phase
 from tinsmith.ir.algebra.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.guards.signature import Bound, difference, leaves, placed, signature, surroundings
-from tinsmith.jit.reachability import compute, settle
+from tinsmith.jit.memory import compute, settle
 from tinsmith.runtime.launch import recorders
 from tinsmith.runtime.thread_turns import let_go, overwritten, state, take, wait_for
 from tinsmith.tensor.autograd import history

@@ -23,7 +23,7 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import buffer_name
 from tinsmith.schedule.memory.memory_budget import fitted, room_in, seconds_of
 from tinsmith.schedule.memory.memory_plan import plan_slots
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
@@ -31,7 +31,6 @@ from tinsmith.tensor.tensor import Tensor
 Made = tuple[int, int]  # number of a program, number among its outputs
 WHOLE: Final = -1
 Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
-
 
 
 @dataclass
@@ -51,7 +50,6 @@ class Joined:
     results: dict[Made, list[int]]
     layouts: dict[Made, ShardLayout]
     values: list[tuple[str, int]]
-
 
 
 class _Joiner:
@@ -130,16 +128,13 @@ class _Joiner:
         return found.beyond(room_in(limit, self.slots, outputs - self.in_place().keys()))
 
 
-
 def _parts(layout: ShardLayout | None) -> Sequence[int]:
     """The numbers of the buffers that a value is."""
     return (WHOLE,) if layout is None else range(len(layout.devices))
 
 
-
 def _key(source: Source, part: int) -> tuple[Source | int, int]:
     return id(source.held) if source.group < 0 else source, part
-
 
 
 def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
@@ -157,7 +152,6 @@ def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
     overlap(compiled)
     results = {m: [order[joiner.made[p]] for p in parts[m]] for m in wanted}
     return Joined(compiled, joiner.inputs, results, joiner.layouts, joiner.values)
-
 
 
 @dataclass(slots=True)
@@ -180,7 +174,6 @@ class Template:
         return _rebound(self.uop, table)
 
 
-
 def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
     """The graph with nodes replaced, also in the arguments of movement ops."""
     new = dict(table)
@@ -191,10 +184,8 @@ def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
     return new.get(uop, uop)
 
 
-
 def placeholder(number: int, b: Buffer) -> UOp:
     return UOp(Ops.BUFFER, b.dtype, (), buffer_name(number, b))
-
 
 
 class Returned:
@@ -204,7 +195,6 @@ class Returned:
                  alias: Alias | None = None) -> None:
         self.place, self.template, self.device, self.requires_grad = place, template, device, requires_grad
         self.alias = alias  # of memory that only results share, the template is that of the whole
-
 
 
 @dataclass(slots=True)
@@ -233,7 +223,6 @@ class Written:
         return self.whole is None if shared is None else self.whole is not None and self.whole[1] == shared.looks
 
 
-
 class _LateTensor(Tensor):
     """A gradient that has not been read yet: its graph is created when its node is first accessed."""
 
@@ -254,7 +243,6 @@ class _LateTensor(Tensor):
         _UOP.__set__(self, node)
 
 _UOP: Any = TensorBase.__dict__["uop"]
-
 
 
 def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:

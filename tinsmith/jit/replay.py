@@ -32,7 +32,7 @@ from tinsmith.jit.merged_schedule import WHOLE, Joined, Returned, Template, Writ
 from tinsmith.jit.reachability import COUNTED, is_sole
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
-from tinsmith.schedule.scheduler import Slot
+from tinsmith.schedule.schedule_item import Slot
 from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random

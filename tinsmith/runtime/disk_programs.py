@@ -35,7 +35,7 @@ from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.memory.memory_plan import MemoryPlan
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 _KIND = "program"
 _LAUNCH = tuple(Launch.__dataclass_fields__)

@@ -15,9 +15,9 @@ from tinsmith.core.terminal import cut, fitted, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text.node import argument_text
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.runtime import step as inspectors
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.scheduler import Slot
+from tinsmith.schedule.schedule_item import Slot
 
 _LEAST = 16  # minimum columns of a part that is cut off
 # Attributes of a schedule item in tinygrad and its tutorials, and the equivalents here.

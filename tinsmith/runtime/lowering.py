@@ -28,7 +28,7 @@ from tinsmith.core.terminal import counted
 from tinsmith.core.timeline import COMPILING, GENERATING, phase, span
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime import step as inspectors
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.runtime.launch import lowered
 from tinsmith.runtime.step import Step, copy_name
@@ -39,7 +39,8 @@ from tinsmith.schedule.memory.slice_writes import store_in_place, write_slices
 from tinsmith.schedule.multi.collectives import overlapped
 from tinsmith.schedule.multi.sharding import is_group, spread_out
 from tinsmith.schedule.passes.rewrites import without_empty
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
+from tinsmith.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tinsmith.codegen import compile_kernel
@@ -49,7 +50,6 @@ else:
 # Interpreter switch interval in seconds while compiling. Compiler threads need the interpreter only briefly between
 # native calls; Python's default of 5 ms per request would leave a core idle.
 SWITCH: Final = 0.0005
-
 
 
 class _Job:
@@ -66,7 +66,6 @@ class _Job:
                 self.binary = Device[self.device].compiler.compile(self.kernel.source)
         except BaseException as error:  # raised again in ``load``
             self.error = error
-
 
 
 class Compilation:
@@ -157,7 +156,6 @@ class Compilation:
         self._threads.clear()
 
 
-
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout | None]]:
     """Return the schedule of a canonical graph before its kernels are lowered, and the layouts of sharded results."""
     layouts: list[ShardLayout | None] = []
@@ -169,7 +167,6 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout |
     schedule = Scheduler(graph, device).run()
     arrange(schedule)
     return schedule, layouts
-
 
 
 def arrange(schedule: Schedule) -> None:
@@ -184,7 +181,6 @@ def arrange(schedule: Schedule) -> None:
         verify_order(schedule.items, schedule.slots, step.__name__)
 
 
-
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
           free: Collection[int] | None = None) -> CompiledSchedule:
     """Schedule, lower and load the program of a canonical graph; of all caches only that of binaries is used.
@@ -196,7 +192,6 @@ def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | Non
     if settings.recorded:
         return inspectors.trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
     return _lower(graph, device, opts, free)
-
 
 
 def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None,
@@ -229,7 +224,6 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
     return compiled
 
 
-
 def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
             compilation: Compilation | None = None) -> tuple[Schedule, list[ShardLayout | None], Kernels, int]:
     """Return the schedule of a canonical graph, its layouts, its kernels with their sources, and the bytes beyond
@@ -245,7 +239,6 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
         kernels, missing = within(schedule, kernels, settings.memory_limit, free)
         verify_order(passed("memory budget", schedule.items), schedule.slots, "memory budget")
     return schedule, layouts, kernels, missing
-
 
 
 def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
@@ -272,7 +265,6 @@ def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
     return made, written
 
 
-
 def _host_call(node: UOp) -> Launch:
     """Return the launch data of a call of a host function."""
     name, shapes, shape = node.arg
@@ -282,7 +274,6 @@ def _host_call(node: UOp) -> Launch:
     symbol = f"{text}_{node.dtype.name}_{cache_key(repr(node.arg))[:10]}"
     return Launch(text, symbol, list(range(1 + len(shapes))), [], frozenset((0,)), 0, moved, 0, True, [], [],
                   host=[name, node.dtype.name, shapes, shape])
-
 
 
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:

@@ -44,7 +44,6 @@ class TileCosts(NamedTuple):
     turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
 
 
-
 class CpuModel(NamedTuple):
     """Registers, caches and tuning data of a CPU core."""
 
@@ -120,7 +119,6 @@ class CpuModel(NamedTuple):
         return self.sums[together - 1] if 0 < together <= len(self.sums) else 1
 
 CORE = CpuModel()
-
 
 
 class GpuModel(NamedTuple):

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class WindowFunctions:
     """``hann_window fftfreq`` and their like: constants that the host computes."""
 
@@ -111,11 +110,9 @@ class WindowFunctions:
         return constant(cls, 1 - np.abs(2 * places - 1) if count != 1 else np.ones(1), kind, device)
 
 
-
 def _places(count: int, periodic: bool) -> np.ndarray[Any, Any]:
     """Return the positions of the samples of a window between 0 and 1."""
     return np.arange(count) / max(count - (not periodic), 1)
-
 
 
 def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
@@ -126,14 +123,12 @@ def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, p
     return constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
 
-
 def constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
     return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
 
 _NORMS = (None, "backward", "ortho", "forward")
 Axes = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
-
 
 
 class Spectra(WindowFunctions):
@@ -396,17 +391,14 @@ class Spectra(WindowFunctions):
         return out if self.ndim > 3 else out.squeeze(0)
 
 
-
 def _conjugation(x: Tensor) -> Tensor:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
-
 
 
 def _pairs(op: str, x: Tensor) -> None:
     if not x.ndim or x.shape[-1] != 2:
         raise ShapeError(op, f"takes complex numbers as pairs along a last axis of size 2, got shape {x.shape}",
                          f"x.complex().{op}() of real values, or x.rfft()")
-
 
 
 def _axis(op: str, x: Tensor, dim: int) -> int:
@@ -419,7 +411,6 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
     if isinstance(x.shape[d % count], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
     return d % count
-
 
 
 def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -435,7 +426,6 @@ def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[in
     return axes, sizes
 
 
-
 def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
     _pairs(op, x)
     out = x
@@ -444,17 +434,14 @@ def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: b
     return out
 
 
-
 def _turned(norm: str | None) -> str | None:
     return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
-
 
 
 def _fitted(x: Tensor, n: int, d: int) -> Tensor:
     """Cut, or filled up with zeros, to ``n`` values along an axis."""
     size = x.shape[d]
     return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
-
 
 
 @rounded_once
@@ -469,13 +456,11 @@ def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, 
     return _scaled(y, count, norm, inverse)
 
 
-
 @rounded_once
 def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
     choice("rfft", "norm", norm, _NORMS)
     y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
     return _scaled(y, x.shape[d], norm, False)
-
 
 
 @rounded_once
@@ -485,11 +470,9 @@ def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
     return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
 
 
-
 def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
     scaled = norm == "ortho" or (norm == "forward") != inverse
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
-
 
 
 def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
@@ -500,7 +483,6 @@ def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor |
         raise ShapeError(op, f"a window of shape {weights.shape} for win_length {count}", "one weight for each value")
     left = (n - count) // 2
     return weights.pad(((left, n - count - left),))
-
 
 
 def _overlapped(parts: Tensor, hop: int) -> Tensor:
@@ -519,7 +501,6 @@ _LARGEST_FACTOR = 64
 _STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
 
 
-
 def real_spectrum(x: Tensor, n: int) -> Tensor:
     """Of ``n`` real values (even) along the last axis the first ``n // 2 + 1`` pairs: those of even and odd places are
     the parts of complex numbers, whose transform z has both: even + i odd at k, and conjugated at n/2 - k."""
@@ -535,7 +516,6 @@ def real_spectrum(x: Tensor, n: int) -> Tensor:
     return parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
 
 
-
 def real_inverse(x: Tensor, n: int) -> Tensor:
     """The ``n`` real values (even) of ``n // 2 + 1`` pairs along the last axis but one, not scaled: the way back."""
     half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
@@ -547,7 +527,6 @@ def real_inverse(x: Tensor, n: int) -> Tensor:
     parts = (a.add(b).sub(even.mul(sin)).sub(odd.mul(cos)), c.sub(d).add(even.mul(cos)).sub(odd.mul(sin)))
     pairs = parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
     return spectrum(pairs, half, True).reshape(*x.shape[:-2], n)
-
 
 
 def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -580,15 +559,12 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
     return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
 
 
-
 def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], True),)
 
 
-
 def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], False),)
-
 
 
 @functools.cache
@@ -602,7 +578,6 @@ def _factors(n: int) -> tuple[int, tuple[int, ...]]:
     return min(ways, key=lambda way: (way[0], len(way[1])))
 
 
-
 def _largest_prime(n: int) -> int:
     largest, p = 1, 2
     while p * p <= n:
@@ -612,7 +587,6 @@ def _largest_prime(n: int) -> int:
     return max(largest, n)
 
 
-
 def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
     """Return ``exp(-2 pi i turns / n)``, conjugated for the inverse; exact where it is 1, -1, i or -i."""
     angle = 2 * np.pi * turns / n
@@ -620,12 +594,10 @@ def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any
     return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
 
 
-
 @functools.lru_cache(64)
 def _turns(a: int, done: int, inverse: bool) -> np.ndarray[Any, Any]:
     """The twiddle factors before a product with the matrix of ``a``, behind others for ``done`` values."""
     return _roots(np.outer(np.arange(a), np.arange(done)), a * done, inverse).reshape(a, 1, done)
-
 
 
 @functools.lru_cache(64)
@@ -638,13 +610,11 @@ def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
     return matrix.reshape(2 * n, 2 * n)
 
 
-
 def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
     """Return complex values, as pairs (real, imaginary), times the complex constants ``w``."""
     re, im = _beside(x, w.real), _beside(x, w.imag)
     a, b = x[..., 0], x[..., 1]
     return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
-
 
 
 def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -660,7 +630,6 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
     padded = _times(x, chirp).pad((None,) * (x.ndim - 2) + ((0, length - n), None))
     product = _times(spectrum(padded, length, False), np.fft.fft(kernel) / length)
     return _times(spectrum(product, length, True)[..., :n, :], chirp)
-
 
 
 def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:

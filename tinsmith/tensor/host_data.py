@@ -36,7 +36,6 @@ _FEW: Final = 1 << 14  # elements; a smaller buffer is read in less time than a 
 _SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
 
 
-
 def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     """Return the values of host data below views, casts and copies; None for anything computed or realized.
 
@@ -63,7 +62,6 @@ def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     return values
 
 
-
 def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     """Return the values of a small realized tensor in host-addressable memory, else None. Also None during a capture,
     because a replay may find other values there."""
@@ -72,7 +70,6 @@ def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
         return None
     few = not isinstance(uop.size, UOp) and 0 < base.arg.size <= _FEW
     return seen_on_host(uop) if few and base.arg.is_allocated() and base.arg.host_view() is not None else None
-
 
 
 def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
@@ -105,12 +102,10 @@ def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "inde
                         f"{low} to {size - 1}{more}")
 
 
-
 def on_host(*tensors: Tensor) -> bool:
     """Return True if functions of the host can read these tensors, and all their sizes are positive constants."""
     return all(isinstance(t.device, str) and Device[t.device].calls_host and all(
         isinstance(s, int) and s > 0 for s in t.shape) for t in tensors)
-
 
 
 def host_value(name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
@@ -124,7 +119,6 @@ def host_value(name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
     return sources[0]._new(UOp(Ops.HOST, None, tuple(_in_memory(t.uop) for t in sources), (name, shapes, shape)))
 
 
-
 def _in_memory(node: UOp) -> UOp:
     """Return a node with the elements of ``node`` in memory in row-major order; its shape may differ."""
     flat = node
@@ -133,13 +127,11 @@ def _in_memory(node: UOp) -> UOp:
     return flat if flat.op is Ops.BUFFER or flat.op in STAGED else UOp(Ops.CONTIGUOUS, None, (node,))
 
 
-
 class TinygradRules:
     """tinygrad's rules, which ``compat`` turns on: numbers wrap, None is a line of no elements, and backward fills the
     gradients of computed tensors that no leaf is below."""
 
     on: ClassVar[bool] = False
-
 
 
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
@@ -175,7 +167,6 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
 
 
-
 def from_size(size: UOp, dtype: DType | None = None) -> UOp:
     """Return a symbolic integer as a value of ``dtype``: by default the default int, or int64 if its bounds need it."""
     if dtype is None:
@@ -183,7 +174,6 @@ def from_size(size: UOp, dtype: DType | None = None) -> UOp:
         dtype = dtypes.default_int if small else dtypes.int64
     normal = normal_size(size)
     return normal.cast(dtype) if isinstance(normal, UOp) else UOp.const(dtype, normal)
-
 
 
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -211,7 +201,6 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     return array.astype(dtypes.default_int.numpy) if fits else array
 
 
-
 def _refuse_tensors(data: Sequence[Any]) -> None:
     """Raise DTypeError for tensors inside a list: NumPy would read them one by one and lose their gradients."""
     for v in data:
@@ -222,7 +211,6 @@ def _refuse_tensors(data: Sequence[Any]) -> None:
             _refuse_tensors(v)
         elif len(data) > 8 and isinstance(v, (bool, int, float)):
             return  # numbers all along: the rest is NumPy's to look at
-
 
 
 def check_range(op: str, value: float, dtype: DType) -> None:
@@ -238,7 +226,6 @@ def check_range(op: str, value: float, dtype: DType) -> None:
 
 _NAMED_FLOATS = {d.numpy.name for d in (dtypes.bfloat16, *dtypes.fp8s)}  # NumPy knows these as bytes
 _LARGEST = int(np.finfo(np.float64).max)
-
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:

@@ -33,7 +33,6 @@ from tinsmith.tensor.interop import files
 
 if TYPE_CHECKING:
     from tinsmith.inspect import explanation
-    from tinsmith.inspect import explanation as planning
     from tinsmith.inspect.explanation import Explanation, Plan
     from tinsmith.inspect.search import database
     from tinsmith.inspect.search.database import Tuned
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 else:
     lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
-    planning = Late("tinsmith.inspect.explanation")
+    explanation = Late("tinsmith.inspect.explanation")
     database = Late("tinsmith.inspect.search.database")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
@@ -373,7 +372,7 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | Non
             return plan_tensors(tensors)
     wanted = list({id(t): t for t in tensors if not is_realized(t.uop)}.values())
     if not wanted:
-        return planning.Plan()
+        return explanation.Plan()
     made = history.prepared(_below(wanted), wanted[0].live)
     free = _unread(wanted)[0]
     free.difference_update(*(m.reads for m in made.values() if m is not None))
@@ -394,7 +393,7 @@ def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) ->
             lines |= {id(there[n].arg): o for o in n.origin}
     data = [there[n] for n in dict.fromkeys(roots) if n in there]
     distinct = [m for n, m in zip(roots, substitute(roots, there)) if n not in there]
-    return planning.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
+    return explanation.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
                                   lambda b: lines.get(id(b)))
 
 

@@ -34,7 +34,6 @@ _NAMES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "
 DTYPES: Final[dict[Any, DType]] = {getattr(torch, name): getattr(dtypes, name) for name in _NAMES}
 
 
-
 def dtype_of(dtype: Any) -> DType:
     """Return the Tinsmith dtype of a PyTorch dtype.
 
@@ -42,7 +41,6 @@ def dtype_of(dtype: Any) -> DType:
         KeyError: if there is none (complex numbers, quantized types).
     """
     return DTYPES[dtype]
-
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class Meta:
         return math.prod(self.shape)
 
 
-
 def meta_of(value: Any) -> Any:
     """Return the ``Meta`` of a PyTorch tensor; of a tuple or list a tuple of them; other values as None."""
     if isinstance(value, (tuple, list)):
@@ -68,11 +65,9 @@ def meta_of(value: Any) -> Any:
     return Meta(tuple(map(int, value.shape)), tuple(map(int, value.stride())), DTYPES[value.dtype])
 
 
-
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return the axes by descending stride; axes of one element come where they are."""
     return sorted(range(len(shape)), key=lambda n: (-strides[n] if shape[n] != 1 else -math.inf, n))
-
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -86,7 +81,6 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-
 def is_readable(meta: Meta) -> bool:
     """Return True if ``placeholder`` can describe the memory: rows may have gaps and be repeated, but not overlap."""
     below = 1
@@ -96,7 +90,6 @@ def is_readable(meta: Meta) -> bool:
                 return False
             below = meta.strides[n] * meta.shape[n]
     return True
-
 
 
 def placeholder(meta: Meta, device: str) -> tuple[Tensor, Buffer]:
@@ -136,7 +129,6 @@ except ImportError:
 KEPT: Final = 1 << 20  # bytes of temporaries that a program keeps between calls
 
 
-
 @dataclass(frozen=True)
 class ProgramOutput:
     """The memory of an output: dense, allocated at each call.
@@ -158,7 +150,6 @@ class ProgramOutput:
         if self.copied is not None:
             return torch.empty_strided(*self.copied, dtype=self.dtype).copy_(memory)
         return memory if self.view is None else memory.as_strided(*self.view)
-
 
 
 def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOutput]:
@@ -183,7 +174,6 @@ def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOut
     if order != list(range(len(order))):
         value = value.permute(order)
     return value, ProgramOutput(shape, tuple(strides), dtype, view, copied)
-
 
 
 class TorchProgram:

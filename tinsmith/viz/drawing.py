@@ -42,7 +42,6 @@ COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56
 _WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0
 
 
-
 @dataclass
 class Box:
     """A node or group: its lines of text, its state, its tooltip (``title``), and the position of its center."""
@@ -60,7 +59,6 @@ class Box:
     @property
     def height(self) -> float:
         return len(self.lines) * _LINE + 10
-
 
 
 @dataclass
@@ -161,10 +159,8 @@ class Drawing:
         return self.svg()
 
 
-
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
 
 
 def _dot_box(number: int, b: Box) -> str:
@@ -173,7 +169,6 @@ def _dot_box(number: int, b: Box) -> str:
     title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
     dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
     return f'  n{number} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]'
-
 
 
 def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
@@ -188,7 +183,6 @@ def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
     return rows, max(x, len(title) * 1.1 * _WIDE + 10)
 
 
-
 def _arrow(way: Sequence[Box]) -> str:
     """Return the SVG path of an arrow: a curve from a box through the gaps in the layers between to another box."""
     path = f"M{way[0].x:.1f} {way[0].y + way[0].height / 2:.1f}"
@@ -199,7 +193,6 @@ def _arrow(way: Sequence[Box]) -> str:
     return f'<path d="{path}" fill="none" stroke="#888" marker-end="url(#arrow)"/>'
 
 
-
 def _box(b: Box) -> str:
     fill, line = COLORS[b.state]
     dashed = ' stroke-dasharray="4 3"' if b.state == "view" else ""
@@ -208,7 +201,6 @@ def _box(b: Box) -> str:
                     f"{escape(t)}</text>" for n, t in enumerate(b.lines))
     return (f'<g><title>{escape(b.title)}</title><rect x="{b.x - b.width / 2:.1f}" y="{top:.1f}" rx="4" '
             f'width="{b.width:.1f}" height="{b.height:.1f}" fill="{fill}" stroke="{line}"{dashed}/>{texts}</g>')
-
 
 
 # *** layout ***
@@ -232,7 +224,6 @@ def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], top: float)
     return [[every[n] for n in way] for way in ways]
 
 
-
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the layer of each box: below its sources, and as close above its readers as possible.
 
@@ -249,7 +240,6 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
         if n in readers:
             depth[n] = min(depth[r] for r in readers[n]) - 1
     return depth
-
 
 
 def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]],
@@ -277,7 +267,6 @@ def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list
         box.x += 10 - left
 
 
-
 def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:
     """Set x positions in a layer: as wanted if there is space; boxes that would overlap
     become a block around their mean."""
@@ -294,7 +283,6 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
         for n in members:
             boxes[n].x = x + boxes[n].width / 2
             x += boxes[n].width + _GAP
-
 
 
 # *** from a trace ***
@@ -317,14 +305,12 @@ def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], nam
     return drawing
 
 
-
 def _heading(document: Mapping[str, Any], program: Mapping[str, Any]) -> str:
     _, file, line = document["origins"][program["line"]] if program["line"] >= 0 else ("", "", 0)
     place = f"{file.rsplit('/', 1)[-1]}:{line}" if line else ""
     captured = f"captured by TinyJit from {program['captured']}" if program["captured"] else ""
     return ", ".join(filter(None, (f"program {program['number']}", captured, place,
                                    plural(sum(i["kernel"] is not None for i in program["items"]), "kernel"))))
-
 
 
 def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -339,7 +325,6 @@ def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, 
             drawing.arrows += [(place[s], place[n]) for s in dict.fromkeys(row[4]) if s in place]
 
 
-
 def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     """Return the text of each constant, and of each view and cast of one, that other nodes read."""
     found: dict[int, str] = {}
@@ -352,7 +337,6 @@ def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     return {n: text for n, text in found.items() if n in read}
 
 
-
 def _number(text: str) -> str:
     """Return a constant with at most six digits, as a label has space for.
 
@@ -362,7 +346,6 @@ def _number(text: str) -> str:
     with contextlib.suppress(ValueError):
         return f"{float(text):.6g}" if "." in text else text
     return text
-
 
 
 def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any],
@@ -377,7 +360,6 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
         lines.append(program["items"][items[0]]["name"][:44])
     method, file, line = document["origins"][origin] if origin >= 0 else ("", "", 0)
     return Box(lines, state, f"{state}: {op} {arg} {method} {file.rsplit('/', 1)[-1]}:{line}" if line else state)
-
 
 
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -402,7 +384,6 @@ def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str,
     drawing.arrows += [(a, b) for a, b in arrows if a != b]
 
 
-
 def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
     """Return the nodes in a group, or the node itself."""
     found, stack = list[int](), [kid]
@@ -417,7 +398,6 @@ def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
 _DOTS = "…"
 
 
-
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Return cells aligned in columns.
 
@@ -428,7 +408,6 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     lines = [list(row) for row in rows]
     widths = [max(len(line[n]) for line in lines if n < len(line)) for n in range(max(map(len, lines)))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
-
 
 
 def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int = 16) -> str:
@@ -458,7 +437,6 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
     return table([*lines, [_DOTS]] if height > rows else lines)
 
 
-
 def swizzle(layout: StagedLayout, rows: int = 8) -> str:
     """Return a table of the columns in each 16 bytes of a chunk's rows, by the banks of shared memory (4 bytes
     each).
@@ -477,7 +455,6 @@ def swizzle(layout: StagedLayout, rows: int = 8) -> str:
         at = {layout.byte(row, piece * wide) % ROW_BYTES // PIECE_BYTES: piece for piece in pieces}
         lines.append([f"row {row}", *(f"{at[p] * wide}…{at[p] * wide + wide - 1}" for p in pieces)])
     return table(lines)
-
 
 
 def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
@@ -512,7 +489,6 @@ def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
     return table([*shown, [_DOTS]] if len(lines) > runs else shown)
 
 
-
 def _position(ranges: Sequence[UOp], at: dict[UOp, int]) -> int:
     total = 0
     for r in ranges:
@@ -520,10 +496,8 @@ def _position(ranges: Sequence[UOp], at: dict[UOp, int]) -> int:
     return total
 
 
-
 def _cell(name: str, lanes: list[int]) -> str:
     return f"{name}[{lanes[0]}…{lanes[-1]}]" if len(lanes) > 1 else name or f"[{lanes[0]}]"
-
 
 
 def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
@@ -547,7 +521,6 @@ def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
             lines.append([f"{first}:", *map(str, found), *([_DOTS] * (inner > cells))])
         parts.append(f"{title}\n{table(lines)}")
     return "\n".join(parts)
-
 
 
 def _source(index: UOp, ranges: Sequence[UOp], sizes: Sequence[int], place: int) -> int:

@@ -34,7 +34,6 @@ _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
            "frame-ancestors 'none'")
 
 
-
 class Server:
     """A server of one page, in a thread of its own, inside a ``with`` block or until ``close``.
 
@@ -81,7 +80,6 @@ class Server:
         self.close()
 
 
-
 def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -113,7 +111,6 @@ def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
 Times = dict[str, Any]  # keys: measured, runs, predicted, items
 
 
-
 def times(document: Mapping[str, Any]) -> list[Times]:
     """Return the times in seconds of each program of a trace.
 
@@ -135,7 +132,6 @@ def times(document: Mapping[str, Any]) -> list[Times]:
     return found
 
 
-
 def costliest(found: Sequence[Times]) -> int:
     """Return the number of the program with the longest measured time, or predicted time if nothing was measured.
 
@@ -147,11 +143,9 @@ def costliest(found: Sequence[Times]) -> int:
     return max(range(len(found)), key=lambda n: (found[n]["measured"] or 0.0, found[n]["predicted"]), default=0)
 
 
-
 def _key(item: Mapping[str, Any]) -> str:
     """Return the key that an item shares with its events: a kernel's symbol, a copy's name."""
     return str(item["kernel"] or item["name"])
-
 
 
 def _taken(programs: Sequence[Mapping[str, Any]], events: Sequence[Sequence[Any]]) -> list[dict[str, list[float]]]:
@@ -170,7 +164,6 @@ def _taken(programs: Sequence[Mapping[str, Any]], events: Sequence[Sequence[Any]
     return found
 
 
-
 def _item(item: Mapping[str, Any], taken: Sequence[float], uses: int,
           kernels: Mapping[str, Any]) -> tuple[float | None, int, float | None]:
     """Return (mean measured seconds, number of runs, predicted seconds) of a step."""
@@ -183,7 +176,6 @@ def _item(item: Mapping[str, Any], taken: Sequence[float], uses: int,
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/highlight.min.js", "vendor/highlight-llvm.min.js", "rows.js", "syntax.js",
             "panes.js", "graph.js", "timeline.js", "search.js", "steps.js", "app.js")
 _LICENSES = ("vendor/dagre.LICENSE", "vendor/highlight.LICENSE")
-
 
 
 def read_trace(path: str | Path) -> dict[str, Any]:
@@ -209,14 +201,12 @@ def read_trace(path: str | Path) -> dict[str, Any]:
     return found
 
 
-
 def folded(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with the groups and the times of every program, and the number of the costliest one."""
     found = times(document)
     programs = [{**p, "groups": folding(document, p).groups, "times": t}
                 for p, t in zip(document["programs"], found, strict=True)]
     return {**document, "programs": programs, "costliest": costliest(found)}
-
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -231,11 +221,9 @@ def page(document: Mapping[str, Any]) -> str:
     return text
 
 
-
 def _script(text: str) -> str:
     """Return a script without the sequences that change how HTML reads it; in JavaScript it means the same."""
     return re.sub(r"<(?=!--|/?script)", r"\\x3C", text, flags=re.IGNORECASE)
-
 
 
 def _static(name: str) -> str:

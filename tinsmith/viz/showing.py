@@ -26,7 +26,6 @@ else:
     trace = Late("tinsmith.inspect.trace")
 
 
-
 class ServedPage:
     """A page that is being served; a notebook shows it below the cell. ``close`` ends it.
 
@@ -60,7 +59,6 @@ class ServedPage:
         return f'<iframe srcdoc="{source}" width="100%" height="640" style="border:1px solid #999"></iframe>'
 
 
-
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
     with trace.recording() as recording:
@@ -68,7 +66,6 @@ def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
     if run and compiled.steps:
         recording.measured(compiled, explanation.measured(compiled))
     return recording.document()
-
 
 
 def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:
@@ -79,7 +76,6 @@ def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawin
         _in_memory(values))
 
 
-
 def _in_memory(values: Sequence[UOp]) -> Drawing:
     order = toposort(list(values))
     number = {n: i for i, n in enumerate(order)}
@@ -88,13 +84,11 @@ def _in_memory(values: Sequence[UOp]) -> Drawing:
     return Drawing(boxes, [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)])
 
 
-
 def view(make: Callable[[], CompiledSchedule], run: bool) -> ServedPage:
     """Return a page of the program, which is being served."""
     found = ServedPage(recorded(make, run))
     show(f"viz: {found.url}")
     return found
-
 
 
 def finish(trace: Trace) -> None:

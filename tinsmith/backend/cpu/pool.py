@@ -42,7 +42,6 @@ _FEW: Final = 4  # maximum number of serial commands that run without the pool's
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-
 class Table:
     """A command table for ``run``; keep the object for as long as its address is in use."""
 
@@ -56,7 +55,6 @@ class Table:
         self.count = len(entries)
 
 
-
 def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     """Build a table of (function address, argument address, serial) commands.
 
@@ -64,7 +62,6 @@ def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     ones.
     """
     return Table(entries)
-
 
 
 class Commands:
@@ -109,7 +106,6 @@ class Commands:
             ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
 
 
-
 def _crowded_by_environment(cpus: list[int]) -> bool:
     """Return True if sibling processes of the same launcher compete for ``cpus``.
 
@@ -119,7 +115,6 @@ def _crowded_by_environment(cpus: list[int]) -> bool:
         return True
     ranks = [os.environ.get(name, "1") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
     return any(text.isdigit() and int(text) > 1 for text in ranks) and len(cpus) == os.cpu_count()
-
 
 
 class NativePool:
@@ -330,7 +325,6 @@ class NativePool:
         self._forget()
 
 
-
 class _StoppableRun(threading.Thread):
     """A thread that runs a table. It lives until it may ``leave``, so that a late signal still finds it."""
 
@@ -350,11 +344,9 @@ class _StoppableRun(threading.Thread):
         self.leave.wait()
 
 
-
 def _can_stop() -> bool:
     """Return True if the C library can send a thread a signal with a value."""
     return bool(_STOP) and hasattr(os_calls.libc(), "pthread_sigqueue")
-
 
 
 class _Native(NamedTuple):
@@ -369,7 +361,6 @@ class _Native(NamedTuple):
     calibrate: Any
     replay: Any
     replay_alone: Any
-
 
 
 @functools.cache
@@ -389,7 +380,6 @@ def _native_code() -> _Native:
         ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
         ctypes.CFUNCTYPE(None, pointer)(replay_alone),
     )
-
 
 
 class PythonPool:
@@ -458,7 +448,6 @@ class PythonPool:
         self._inboxes, self._done = [], queue.SimpleQueue()
 
 
-
 def has_native_pool() -> bool:
     """Return True if the thread pool in machine code works here: Linux (futex) on a processor it is written for."""
     return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
@@ -466,7 +455,6 @@ def has_native_pool() -> bool:
 _pool: NativePool | PythonPool | None = None
 _spare: list[NativePool] = []  # pools of one thread each, not in use
 _creating = threading.Lock()
-
 
 
 def get_pool() -> NativePool | PythonPool:
@@ -480,7 +468,6 @@ def get_pool() -> NativePool | PythonPool:
             # Workers must have ended before the interpreter unloads the code that they sleep in.
             atexit.register(_pool.close)
         return _pool
-
 
 
 def _after_fork() -> None:
@@ -499,7 +486,6 @@ _changing = threading.Lock()
 _before: list[int] = []  # LAPACK's original thread count, while functions run with another one
 _inside: list[int] = []
 _failed = threading.local()  # the exception of a function, which must not propagate into native code
-
 
 
 def entry(kernel: Launch) -> Any:
@@ -530,14 +516,12 @@ def entry(kernel: Launch) -> Any:
     return _ENTRY(call)
 
 
-
 def raise_failure() -> None:
     """Raise the exception of a function in this thread's last table: MemoryError or KeyboardInterrupt."""
     error = getattr(_failed, "error", None)
     if error is not None:
         _failed.error = None
         raise error
-
 
 
 @contextlib.contextmanager
@@ -561,7 +545,6 @@ def _threads(side: int) -> Iterator[None]:
             _inside.pop()
             if not _inside:
                 put(_before.pop())
-
 
 
 @functools.cache

@@ -34,14 +34,12 @@ _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
 _NO_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-
 class CUDAError(LaunchError):
     """An error status of a driver call, such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name} ({text})")
         self.name = name
-
 
 
 @functools.cache
@@ -55,7 +53,6 @@ def bindings(module: str) -> Any:
         return importlib.import_module(f"cuda.bindings.{module}")
     except ImportError as error:
         raise DeviceError("CUDA", f"cuda-bindings cannot be imported ({error})", INSTALL) from None
-
 
 
 @functools.cache
@@ -85,7 +82,6 @@ def gpu_count() -> int:
 
 _current = threading.local()  # .gpu: the GPU whose context is current in this thread
 _all: Final = LiveSet["CudaGPU"]()
-
 
 
 class CudaGPU:
@@ -258,7 +254,6 @@ class CudaGPU:
         return int(free), int(total)
 
 
-
 def _forked() -> None:
     """Mark all GPUs as lost in a forked child: it inherits the Python objects but no context, so driver calls would
     fail or hang."""
@@ -273,7 +268,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-
 def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
     """Enable peer access between ``gpus`` and ``other``, if the hardware supports it."""
     for a, b in ((x, y) for gpu in gpus for x, y in ((gpu, other), (other, gpu)) if gpu is not other):
@@ -286,7 +280,6 @@ def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
 REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
 _BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
 _USED = re.compile(r"Used (\d+) registers")
-
 
 
 @functools.cache
@@ -304,7 +297,6 @@ def load_nvrtc() -> tuple[Any, str]:
     if status:
         raise DeviceError("CUDA", f"NVRTC does not answer: {status.name}", INSTALL)
     return nvrtc, f"{major}.{minor}"
-
 
 
 class NVRTCCompiler(Compiler):
@@ -382,7 +374,6 @@ class NVRTCCompiler(Compiler):
     def disassemble(self, source: str) -> str:
         """Return the PTX of ``source``."""
         return NVRTCCompiler(self.arch, binary=False).compile(source).decode()
-
 
 
 def _leaves_one(registers: int, threads: int) -> bool:

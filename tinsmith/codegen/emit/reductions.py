@@ -212,12 +212,10 @@ class FoldWriter:
         return line
 
 
-
 def guarded(f: UOp, body: UOp) -> bool:
     """Return True if a reduction adds its value under a condition and the identity elsewhere (a padded range)."""
     return body.op is Ops.WHERE and f.op is Ops.FOLD and body.src[2].is_const and (
         body.src[2].arg == f.arg.identity(f.dtype))
-
 
 
 class OnlineWriter(FoldWriter):
@@ -271,7 +269,6 @@ class OnlineWriter(FoldWriter):
 _BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
 
 
-
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     """Write ``fold`` with warp shuffles if it has the form above and its threads fill warps; return False otherwise."""
     found = _part_of_a_thread(fold)
@@ -301,7 +298,6 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     return True
 
 
-
 def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
     """Return the results of all warps that reduce the same element, exchanged through local memory. ``line`` is the
     thread index along the reduction."""
@@ -323,7 +319,6 @@ def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
         out.append(lin.force(UOp(Ops.LOAD, x.dtype, (memory, offset))))
         lin.scopes[-1].values[out[-1]] = out[-1]
     return out
-
 
 
 def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
@@ -363,7 +358,6 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
     return lin.combine(here, op, dtype, [ahead, before]), total
 
 
-
 def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     """Return a thread's partial result, the range of the threads that share the reduction, and a map from the stage's
     other ranges to the ranges that read them; None if ``fold`` has another form."""
@@ -390,7 +384,6 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     if own is None or constant or len(terms) != len(stage.arg):
         return None
     return stage.src[0].substitute(table), own, table
-
 
 
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
@@ -423,7 +416,6 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
                 continue
         since[line] = now
     return [x for line in lines if line not in moved for x in (*early.get(line, ()), line)]
-
 
 
 def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:

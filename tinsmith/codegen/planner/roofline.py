@@ -22,16 +22,8 @@ from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.planner.candidate import footprint, stride_of
-from tinsmith.codegen.planner.cost import (
-    MEMORY,
-    Work,
-    elements_of,
-    is_arithmetic,
-    rate_of_core,
-    repeated,
-    size_of,
-    work_of,
-)
+from tinsmith.codegen.planner.cost import rate_of_core
+from tinsmith.codegen.planner.work import MEMORY, Work, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.codegen.transform.matrix_units import held
 from tinsmith.codegen.transform.thread_blocks import thread_axes, threads_per_block
 from tinsmith.core.dtypes import DType, dtypes

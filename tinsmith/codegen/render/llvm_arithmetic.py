@@ -63,7 +63,6 @@ class Lines:
         return parts[0]
 
 
-
 class LLVMArithmetic(Lines):
     """Elementwise operations on named values."""
 
@@ -233,7 +232,6 @@ class LLVMArithmetic(Lines):
         return self.value(f"bitcast {shorts} {self.value(f'trunc {words} {high} to {shorts}')} to {halves}")
 
 
-
 def _integers(word: str, on_bools: str = "") -> dict[str, str]:
     return {"int": word, "uint": word, "bool": on_bools or word}
 
@@ -244,7 +242,6 @@ WORDS: dict[Op, dict[str, str]] = {
     Ops.AND: _integers("and"), Ops.OR: _integers("or"), Ops.XOR: _integers("xor"),
     Ops.CMPLT: {"float": "fcmp olt", **_integers("icmp ult"), "int": "icmp slt"},
     Ops.CMPNE: {"float": "fcmp une", **_integers("icmp ne")}, Ops.CMPEQ: {"float": "fcmp oeq", **_integers("icmp eq")}}
-
 
 
 def type_name(dtype: DType, memory: bool = False) -> str:
@@ -258,11 +255,9 @@ def type_name(dtype: DType, memory: bool = False) -> str:
     return base if dtype.count == 1 else f"<{dtype.count} x {base}>"
 
 
-
 def condition_type(u: UOp) -> str:
     """Return the type of a condition for each lane of a value."""
     return type_name(dtypes.bool.vec(u.dtype.count))
-
 
 
 def literal(dtype: DType, value: float | int | bool) -> str:
@@ -278,23 +273,19 @@ def literal(dtype: DType, value: float | int | bool) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
-
 def constant(dtype: DType, value: float | int | bool) -> str:
     """Return a constant with one value in all lanes."""
     text = literal(dtype.scalar, value)
     return text if dtype.count == 1 else f"splat ({type_name(dtype.scalar)} {text})"
 
 
-
 def literal_zero(kind: str) -> str:
     return "zeroinitializer" if kind.startswith("<") else {"half": "0xH0000", "bfloat": "0xR0000"}.get(kind, "0.0")
-
 
 
 def mask_of(lanes: Sequence[int]) -> str:
     """Return the mask of a shufflevector."""
     return f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
-
 
 
 def suffix_of(kind: str) -> str:
@@ -308,7 +299,6 @@ def suffix_of(kind: str) -> str:
 COUNT = 8
 ROW_BYTES = 64
 ROWS = 16
-
 
 
 class Fragments:
@@ -343,7 +333,6 @@ class Fragments:
         memory, index = u.src[:2]
         names, bits = self.text.names, 8 * memory.dtype.itemsize
         return self.text.value(f"getelementptr inbounds i{bits}, ptr {names[memory]}, i64 {names[index]}")
-
 
 
 class Tiles(Fragments):
@@ -454,7 +443,6 @@ class Tiles(Fragments):
         return ("ptr", at), ("i64", apart)
 
 
-
 class UnitForm(NamedTuple):
     """The LLVM intrinsic of a dot-product unit.
 
@@ -476,11 +464,9 @@ FORMS = {
 }
 
 
-
 def is_dot(program: Sequence[UOp]) -> bool:
     """Return True if the program's matrix units are dot products of vectors."""
     return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
-
 
 
 class Dots(Fragments):
@@ -511,7 +497,6 @@ class Dots(Fragments):
         operands = [self.text.value(f"bitcast {words} {x} to {wide}") if form.element else x
                     for x in ((b, a) if form.b_first else (a, b))]
         return self.text.call(kind, form.function, (kind, total), *((wide, x) for x in operands))
-
 
 
 def _memory_type(u: UOp) -> str:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
 
-
 def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
           copies: int) -> None:
     """Put ``fold`` over one range, a contraction with a computed operand, and everything the operand is computed from
@@ -97,7 +96,6 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     k.order = [x for x in k.order if x in left]
 
 
-
 def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
     """Compute the register operand of the last product one block before the unit reads it: the unit runs the products
     of both blocks at once, and threads compute the function between them for one block while the unit works on the
@@ -112,7 +110,6 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
                 "operands come from rings of two slots at least", "STAGE of the other operands before")
     stages = dict.fromkeys(load.src[0] for load in loads)
     k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
-
 
 
 def _powers_of_two(k: KernelGraph) -> None:
@@ -152,7 +149,6 @@ def _powers_of_two(k: KernelGraph) -> None:
     k.sink = k.sink.substitute(table)
 
 
-
 def _reciprocals(k: KernelGraph, column: UOp) -> None:
     """Divide all columns of a 16-bit result by multiplying with one reciprocal per row: x/y = x·(1/y), one more
     rounding."""
@@ -164,7 +160,6 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
     k.sink = k.sink.substitute(table)
 
 
-
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
     """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
     columns; None if there is none, or if ``columns`` is not a power of two."""
@@ -173,14 +168,12 @@ def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> 
     return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
 
 
-
 def inner_of(k: KernelGraph, number: int) -> list[UOp]:
     """Return the contractions inside the operands of the sums over range ``number`` that depend on its step and are not
     on a unit yet."""
     folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
     inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
     return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
-
 
 
 def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
@@ -201,14 +194,12 @@ def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
     k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
 
 
-
 def greatest(sink: UOp) -> UOp | None:
     """Return the maximum that some sums are relative to, if no other reduction depends on it; else None."""
     folds = [n for n in toposort(sink) if n.op is Ops.FOLD]
     found = next((f for f in folds if f.arg is Ops.MAX and len(f.src) == 2 and f.dtype.is_float), None)
     sums = relative_sums(sink, found) if found is not None else []
     return found if sums else None
-
 
 
 def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
@@ -219,12 +210,10 @@ def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
     return sums if len(sums) == len(readers) else []
 
 
-
 def finite(top: UOp) -> UOp:
     """Return a maximum, or 0 if it is -inf: values that are all -inf stay -inf relative to 0, and their exponentials
     are 0."""
     return top.eq(-math.inf).where(0.0, top)
-
 
 
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
@@ -245,7 +234,6 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
         return None
     x, shift = body.src[0].src
     return shift if shift in (greatest, finite(greatest)) and greatest not in toposort(x) else None
-
 
 
 def online(k: KernelGraph, opt: Opt) -> None:

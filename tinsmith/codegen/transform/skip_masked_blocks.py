@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
 
-
 def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
     """Return a condition under which a float value is ``nothing`` (0 or -inf), provided its inputs are finite; None if
     none is known.
@@ -57,7 +56,6 @@ def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
     if nothing != 0 and node.op in (Ops.ADD, Ops.SUB):
         return nothing_where(node.src[0], nothing)
     return None
-
 
 
 def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> UOp | None:
@@ -93,7 +91,6 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
     return from_linear(terms, 0, low).simplify().lt((0 if truth else 1) - constant).simplify()
 
 
-
 def as_index(node: UOp) -> UOp | None:
     """Return an integer as an index, without casts of indices that fit the integer type; None if it is not an index."""
     while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
@@ -106,10 +103,8 @@ def as_index(node: UOp) -> UOp | None:
     return node if node.dtype is dtypes.index else None
 
 
-
 def _negated(condition: UOp) -> UOp:
     return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
-
 
 
 def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
@@ -125,7 +120,6 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
             if whole is not None and not whole.is_const:
                 found[s] = _negated(whole)
     return found
-
 
 
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
@@ -148,7 +142,6 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
         if step > 0 and not any(loop in t.ranges for t in terms):
             found[loop] = (from_linear(terms, constant, loop) // step + 1).simplify()
     return found
-
 
 
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
@@ -176,7 +169,6 @@ def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tup
     return None if end is None else (end.simplify(), table)
 
 
-
 def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
     """Return the loops of sums whose first or last steps only read outside of a window, each with (start, end) of the
     steps between: the rows of a convolution window at the edge of an image, or the steps that a list in memory gives to
@@ -188,7 +180,6 @@ def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
         for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
             found.setdefault(loop, set()).add(_steps_between(loop, terms, around))
     return {loop: span for loop, (span, *others) in found.items() if not others and (span[0].ranges or span[1].ranges)}
-
 
 
 def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[UOp]) -> tuple[UOp, UOp]:
@@ -208,7 +199,6 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
     return start.simplify(), end.simplify()
 
 
-
 def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Return pairs (low, high): the value is 0 unless low < high for each of them, provided its inputs are finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
@@ -221,12 +211,10 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     return []
 
 
-
 def _listed(term: UOp, around: Collection[UOp]) -> bool:
     """Return True if a term of an index is loaded from memory, once per block of the grid."""
     own = term.ranges
     return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
-
 
 
 def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
@@ -244,7 +232,6 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
     return (high, low + 1) if turned else (low, high)
 
 
-
 def skip(k: KernelGraph, opt: Opt) -> None:
     """Skip blocks that add nothing to the statements over them, and the first and last steps of loops that add
     nothing."""
@@ -259,7 +246,6 @@ def skip(k: KernelGraph, opt: Opt) -> None:
 AROUND = (Role.GLOBAL, *THREADS)  # ranges of which a thread has one value
 
 
-
 def block_of(size: int, allowed: range) -> int:
     """Return the longest block size in ``allowed`` that divides a range of ``size``; 0 if none does.
 
@@ -269,14 +255,12 @@ def block_of(size: int, allowed: range) -> int:
     return next((b for b in reversed(allowed) if size % b == 0), 0)
 
 
-
 def carries(store: UOp, r: UOp) -> UOp | None:
     """Return the sum over ``r`` if it is all that a statement stores and has a type that keeps partial sums; else
     None."""
     fold = store.src[2]
     plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
     return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
-
 
 
 def crossing(sink: UOp) -> list[list[UOp]]:
@@ -295,7 +279,6 @@ def crossing(sink: UOp) -> list[list[UOp]]:
         sides[0].update(dict.fromkeys(summed[0]))
         sides[1].update(dict.fromkeys(rows[0][::-1]))
     return [sorted(side, key=lambda r: r.arg[1] is not Role.REDUCE) for side in sides]
-
 
 
 def carry(k: KernelGraph, opt: Opt) -> None:
@@ -335,12 +318,10 @@ def carry(k: KernelGraph, opt: Opt) -> None:
     k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
 
 
-
 def adds_only(k: KernelGraph, r: UOp) -> bool:
     """Return True if the steps of a loop over blocks only add to sums in memory."""
     found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
     return bool(found) and all(map(added_sum, found))
-
 
 
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
@@ -355,7 +336,6 @@ def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
             total = old + UOp(Ops.FOLD, None, (part, inner), Ops.ADD)
             table[s] = s.replace(src=(*s.src[:2], total, *s.src[3:]))
     k.sink = k.sink.substitute(table)
-
 
 
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
@@ -374,7 +354,6 @@ def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
     return None
 
 
-
 def continued(sink: UOp) -> UOp:
     """Continue sums that are accumulated in memory in one accumulator: old + Σ x = Σ x starting from old."""
     table = {}
@@ -385,7 +364,6 @@ def continued(sink: UOp) -> UOp:
     return sink.substitute(table) if table else sink
 
 
-
 def goes_on(part: UOp) -> bool:
     """Return True if a sum has a loop in whose accumulators it can continue: one per element, and not in a unit's
     fragment order. Fully unrolled sums are added up first, so that steps do not depend on each other."""
@@ -393,7 +371,6 @@ def goes_on(part: UOp) -> bool:
         return False
     roles = {r.arg[1] for r in bound_ranges(part)}
     return Role.REDUCE in roles and roles <= {Role.REDUCE, Role.UPCAST, Role.UNROLL}
-
 
 
 def in_register(store: UOp) -> bool:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
 
-
 def stage(k: KernelGraph, opt: Opt) -> None:
     """Stage value number ``axis`` over all of its ranges except those at the positions ``amt``."""
     values = k.stageable
@@ -73,14 +72,12 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     return _tile(k, value, inside, outside, max(opt.lanes, 1), opt.copies)
 
 
-
 def _widened(k: KernelGraph, load: UOp) -> UOp:
     """Return the cast of a float load that is only read as float32 or tf32, so that it is converted once when staged;
     else the load."""
     users = [n for n in toposort(k.sink) if load in n.src]
     other = len(users) == 1 and users[0].op is Ops.CAST and in_memory(users[0].dtype) is dtypes.float32
     return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
-
 
 
 def converted(load: UOp, top: UOp) -> UOp:
@@ -94,7 +91,6 @@ def converted(load: UOp, top: UOp) -> UOp:
                 s is value or s.op is Ops.CONST for s in more.src):
             return value
         value = more
-
 
 
 # *** panels: loaded values ***
@@ -118,7 +114,6 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
     k.read_staged(load, {value: load})
 
 
-
 def _turned(k: KernelGraph, value: UOp) -> UOp | None:
     """Return the thread range that stores run along but the value's memory does not (a transposition); None if there is
     none. Each row of the stage is laid out along it and padded by one element, so that threads that fill the stage
@@ -129,7 +124,6 @@ def _turned(k: KernelGraph, value: UOp) -> UOp | None:
              and all(linear_form(s.src[1])[0].get(r) == 1 for s in k.stores)
              and all(linear_form(n.src[1])[0].get(r, 0) > 1 for n in toposort(value) if n.op is Ops.LOAD)]
     return along[0] if along else None
-
 
 
 def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
@@ -151,7 +145,6 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
     f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
     return [f], f
-
 
 
 def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequence[UOp]) -> None:
@@ -184,7 +177,6 @@ def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequ
     k.read_staged(load, {value: load})
 
 
-
 # *** tiles: values computed from reductions ***
 def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp], lanes: int, copies: int) -> None:
     """Stage a computed value row by row along the last reduced range, filled as a tile of ``copies`` vectors of
@@ -208,12 +200,10 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
     k.order = [r for r in k.order if r in left]
 
 
-
 # *** operands of matrix units ***
 def _loads_elements(unit: MatrixUnit) -> bool:
     """Return True if each lane of a unit loads its own elements of the operands, from any layout."""
     return not unit.fragment_a.whole and not unit.staged
-
 
 
 def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
@@ -236,7 +226,6 @@ def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[U
     return None
 
 
-
 def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
     """Stage an operand of a matrix unit over ``inside`` and the unit's own ranges; return the reason if that is
     impossible, else an empty string."""
@@ -250,7 +239,6 @@ def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UO
     src = (*product.src[:which], found, *product.src[which + 1 :])
     k.read_staged(found, {product: product.replace(src=src)})
     return ""
-
 
 
 def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int) -> UOp | str:
@@ -271,7 +259,6 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
     return staged_operand(product, which, [*inside, *own], depth, k.target.bulk_copy, unread, k.new_range)
 
 
-
 def stage_what_no_unit_loads(k: KernelGraph) -> None:
     """Stage the operands whose memory layout their unit cannot load, a tile at a time.
 
@@ -284,7 +271,6 @@ def stage_what_no_unit_loads(k: KernelGraph) -> None:
         inside = [r for r in k.order if r in found.src[which].ranges and r.arg[1] in within]
         if why := _stage_operand(k, found, which, inside):
             raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")
-
 
 
 @dataclass(frozen=True)
@@ -306,12 +292,10 @@ class Ahead:
     first: bool = False
 
 
-
 def may_stream(k: KernelGraph) -> bool:
     """Return True if every store writes full vectors aligned to their size; sums accumulated in memory do not count."""
     stores = _final(k)
     return bool(stores) and all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in stores)
-
 
 
 def _final(k: KernelGraph) -> list[UOp]:
@@ -320,11 +304,9 @@ def _final(k: KernelGraph) -> list[UOp]:
     return [s for s in k.stores if s.src[0] not in carried]
 
 
-
 def _stream(k: KernelGraph, opt: Opt) -> None:
     opt.require(may_stream(k), "every store must write full aligned vectors")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
-
 
 
 def hint(k: KernelGraph, opt: Opt) -> None:
@@ -344,14 +326,12 @@ def hint(k: KernelGraph, opt: Opt) -> None:
     return None
 
 
-
 def rotate(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt)
     opt.require(r.arg[1] is Role.REDUCE, "the load's innermost loop is not a reduction")
     opt.require(load.src[0] not in {s.src[0] for s in k.stores}, "the kernel stores to the memory that it loads")
     distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
-
 
 
 def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
@@ -364,7 +344,6 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
     loops = [r for r in k.order if r in load.src[1].ranges and not r.arg[1].expanded]
     opt.require(0 <= outwards < len(loops), f"the load has {len(loops)} enclosing loops")
     return load, loops[-1 - outwards]
-
 
 
 def walk(k: KernelGraph, opt: Opt) -> None:
@@ -406,7 +385,6 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     while one and len(loops) > 1:
         loops[:2] = [k.merge(*loops[:2])]
     k.blocks = amt[3] if len(amt) == 4 else k.blocks
-
 
 
 def _whole_vectors(index: UOp) -> bool:

@@ -26,7 +26,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.gpu import GPURenderer
-from tinsmith.core.disk_cache import data_dir, replace_file
+from tinsmith.core.cache_security import data_dir
+from tinsmith.core.disk_cache import replace_file
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.suggestions import missing_attribute
@@ -42,7 +43,6 @@ from tinsmith.runtime.lowering import lower, planned
 from tinsmith.schedule.canonical import canonical
 
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # default values of an opt's fields, which are not written
-
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ class SearchResult:
         return json.dumps(fields, sort_keys=True)
 
 
-
 def parse(line: str) -> SearchResult | None:
     """Return the entry in a line; None if it is not valid, such as a partly written last line."""
     try:
@@ -97,17 +96,14 @@ def parse(line: str) -> SearchResult | None:
         return None
 
 
-
 def _opt(fields: dict[str, Any]) -> Opt:
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
     return Opt(OptOps[fields["op"]], **values)
 
 
-
 def place() -> Path:
     """Return the path of the file: ``BEAM_FILE``, else ``beam.txt`` in the user's data directory."""
     return Path(settings.BEAM_FILE or data_dir() / "beam.txt")
-
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
@@ -117,7 +113,6 @@ def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
     except OSError:
         return {}
     return best(e for line in text.splitlines() if (e := parse(line)) is not None)
-
 
 
 def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchResult]:
@@ -130,7 +125,6 @@ def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchRe
     return found
 
 
-
 def append(entry: SearchResult) -> None:
     """Append a line to the file in one write; do nothing if the file cannot be written."""
     with contextlib.suppress(OSError):
@@ -141,7 +135,6 @@ def append(entry: SearchResult) -> None:
             os.write(handle, (entry.line() + "\n").encode())
         finally:
             os.close(handle)
-
 
 
 def merge(paths: Iterable[Path]) -> int:
@@ -160,14 +153,12 @@ def merge(paths: Iterable[Path]) -> int:
     return len(found)
 
 
-
 class Wanted(NamedTuple):
     """A tensor's value: the value itself, the node below its views, and the concrete node that a program computes."""
 
     value: UOp
     inner: UOp
     root: UOp
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +243,6 @@ class Tuned:
         return "\n".join([*lines, uop_table(self.uops), self.source.rstrip()])
 
 
-
 def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: int, source_for: str | None) -> Tuned:
     """Return kernel ``number`` of the program that computes ``wanted``, under ``opts``; None: the model's choice."""
     graph, _, _ = canonical([wanted.root])
@@ -270,7 +260,6 @@ def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: i
     program = compile_kernel(item.sink, renderer, opts)
     return Tuned(name, _axes(begin(item.sink, renderer.target)), _axes(program.kernel), program, item.device, wanted,
                  kernels[number])
-
 
 
 def _axes(kernel: Kernel) -> tuple[Axis, ...]:

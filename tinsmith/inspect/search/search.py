@@ -53,7 +53,6 @@ TILES = (4, 16, 64, 256)
 Measure = Callable[[Kernel], "float | None"]
 
 
-
 @dataclass(frozen=True)
 class Found:
     """The result of a search.
@@ -71,7 +70,6 @@ class Found:
     before: float
     tried: int
     failed: int
-
 
 
 def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: Machine,
@@ -97,7 +95,6 @@ def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: M
             break
     kernel, seconds = beam[0]
     return Found(tuple(kernel.opts), seconds, before, search.tried, search.failed)
-
 
 
 class _Search:
@@ -143,12 +140,10 @@ class _Search:
                 yield more
 
 
-
 def copies(kernel: Kernel) -> int:
     """Return the greatest number of copies of one value that the linearizer writes."""
     expanded = (Role.UPCAST, Role.UNROLL)
     return max((count_of(r for r in n.ranges if r.arg[1] in expanded) for n in toposort(kernel.sink)), default=1)
-
 
 
 def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
@@ -185,7 +180,6 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
     yield Opt(OptOps.HINT)
 
 
-
 def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
     """Generate a STAGE of each load, inside the first few loops that it depends on."""
     parallel = kernel.parallel
@@ -197,7 +191,6 @@ def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
 
 START = 60.0  # seconds a child may take to start and to prepare a kernel, in addition to the limit of a candidate
 _known: dict[tuple[Any, ...], tuple[Opt, ...] | None] = {}
-
 
 
 class Child:
@@ -264,11 +257,9 @@ _child = Child()
 atexit.register(_child.stop)
 
 
-
 def forget() -> None:
     """Clear the results that this process has found or read; the file stays."""
     _known.clear()
-
 
 
 def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
@@ -278,7 +269,6 @@ def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
     if memo not in _known:
         _known[memo] = _opts_for(sink, device, renderer.key())
     return _known[memo]
-
 
 
 def _opts_for(sink: UOp, device: str, renderer: str) -> tuple[Opt, ...] | None:
@@ -294,7 +284,6 @@ def _opts_for(sink: UOp, device: str, renderer: str) -> tuple[Opt, ...] | None:
     return None if found is None else _fitting(sink, device, found.opts)
 
 
-
 def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] | None:
     """Return opts from a file; None if they are no longer legal."""
     kernel = _kernel(sink, device)
@@ -306,10 +295,8 @@ def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] |
     return opts
 
 
-
 def _kernel(sink: UOp, device: str) -> Kernel:
     return begin(sink, Device[device].renderer.target)
-
 
 
 def why_not(sink: UOp, device: str) -> str | None:
@@ -321,7 +308,6 @@ def why_not(sink: UOp, device: str) -> str | None:
         return "it contains a sequential scatter"
     module = Device.made_by(device)
     return "its device is registered in __main__, which the child cannot import" if module == "__main__" else None
-
 
 
 def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.SearchResult | None:
@@ -338,7 +324,6 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.Searc
     if settings.DEBUG >= 1:
         show(f"beam: {_kernel(sink, device).name()} keeps the default opts: {reason}")
     return None
-
 
 
 class Trial:
@@ -361,7 +346,6 @@ class Trial:
             text = f"{answer['seconds'] * 1e6:.2f} us" if state == "ok" else answer.get("message", state)
             show(f"beam: {text}: {opts_text(list(kernel.opts))}")
         return answer["seconds"] if state == "ok" else None
-
 
 
 def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: Trial) -> database.SearchResult | None:

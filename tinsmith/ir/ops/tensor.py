@@ -9,7 +9,6 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import scans
-from tinsmith.ir.ops import scans as host
 from tinsmith.ir.ops.op import Array, Node, Op, is_product, nothing, of_first, shape_of_first
 
 # *** movement: shapes, meanings and gradients ***
@@ -275,7 +274,7 @@ class TensorOps:
                 lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
 
     HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes that it"
-              " takes them in, the shape of the result).", (1, 2), of_first, lambda n: n.arg[2], host.value)
+              " takes them in, the shape of the result).", (1, 2), of_first, lambda n: n.arg[2], scans.value)
 
     SHARD = Op("memory", "A value split along an axis over several devices: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),

@@ -34,7 +34,6 @@ _ATTRIBUTE: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"
 _ANY: Final = {"getattr", "setattr", "hasattr", "delattr", "vars", "dir", "__dict__", "__getattribute__"}
 
 
-
 class Names(NamedTuple):
     """The names that a code object looks up.
 
@@ -53,7 +52,6 @@ class Names(NamedTuple):
     stored: frozenset[str]
     modules: frozenset[str]
     any: bool
-
 
 
 @functools.lru_cache(maxsize=4096)
@@ -75,7 +73,6 @@ def names_of(code: types.CodeType) -> Names:
                  not _ANY.isdisjoint(spaces | attributes))
 
 
-
 @functools.lru_cache(maxsize=4096)
 def all_names(code: types.CodeType) -> tuple[str, ...]:
     """Names of globals and of attributes in a function and those inside it."""
@@ -84,7 +81,6 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
         if isinstance(inner, types.CodeType):
             found.update(dict.fromkeys(all_names(inner)))
     return tuple(found)
-
 
 
 def line_naming(code: types.CodeType, name: str) -> int:
@@ -101,17 +97,14 @@ _FIXED: Final = {"tinsmith", "numpy", "builtins"}
 _LAYERS: Final = "tinsmith.nn."
 
 
-
 def ours(module: str) -> bool:
     """Return True if a module's globals are assumed constant, so that no guards are needed on them."""
     return module.partition(".")[0] in _OURS
 
 
-
 def fixed(module: str) -> bool:
     """Return True if attributes of the module's objects are assumed constant (not so for ``tinsmith.nn``)."""
     return module.partition(".")[0] in _FIXED and not module.startswith(_LAYERS)
-
 
 
 def library(module: str) -> bool:
@@ -124,7 +117,6 @@ BYTES: Final = (bytearray, memoryview, array.array)
 WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 
-
 def fields_of(tree: Any) -> list[str]:
     """Names of a dataclass's fields; empty for anything else."""
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
@@ -132,13 +124,11 @@ def fields_of(tree: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(tree) if hasattr(tree, f.name)]
 
 
-
 def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists, dicts and dataclasses, in order."""
     found: list[Any] = []
     _collect(tree, found)
     return found
-
 
 
 def _collect(tree: Any, found: list[Any]) -> None:
@@ -157,7 +147,6 @@ def _collect(tree: Any, found: list[Any]) -> None:
         found.append(tree)
 
 
-
 def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, value) of every leaf of a nesting; a path is like ``[0]['loss'].mean``."""
     if isinstance(tree, (list, tuple)):
@@ -173,14 +162,12 @@ def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-
 def rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
     """Return a copy of the nesting with ``leaf`` applied to every leaf; an object that occurs twice is copied once."""
     made = {} if made is None else made
     if id(tree) not in made:
         made[id(tree)] = _rebuilt(tree, leaf, made)
     return made[id(tree)]
-
 
 
 def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
@@ -200,7 +187,6 @@ def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any
     return leaf(tree)
 
 
-
 def writable(tree: Any) -> Iterator[Any]:
     """Yield the mutable values of a nesting except tensors: lists, dicts, dataclasses, arrays and sets."""
     if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
@@ -211,11 +197,9 @@ def writable(tree: Any) -> Iterator[Any]:
         yield from writable(item)
 
 
-
 def fresh(leaf: Any) -> Any:
     """A value that is no tensor, for one call alone if it can be written to."""
     return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
-
 
 
 def base_of(uop: UOp) -> UOp:
@@ -226,11 +210,9 @@ def base_of(uop: UOp) -> UOp:
     return node
 
 
-
 def placed(uop: UOp) -> bool:
     """Return True if nothing is left to compute: a view of a buffer (also on the host), or an empty value."""
     return base_of(uop).op is Ops.BUFFER or 0 in uop.shape
-
 
 
 def view_of(uop: UOp) -> tuple[Any, ...]:
@@ -242,7 +224,6 @@ def view_of(uop: UOp) -> tuple[Any, ...]:
             chain.append((uop.op, uop.arg, uop.src[1:]))
         uop = uop.src[0]
     return tuple(chain)
-
 
 
 def surroundings(function: Any) -> list[Any]:
@@ -259,14 +240,12 @@ def surroundings(function: Any) -> list[Any]:
             function.__defaults__, function.__kwdefaults__]
 
 
-
 def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
     """Return the first difference of two signatures, as text for messages."""
     if len(old) != len(new):
         return "the number or the nesting of its arguments"
     at = next(n for n, (a, b) in enumerate(zip(old, new)) if a != b)
     return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
-
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -287,7 +266,6 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
     return tuple(parts), call.bound
 
 
-
 def _short(part: Any) -> str:
     """A part of a description: of a tensor its size, dtype and place."""
     if type(part) is tuple and len(part) == 7 and isinstance(part[1], DType):
@@ -298,7 +276,6 @@ def _short(part: Any) -> str:
     return textwrap.shorten(str(part[1] if type(part) is tuple and len(part) == 2 else part), 60)
 
 Bound = dict[tuple[str, int], int]  # (name, value) → its number, in order of first occurrence
-
 
 
 @dataclasses.dataclass(slots=True)
@@ -314,7 +291,6 @@ class _Call:
         """A bound variable without its value: two that are equal in one call must be equal in the other."""
         variable = bind.src[0]
         return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
-
 
 
 def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
@@ -338,7 +314,6 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
         parts.append(_value(tree, call.held))
 
 
-
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     uop = t.uop
     view = () if uop.op is Ops.BUFFER else view_of(uop)
@@ -353,13 +328,11 @@ def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
             call.buffers.setdefault(id(b), len(call.buffers)))
 
 
-
 def _unbound(value: Any, call: _Call) -> Any:
     """Sizes with numbers of bound variables in place of their values."""
     table = {b: UOp.variable(f"{b.src[0].arg[0]}#{call.variable(b)[1]}", *b.src[0].arg[1:])
              for u in symbols(value) for b in toposort(u) if b.op is Ops.BIND}
     return with_symbols(value, table)
-
 
 
 def _value(value: Any, held: list[Any] | None) -> Any:
@@ -368,12 +341,10 @@ def _value(value: Any, held: list[Any] | None) -> Any:
     return _one(value, held)
 
 
-
 def by_identity(value: Any) -> bool:
     """Return True if an argument is compared by identity only."""
     return not (isinstance(value, (*SCALARS, list, tuple, dict, set, frozenset, deque, *BYTES, np.ndarray, np.generic,
                                    Tensor, UOp)) or fields_of(value))
-
 
 
 def _one(value: Any, held: list[Any] | None) -> Any:

@@ -30,7 +30,7 @@ from tinsmith.ir.interpret.tensor import evaluator
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards.signature import EXACT, base_of, by_identity, placed, view_of
 from tinsmith.jit.guards.state import State
-from tinsmith.jit.reachability import settle
+from tinsmith.jit.memory import settle
 from tinsmith.tensor.create import random
 from tinsmith.tensor.storage import Looks, unseen
 from tinsmith.tensor.tensor import Tensor
@@ -51,14 +51,12 @@ class TensorPath(NamedTuple):
         return t.grad if self.gradient and t is not None else t
 
 
-
 @dataclass
 class Member:
     """A tensor of a group, and the view through which it sees the buffer."""
 
     place: TensorPath
     view: tuple[Any, ...]
-
 
 
 @dataclass
@@ -118,14 +116,12 @@ class Group:
         return found if self.pinned is None or self.pinned is found else None
 
 
-
 class Gradient(NamedTuple):
     """The gradient state of a tensor: if it had one and, if the call clears unrequested ones, if it was requested."""
 
     place: TensorPath
     there: bool
     unasked: bool | None
-
 
 
 class Decisions:
@@ -150,7 +146,6 @@ class Decisions:
     def hold(self, bound: Sequence[int]) -> bool:
         """Return True if the current values of the variables lead to the same decisions."""
         return not self.wanted or self.values([bound[n] for n in self.numbers]) == self.wanted
-
 
 
 @dataclass
@@ -207,7 +202,6 @@ class Guards:
         return found if len({id(b) for b in found}) == len(found) else None
 
 
-
 class _Kind:
     """The guard on a tensor argument: a given view of a buffer with given size, dtype and device.
 
@@ -235,7 +229,6 @@ class _Kind:
             return None
         self.known[uop] = weakref.ref(b)
         return b
-
 
 
 class Quick:

@@ -22,29 +22,21 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.nn.io.archives import Source, as_bytes
-from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes
-from tinsmith.nn.onnx import arithmetic as quantized
-from tinsmith.nn.onnx import control as sequences
-from tinsmith.nn.onnx import control as text
-from tinsmith.nn.onnx import neural as training
-from tinsmith.nn.onnx import resampling as signals
-from tinsmith.nn.onnx import shapes as reductions
+from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes, training
 from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, text,
-    control)
+    arithmetic, shapes, neural, recurrent, resampling, control)
 PREVIEW: Final = "ai.onnx.preview.training"
 LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
        if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
-    **{("ai.onnx.ml", name): vars(text)[name] for name in LEARNING},
+    **{("ai.onnx.ml", name): vars(control)[name] for name in LEARNING},
     **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
 _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
-
 
 
 def package() -> Any:
@@ -57,7 +49,6 @@ def package() -> Any:
         return importlib.import_module("onnx")
     except ImportError:
         raise ArgumentError("OnnxRunner", "the package onnx is not installed", "pip install 'tinsmith[onnx]'") from None
-
 
 
 def value_of(proto: Any, folder: str = "") -> Any:
@@ -79,13 +70,11 @@ def value_of(proto: Any, folder: str = "") -> Any:
         raise FileFormatError("OnnxRunner", f"the data of {proto.name!r}: {error!r:.200}", "a complete file") from None
 
 
-
 def _check_sizes(name: str, dims: Sequence[int]) -> None:
     """Refuse a shape that no tensor has; NumPy would take one negative size for the rest of the elements."""
     if any(n < 0 for n in dims):
         raise FileFormatError("OnnxRunner", f"{name!r} has the shape {tuple(dims)}: a negative size",
                               "a complete file, with sizes of at least 0")
-
 
 
 class Model:
@@ -95,7 +84,6 @@ class Model:
         self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
         self.functions = {(f.domain, f.name): f for f in functions}
         self.folder = folder
-
 
 
 class OnnxNode:
@@ -185,11 +173,9 @@ class OnnxNode:
         return OnnxGraph(function.node, list(function.input), list(function.output), {}, inner, given)
 
 
-
 def _newest(versions: Sequence[int], opset: int) -> int:
     """Return the newest of ``versions`` of an operator that is not newer than ``opset``; else the oldest."""
     return max((v for v in versions if v <= opset), default=min(versions))
-
 
 
 def _schema(step: OnnxNode) -> Any:
@@ -199,19 +185,16 @@ def _schema(step: OnnxNode) -> Any:
         raise _unknown(step) from None
 
 
-
 def _unknown(step: OnnxNode) -> FileFormatError:
     where = f" of {step.domain!r}" if step.domain else ""
     return FileFormatError("OnnxRunner", f"the operator {step.name!r:.60}{where} in opset {step.opset} is not built",
                            "a function of that name in the model, made of others")
 
 
-
 def _type_number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return type_of(value), value.ndim
     return type(value).__name__
-
 
 
 def _type_proto(value: Any) -> bytes:
@@ -222,7 +205,6 @@ def _type_proto(value: Any) -> bytes:
     if not isinstance(value, Tensor):
         return bytes(make.make_tensor_type_proto(1, None).SerializeToString()) if value is not None else b""
     return bytes(make.make_tensor_type_proto(type_of(value), value.shape).SerializeToString())
-
 
 
 def attribute_of(proto: Any, model: Model) -> Any:
@@ -244,7 +226,6 @@ def attribute_of(proto: Any, model: Model) -> Any:
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
 
 
-
 def _dense(proto: Any, model: Model) -> Tensor:
     values, places = value_of(proto.values, model.folder).numpy(), value_of(proto.indices, model.folder).numpy()
     shape, name = tuple(proto.dims), proto.values.name
@@ -259,7 +240,6 @@ def _dense(proto: Any, model: Model) -> Tensor:
                               "a complete file")
     (out.reshape(-1) if len(sizes) == 1 else out)[tuple(places.T)] = values.reshape(-1)
     return constant(out)
-
 
 
 class OnnxGraph:
@@ -290,7 +270,6 @@ class OnnxGraph:
         return [scope.get(name) for name in self.outputs]  # a definition may leave optional ones out
 
 
-
 class Input(NamedTuple):
     """The declaration of a model input: a size or symbolic name per axis, and the dtype (None for text)."""
 
@@ -299,7 +278,6 @@ class Input(NamedTuple):
     number: int = 0  # ONNX number of the element type
 
 _graphs: WeakTable[OnnxRunner, OnnxGraph] = WeakTable()  # graphs never change: no guards needed
-
 
 
 class OnnxRunner:
@@ -361,13 +339,11 @@ class OnnxRunner:
         return dict(zip(self.graph_outputs, _graphs[self].run(values, {})))
 
 
-
 def _input(kind: Any) -> Input:
     if not kind.HasField("tensor_type"):
         return Input((), None)
     shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.tensor_type.shape.dim)
     return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type)
-
 
 
 def _given(name: str, value: Any, wanted: Input) -> Any:

@@ -119,7 +119,6 @@ def is_block(node: UOp, request: KernelInput) -> bool:
 MOST_WORK = 768
 
 
-
 @dataclass
 class Fusion:
     """The fusion decision for one graph: the staged nodes in order of computation, each with its reason.

@@ -46,14 +46,13 @@ from tinsmith.ir.ops.op import is_repeated
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.memory.memory_plan import A, joinable, toposorted
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.target.target import Target
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
 AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
-
 
 
 class Part(NamedTuple):
@@ -64,12 +63,10 @@ class Part(NamedTuple):
     written: Sequence[int]
 
 
-
 def values_of(item: ScheduleItem) -> tuple[UOp, ...]:
     """Return the values a kernel computes."""
     assert item.sink is not None
     return item.sink.src
-
 
 
 def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
@@ -80,7 +77,6 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
                           f"{len(members)} kernels fused horizontally (same {same})")
     item.tiles = frozenset().union(*(m.tiles for m in members))
     return item
-
 
 
 def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
@@ -103,7 +99,6 @@ def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None 
     return ScheduleItem(parts[0].item.device, sink, slots, f"{what}: {reasons}", origin, outputs=len(written))
 
 
-
 def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:
     """Return True if ``group`` can be one kernel: its arguments are few enough, and merging creates no cycle.
 
@@ -113,13 +108,11 @@ def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ())
     return len(slots) + len(late) <= MOST_BUFFERS and joinable(items, group, late)
 
 
-
 def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A]:
     """Return the items with ``new`` in place of ``group``, at the position of its last item."""
     inside = {id(i) for i in group}
     last = max(n for n, i in enumerate(items) if id(i) in inside)
     return toposorted([*(i for i in items[:last] if id(i) not in inside), *new, *items[last + 1 :]])
-
 
 
 def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after: Callable[[UOp], bool]) -> bool:
@@ -142,7 +135,6 @@ def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after:
 _IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 Shape = tuple[int, ...]
-
 
 
 class Space(NamedTuple):
@@ -169,7 +161,6 @@ class Space(NamedTuple):
         return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
 
 
-
 def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
     """Return the items with such sums moved into hosts, in dependency order; adds slots for partial sums."""
     items = _uncut(items, slots)
@@ -182,7 +173,6 @@ def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem
         if id(host) in wanted or _has_rows(host):
             items = _joined(items, slots, host, wanted.get(id(host), ()))
     return items
-
 
 
 def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
@@ -217,7 +207,6 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
     return items if len(group) == 1 else replaced(items, group, _with_sums(items, slots, group, sums, space))
 
 
-
 def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence[ScheduleItem],
                sums: Sequence[ScheduleItem], space: Space) -> list[ScheduleItem]:
     """Return the merged host and the rests of the sums' kernels.
@@ -247,7 +236,6 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
     return [item, *rests]
 
 
-
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
     """Return the rest of a kernel of sums: it sums the partial sums and computes its results from the totals."""
     totals = _sums(item)
@@ -261,7 +249,6 @@ def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleIte
     values = substitute(values_of(item), table)
     return ScheduleItem(item.device, UOp(Ops.SINK, None, tuple(values)), slots, item.reason, item.origin,
                         outputs=item.outputs)
-
 
 
 # *** joining sums that were split ***
@@ -283,14 +270,12 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
     return items
 
 
-
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
     """Return a kernel that sums another's partial sums as one kernel of joined sums."""
     made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
     joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
     return replace(made, sink=sink, reason=item.reason)
-
 
 
 def _one_sum(node: UOp) -> UOp:
@@ -305,7 +290,6 @@ def _one_sum(node: UOp) -> UOp:
     return total.permute(tuple(order)).reshape(node.shape)
 
 
-
 # *** which kernels fit ***
 def _sums(item: ScheduleItem) -> list[UOp]:
     """Return the reductions of a kernel if all are long sums over the same axes, whose dtype
@@ -318,7 +302,6 @@ def _sums(item: ScheduleItem) -> list[UOp]:
     return found if alike and wide and found[0].src[0].size > Device[item.device].target.costs.small_work else []
 
 
-
 def _is_plain(item: ScheduleItem) -> bool:
     """Return True if a kernel has fixed sizes, no contraction, no sequential op, and results of one shape."""
     if item.sink is None or item.variables or item.tiles or len({v.shape for v in values_of(item)}) > 1:
@@ -328,7 +311,6 @@ def _is_plain(item: ScheduleItem) -> bool:
     nodes = toposort(values_of(item))
     return len(nodes) <= MOST_NODES and not any(
         n.op in _IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
-
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
@@ -350,13 +332,11 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
     return best
 
 
-
 def _in_order(item: ScheduleItem, values: Sequence[UOp]) -> set[int]:
     """Return the slots that ``values`` read element by element, in order."""
     size = values[0].size
     inside = toposort(values, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == size}
-
 
 
 def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
@@ -381,12 +361,10 @@ def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
             yield Space(tuple(s for s, _ in loops), axis, tuple(a for a, (_, x) in enumerate(loops) if x))
 
 
-
 def _runs(total: UOp) -> list[tuple[int, bool]]:
     """Return adjacent axes that are all summed or all kept, merged: (size, summed)."""
     sizes = [(s, a in total.arg[1]) for a, s in enumerate(total.src[0].shape) if s > 1]
     return [(math.prod(s for s, _ in run), summed) for summed, run in groupby(sizes, key=lambda x: x[1])]
-
 
 
 def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tuple[int, bool]]:
@@ -396,7 +374,6 @@ def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tup
     if any(end % begin for begin, end in pairwise(cuts)):
         return []
     return [(end // begin, axes[bisect_left(ends, end)][1]) for begin, end in pairwise(cuts)]
-
 
 
 def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Space) -> bool:
@@ -409,12 +386,10 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
     return values_of(item)[0].size == count and whole and by_rows
 
 
-
 def _has_rows(item: ScheduleItem) -> bool:
     """Return True if a kernel is large, and its target can compute other maps of its rows in the same kernel."""
     costs = Device[item.device].target.costs
     return costs.maps_beside and _is_plain(item) and values_of(item)[0].size > costs.small_work
-
 
 
 def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | None:
@@ -430,7 +405,6 @@ def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | No
     return None
 
 
-
 def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     """Return True if a kernel is elementwise over inputs that ``host`` also reads in order, and
     reads nothing else of full size."""
@@ -442,7 +416,6 @@ def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     return bool(large) and large <= here and not any(n.op is Ops.REDUCE for n in toposort(values_of(item)))
 
 
-
 def _follows(node: UOp) -> bool:
     """Return True if an EXPAND repeats rows only along axes after those of the rows."""
     kept = [a for a, s in enumerate(node.src[0].shape) if s > 1]
@@ -452,11 +425,9 @@ _ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
-
 def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
     """Return the items with such kernels merged, in dependency order; adds slots for partial sums."""
     return fuse_sums(_siblings(_same_tiles(schedule.items)), schedule.slots)
-
 
 
 # *** the same tiles ***
@@ -478,7 +449,6 @@ def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
     return items
 
 
-
 def _one_walk(group: list[ScheduleItem]) -> bool:
     """Return True if the code generator can compute all kernels of a group in one walk over their tiles.
 
@@ -494,11 +464,9 @@ def _one_walk(group: list[ScheduleItem]) -> bool:
     return all(map(_sums_only, group)) and _crosses(merged(group, "tiles").sink)
 
 
-
 @functools.lru_cache(64)
 def _crosses(sink: UOp) -> bool:
     return bool(crossing(normalize(lower(sink))))
-
 
 
 def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
@@ -518,12 +486,10 @@ def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
     return False
 
 
-
 def _sums_only(item: ScheduleItem) -> bool:
     """Return True if a kernel contains only contractions, no statistics, and its dtype can hold partial sums."""
     wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in values_of(item))
     return wide and not item.statistics and all(contraction(n) for n in toposort(values_of(item)) if n.op is Ops.REDUCE)
-
 
 
 # *** siblings ***
@@ -542,7 +508,6 @@ class _Siblings:
     slots: set[int] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
     nodes: int = 0
-
 
 
 def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
@@ -580,7 +545,6 @@ def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
     return toposorted([merged([items[m] for m in g.members], "loops") for g in groups])
 
 
-
 def _key(item: ScheduleItem) -> tuple[Any, int]:
     """Return the properties that siblings must share (None: never merged), and the number of nodes."""
     if item.sink is None or item.variables or item.tiles:
@@ -602,7 +566,6 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     return (item.device, shape, frozenset(reduces)), len(nodes)
 
 
-
 def _in_order_of_memory(value: UOp) -> bool:
     """Return True if a value is read in memory order: through reshapes and broadcasts, or
     views that compose to contiguous."""
@@ -612,10 +575,8 @@ def _in_order_of_memory(value: UOp) -> bool:
     return value.op.kind != "movement" or top.st.contiguous
 
 
-
 def _fits(item: ScheduleItem, size: int, group: _Siblings) -> bool:
     return len(group.slots | set(item.slots)) <= MOST_BUFFERS and group.nodes + size <= MOST_NODES
-
 
 
 def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Siblings]) -> _Siblings | None:
@@ -633,7 +594,6 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Sibling
         if _at_its_place(item, group.written, *key[2]):
             return group
     return None
-
 
 
 def _at_its_place(item: ScheduleItem, written: set[int], over: Any = None) -> bool:

@@ -19,7 +19,7 @@ from tinsmith.codegen.launch import Launch, lines_of
 from tinsmith.codegen.planner.roofline import default_machine
 from tinsmith.core.dtypes import dtypes
 from tinsmith.schedule.memory.memory_plan import ALIGN, Access, choose_in_place, plan_slots
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 # walks, each with a smaller limit: the memory plan has gaps, so a walk within the limit may still exceed it
 ROUNDS: Final = 8

@@ -24,10 +24,9 @@ import numpy as np
 
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 ALIGN: Final = 128
-
 
 
 @dataclass
@@ -42,7 +41,6 @@ class MemoryPlan:
         self.sizes[life.device] = max(self.sizes.get(life.device, 0), at + life.bytes)
 
 
-
 class _Life(NamedTuple):
     """A temporary: its bytes, and the first and last step that uses it."""
 
@@ -53,11 +51,9 @@ class _Life(NamedTuple):
     end: int
 
 
-
 def plan_memory(schedule: Schedule) -> MemoryPlan:
     """Return the memory plan of the temporaries of a schedule."""
     return plan_slots(schedule.slots, [item.slots for item in schedule.items])
-
 
 
 def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> MemoryPlan:
@@ -82,7 +78,6 @@ def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> MemoryPl
     return plan
 
 
-
 def _pack(lives: Sequence[_Life], plan: MemoryPlan) -> None:
     lives = sorted(lives, key=lambda x: -x.bytes)
     begin, end, size = (np.array(row) for row in zip(*((x.begin, x.end, x.bytes) for x in lives)))
@@ -97,7 +92,6 @@ def _pack(lives: Sequence[_Life], plan: MemoryPlan) -> None:
         plan.place(life, int(places[n]))
 
 
-
 def _verify(lives: Sequence[_Life], plan: MemoryPlan) -> None:
     """Check that every temporary has an offset, and that no two with overlapping live ranges share a byte."""
     begin, end, low, high = (np.array(row) for row in zip(*(
@@ -110,7 +104,6 @@ def _verify(lives: Sequence[_Life], plan: MemoryPlan) -> None:
                               "which are live at the same time")
 
 _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
-
 
 
 def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
@@ -134,7 +127,6 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
         if free and number not in chosen.values():
             chosen[slot] = number
     return chosen
-
 
 
 def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
@@ -161,7 +153,6 @@ def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
     return loaded <= stored
 
 
-
 class Access(Protocol):
     """Anything that reads and writes slots: a schedule item, a compiled step, or several items run as one."""
 
@@ -172,7 +163,6 @@ class Access(Protocol):
     def read(self) -> Sequence[int]: ...
 
 A = TypeVar("A", bound=Access)
-
 
 
 def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> None:
@@ -199,7 +189,6 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
     lost = [s.number for s in slots if s.output and s.number not in known]
     if lost:
         raise VerifyError(f"{after}: the result slots {lost} are never written")
-
 
 
 def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
@@ -240,7 +229,6 @@ def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
         raise VerifyError(f"{len(items) - len(out)} of {len(items)} items form a dependency cycle, "
                           f"such as {items[stuck]!r:.300}")
     return out
-
 
 
 def joinable(items: Sequence[Access], members: Sequence[Access], late: Collection[int] = ()) -> bool:

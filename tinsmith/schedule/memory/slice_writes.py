@@ -36,7 +36,7 @@ from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.multi.collectives import workers
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.values import Places, apart, inside
 
 # Bytes of a tensor below which one kernel that writes all of it is faster than two launches: a launch takes 2 to 10 µs,
@@ -44,7 +44,6 @@ from tinsmith.schedule.values import Places, apart, inside
 LEAST: Final = 1 << 16
 LARGEST_PART: Final = 0.5  # share of the tensor from which on its parts are not written separately
 _MOVES = (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.FLIP, Ops.SHRINK)
-
 
 
 class _Write(NamedTuple):
@@ -63,7 +62,6 @@ class _Write(NamedTuple):
         return self.part.src[-1]
 
 
-
 def write_slices(schedule: Schedule) -> list[ScheduleItem]:
     """Return the items with writes to parts of an input's memory split; adds slots for values to store first.
 
@@ -78,7 +76,6 @@ def write_slices(schedule: Schedule) -> list[ScheduleItem]:
     for n, item in enumerate(schedule.items):
         items += _split(schedule, item, {s for s in item.read if last[s] > n})
     return items
-
 
 
 def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
@@ -100,7 +97,6 @@ def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
             for i in kept]
 
 
-
 def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
     """Return the slot of the temporary that an item copies to a new version as it is; None if it does anything else."""
     if item.sink is None or item.sink.arg is not None or len(item.slots) != 2 or item.slots[0] not in schedule.versions:
@@ -110,7 +106,6 @@ def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
     same = (new.size, new.dtype, new.device, new.may_be_empty) == (old.size, old.dtype, old.device, old.may_be_empty)
     whole = value.op is Ops.PARAM and value.size == new.size
     return old.number if same and whole and not (old.input or old.output) else None
-
 
 
 def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[ScheduleItem]:
@@ -145,7 +140,6 @@ def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[Sche
     return items
 
 
-
 def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -> ScheduleItem:
     """Return an item that stores ``results`` (slot, value over the PARAMs of ``item``), with the PARAMs renumbered."""
     written = [slot for slot, _ in results]
@@ -156,7 +150,6 @@ def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -
                         {n: n.replace(arg=(number[item.slots[n.arg[0]]], n.arg[1])) for n in read})
     return replace(item, sink=UOp(Ops.SINK, None, tuple(values)), slots=[*written, *inputs], reason=reason,
                    outputs=len(written))
-
 
 
 def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: set[int]) -> _Write | None:
@@ -179,12 +172,10 @@ def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: se
     return _Write(part, old.arg[0]) if part.src[-1].size <= LARGEST_PART * slot.size else None
 
 
-
 def _below_reshapes(value: UOp) -> UOp:
     while value.op is Ops.RESHAPE:
         value = value.src[0]
     return value
-
 
 
 def _scattered(value: UOp, output: UOp, old: UOp) -> UOp | None:
@@ -194,7 +185,6 @@ def _scattered(value: UOp, output: UOp, old: UOp) -> UOp | None:
     return value.replace(src=(output, *value.src[1:]))
 
 
-
 def _selected(value: UOp, output: UOp) -> UOp | None:
     """Return a select between placed values and the old version as an ASSIGN to a view of the output."""
     condition, placed, _ = value.src
@@ -202,7 +192,6 @@ def _selected(value: UOp, output: UOp) -> UOp | None:
         return None
     part = _unplaced(condition.src[0], placed, output)
     return None if part is None else UOp(Ops.ASSIGN, None, part)
-
 
 
 def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
@@ -223,13 +212,11 @@ def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
     return None if padded and not _within(view) else (view, placed)
 
 
-
 def _within(view: UOp) -> bool:
     """Return True if all positions of a padded view provably lie inside of the tensor."""
     ranges = tuple(UOp.range(s, n, None) for n, s in enumerate(view.shape))
     whole, index = place_in(view, ranges)
     return all((at := i.simplify()).vmin >= 0 and at.vmax < s for i, s in zip(index, whole.shape))
-
 
 
 def _reads_only_what_it_writes(write: _Write) -> bool:
@@ -243,7 +230,6 @@ def _reads_only_what_it_writes(write: _Write) -> bool:
                if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM and n.src[0].arg[0] == write.old)
 
 Box = tuple[tuple[int, int], ...]
-
 
 
 class _Part(NamedTuple):
@@ -266,7 +252,6 @@ class _Part(NamedTuple):
     def stored(self, value: UOp) -> UOp:
         """Return the ASSIGN of ``value`` to this part of the assembled value (PARAM 0)."""
         return UOp(Ops.ASSIGN, None, (self.view.shrink(self.box), reduce(UOp.cast, self.casts, value.shrink(self.box))))
-
 
 
 def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
@@ -298,7 +283,6 @@ def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
     return items
 
 
-
 def _value_of(item: ScheduleItem) -> UOp | None:
     """Return the value an item stores if it is a single output of fixed shape, computed by a plain kernel; else
     None."""
@@ -306,7 +290,6 @@ def _value_of(item: ScheduleItem) -> UOp | None:
         return None
     value = item.sink.src[0]
     return None if value.op in (Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.COPY, Ops.HOST) else value
-
 
 
 def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:
@@ -337,12 +320,10 @@ def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]
     return found
 
 
-
 def _keeps_axes(view: UOp) -> bool:
     """Return True if a view neither splits nor joins axes, so that its positions are independent per axis."""
     return all(n.op in (Ops.PERMUTE, Ops.PAD, Ops.PARAM) or (n.op is Ops.RESHAPE and [s for s in n.shape if s != 1] == [
         s for s in n.src[0].shape if s != 1]) for n in toposort(view))
-
 
 
 def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
@@ -369,7 +350,6 @@ def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
         if not known[-1].differ:
             return None
     return tuple(box[r] for r in ranges), tuple(known)
-
 
 
 def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:

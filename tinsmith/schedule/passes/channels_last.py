@@ -43,7 +43,6 @@ from tinsmith.target.target import Target
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
-
 def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     """Return the read of a factor: the value of dtype ``narrow`` below its views and casts;
     None if it has another dtype.
@@ -55,18 +54,15 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     return found if found.source.dtype is narrow else None
 
 
-
 def _lies(x: UOp) -> bool:
     """Return True if a value is in memory already."""
     return below_reshapes(x).op in _MEMORY
-
 
 
 def price_of_copy(x: UOp, target: Target) -> float:
     """Return the cost of a copy (read, write and launch), in the time of one product (multiply-add) of a staged
     unit."""
     return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
-
 
 
 def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
@@ -91,7 +87,6 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
-
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
     """Return the axis to store innermost: the fastest one that no window slides along; None if
     it is no plain range or short."""
@@ -103,13 +98,11 @@ def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
     return None
 
 
-
 def _last(read: Read, axis: int) -> UOp:
     """Return a factor that reads a copy of its source with ``axis`` innermost."""
     order = (*(a for a in range(read.source.ndim) if a != axis), axis)
     back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
     return read.views.of(read.source.permute(order).contiguous().permute(tuple(back)))
-
 
 
 # *** split-K for few tiles ***
@@ -125,7 +118,6 @@ class TileCut(NamedTuple):
     axis: int
     chunks: int
     order: tuple[int, ...]
-
 
 
 def tile_cut(node: UOp, target: Target) -> TileCut | None:
@@ -162,7 +154,6 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     return TileCut(*min(ways, key=lambda way: (price(*way), way[1])), tuple(order))
 
 
-
 def _patch(sizes: Sequence[int]) -> int:
     """Return the product of the largest powers of two that divide ``sizes``: the reduced
     elements that fit boxes exactly."""
@@ -171,7 +162,6 @@ def _patch(sizes: Sequence[int]) -> int:
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 
 _STORED = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
-
 
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
@@ -199,7 +189,6 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     return rebuilt(roots, rule)
 
 
-
 def _reads(total: UOp) -> list[Read]:
     """Return the reads of the factors of a sum of products, in the shape of the lowest views;
     [] for other reductions."""
@@ -208,7 +197,6 @@ def _reads(total: UOp) -> list[Read]:
         return []
     return [read_by(f, ranges_of(product.shape), lambda n: n.op in _VIEWS or (
         n.op is Ops.CAST and n.dtype is product.dtype), lambda v: True) for f in product.src]
-
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
@@ -236,7 +224,6 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit)
     return product.replace(src=tuple(factors))
 
 
-
 def _turned(factor: UOp) -> UOp:
     """Return a copy of a factor whose rows run along its last axis."""
     if factor.op is Ops.EXPAND:
@@ -244,11 +231,9 @@ def _turned(factor: UOp) -> UOp:
     return _with_pitch(_padded(factor, factor.ndim - 1), factor)
 
 
-
 def _is_dense(x: UOp) -> bool:
     """Return True if a value is in memory with contiguous rows."""
     return below_reshapes(x).op in _STORED
-
 
 
 def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
@@ -257,11 +242,9 @@ def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
     return x.pad(tuple((0, -s % step if a == axis else 0) for a, s in enumerate(x.shape)))
 
 
-
 def _with_pitch(wide: UOp, like: UOp) -> UOp:
     """Return the elements of ``like`` from the padded value ``wide``, which gets memory of its own."""
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
-
 
 
 def _with_rows(node: UOp, target: Target) -> UOp:

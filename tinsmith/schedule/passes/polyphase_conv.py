@@ -39,12 +39,10 @@ class _Phases(NamedTuple):
     terms: int
 
 
-
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
     """Return the graph with such sums rewritten."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
-
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
@@ -52,7 +50,6 @@ def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
     one each), and its axis is kept."""
     summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
-
 
 
 def _sum(node: UOp) -> UOp:
@@ -76,7 +73,6 @@ def _sum(node: UOp) -> UOp:
     return total
 
 
-
 def _alike(w: Window, size: int) -> Iterator[_Phases]:
     """Yield the phases of windows of ``size`` elements, grouped by their number of terms."""
     terms, more = divmod(size, w.stride)
@@ -84,7 +80,6 @@ def _alike(w: Window, size: int) -> Iterator[_Phases]:
         yield _Phases(w, 0, more, terms + 1)
     if terms:
         yield _Phases(w, more, w.stride, terms)
-
 
 
 def _window(x: UOp, p: _Phases) -> UOp:
@@ -98,7 +93,6 @@ def _window(x: UOp, p: _Phases) -> UOp:
     x = x.shrink(tuple(bounds.get(a, (0, s)) for a, s in enumerate(x.shape)))
     x = x.permute((*range(at + 1), *range(at + 2, x.ndim), at + 1))
     return x.unwindow(replace(w, stride=1, inputs=-(-w.inputs // w.stride)))
-
 
 
 def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
@@ -115,14 +109,12 @@ def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
     return x.shrink(tuple((0, inputs.get(a, s)) for a, s in enumerate(x.shape)))
 
 
-
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """Return the graph with scatter-adds that would leave most cores idle rewritten as sums."""
     if not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
                    else node)
-
 
 
 def _sums(n: UOp, target: Target) -> UOp:
@@ -160,7 +152,6 @@ def _sums(n: UOp, target: Target) -> UOp:
     return base + total.reshape(shape).permute(back)
 
 
-
 def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
     """Return the rows of ``x`` gathered in ``order``; elementwise nodes (to depth ``deep``)
     are computed after the gather."""
@@ -171,14 +162,12 @@ def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
     return x.gather(order, 0)
 
 
-
 def _constant_along(n: UOp, axis: int) -> bool:
     """Return True if a value is known to be constant along ``axis``."""
     if n.op is Ops.EXPAND:
         return bool(n.src[0].shape[axis] == 1) or _constant_along(n.src[0], axis)
     return n.op is Ops.CONST or ((n.op.elementwise or n.op is Ops.CONTIGUOUS)
                                  and all(_constant_along(s, axis) for s in n.src))
-
 
 
 def _by_each(n: UOp) -> UOp:

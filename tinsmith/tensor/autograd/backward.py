@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 Slopes = Callable[..., "tuple[Tensor | None, ...]"]
 
 
-
 @dataclass(frozen=True)
 class _Rule:
     """The gradient rule of a CUSTOM_GRADIENT node, written with tensors."""
@@ -62,7 +61,6 @@ class _Rule:
 _rule = functools.lru_cache(_Rule)
 
 
-
 def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     """Return ``value`` with the derivatives that ``slopes`` computes with respect to ``inputs`` (of the same shape and
     dtype as ``value``).
@@ -72,7 +70,6 @@ def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     """
     rule = _rule(slopes, type(value))
     return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
-
 
 
 class Function:
@@ -142,7 +139,6 @@ class Function:
         return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in (*tensors, *saved))), rule))
 
 
-
 @dataclass(frozen=True, eq=False)
 class _Backward:
     """The gradient rule of a CUSTOM_GRADIENT node with sources: the value, the tensor inputs, and the saved tensors.
@@ -191,7 +187,6 @@ class _Backward:
 
     def __str__(self) -> str:
         return type(self.ctx).__name__
-
 
 
 def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
@@ -251,7 +246,6 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         else:
             out.append(found[t])
     return out
-
 
 
 class Backward(TensorBase):
@@ -440,7 +434,6 @@ class Backward(TensorBase):
         TensorBase.forgettings += 1
 
 
-
 def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
                   ) -> dict[Tensor, list[UOp]]:
     """Return the computed tensors that depend on no leaf and on no other computed tensor."""
@@ -458,16 +451,13 @@ def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[U
     return found
 
 
-
 def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (g.contiguous(),)
-
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
-
 
 
 def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:

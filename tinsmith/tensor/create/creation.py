@@ -30,7 +30,6 @@ Device_ = DeviceName | None
 DType_ = DTypeLike | None
 
 
-
 class Creation:
     """``full zeros ones empty arange linspace eye``, their ``_like`` forms, ``triu`` and ``tril``."""
 
@@ -252,7 +251,6 @@ class Creation:
         return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(self._zeros(), self)
 
 
-
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
     """``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an IOTA."""
     if count == 0:
@@ -263,7 +261,6 @@ def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
         line = UOp.iota(count).cast(dtypes.float64)
     line = line if step == 1 else line * step
     return (line if first == 0 else line + first).cast(dtype)
-
 
 
 def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
@@ -282,14 +279,12 @@ def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
     return begin
 
 
-
 def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
     """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
     return x._new((row + diagonal).lt(column + 1))
-
 
 
 def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
@@ -309,7 +304,6 @@ def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[
     return begin, last, by
 
 FillDType = DType | str | None
-
 
 
 class Filling:

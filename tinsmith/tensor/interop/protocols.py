@@ -43,7 +43,6 @@ else:
     gzip = Late("gzip")
 
 
-
 class Interop:
     """Conversions from and to other libraries (DLPack, array and buffer protocols), without a copy where possible."""
 
@@ -166,7 +165,6 @@ class Interop:
         return dlpack.shared(self.uop)
 
 
-
 class Sources:
     """``from_blob`` and ``from_url``; ``Tensor(Path(...))`` and the device ``DISK:path`` are those of a file."""
 
@@ -220,7 +218,6 @@ class Sources:
 
 MODULE: Final = "einops._backends"
 _made: Final[list[type]] = []  # einops itself holds its subclasses weakly
-
 
 
 class Backend:
@@ -280,12 +277,10 @@ class Backend:
         return self.tensor.einsum(pattern, *x)
 
 
-
 def _add_to(backends: ModuleType) -> None:
     base = getattr(backends, "AbstractBackend", None)
     if base is not None and not _made:
         _made.append(type("TinsmithBackend", (Backend, base), {}))
-
 
 
 class _Finder:
@@ -306,7 +301,6 @@ class _Finder:
 
             loader.exec_module = exec_module
         return spec
-
 
 
 def install() -> None:

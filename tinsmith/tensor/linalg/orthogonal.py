@@ -31,7 +31,6 @@ _SWEEPS = {4: 2, 8: 3}
 _MANY = 16  # columns from which on a sweep is computed when it is made
 
 
-
 class LinearAlgebra:
     """``qr``, ``svd``, ``eigh``, ``newton_schulz``: of a matrix, or of each matrix of a batch."""
 
@@ -163,7 +162,6 @@ class LinearAlgebra:
         return x if wide else x.transpose(-1, -2)
 
 
-
 def _sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
     if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or (not empty and 0 in x.shape[-2:]):
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "two axes of fixed size")
@@ -171,10 +169,8 @@ def _sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
     return int(x.shape[-2]), int(x.shape[-1])
 
 
-
 def _identity(x: Tensor, n: int) -> Tensor:
     return type(x).eye(n, dtype=x.dtype, device=x.device, requires_grad=False).expand(*x.shape[:-2], n, n)
-
 
 
 def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
@@ -197,7 +193,6 @@ def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
     return both[..., columns:].transpose(-1, -2)
 
 
-
 def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
     """Return the gradient of the QR factor Q with respect to A.
 
@@ -217,7 +212,6 @@ def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
     return (found.pad((None,) * (x.ndim - 1) + ((0, columns - k),)),)
 
 
-
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return U (square), S and V of a matrix with at least as many rows as columns (one-sided Jacobi)."""
     rows, columns = x.shape[-2:]
@@ -233,7 +227,6 @@ def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if rows > columns:
         sign = sign.pad((None,) * (sign.ndim - 1) + ((0, rows - columns),), value=1.0)
     return q.mul(sign.unsqueeze(-2)), s, right
-
 
 
 def _orthogonalizing(x: Tensor) -> Tensor:
@@ -257,7 +250,6 @@ def _orthogonalizing(x: Tensor) -> Tensor:
     return v.mul(1.5).sub(v.matmul(v.transpose(-1, -2).matmul(v)).mul(0.5)).contiguous()
 
 
-
 def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
     """Each column rotated with its partner, so that their first ``rows`` elements are orthogonal."""
     other = both.gather(-1, partner.expand(both.shape))
@@ -271,7 +263,6 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
     return both.sub(tangent.mul(other)).div(tangent.square().add(1.0).sqrt()).contiguous()
 
 
-
 def _symmetric_vectors(x: Tensor) -> Tensor:
     """The eigenvectors in the columns, in ascending order of values."""
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
@@ -283,18 +274,15 @@ def _symmetric_vectors(x: Tensor) -> Tensor:
     return vectors.gather(-1, order).contiguous()
 
 
-
 def _gaps(s: Tensor) -> Tensor:
     """1 / (s[j] - s[i]) at [i, j], 0 where they are equal."""
     gaps = s.unsqueeze(-2).sub(s.unsqueeze(-1))
     return gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
 
 
-
 def _symmetric_slope(g: Tensor, whole: Tensor, x: Tensor) -> tuple[Tensor]:
     """As if both triangles had been read, as in PyTorch."""
     return (g.add(g.transpose(-1, -2)).mul(0.5),)
-
 
 
 def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -303,10 +291,8 @@ def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
     return (vectors.matmul(_gaps(values).mul(turned.matmul(g))).matmul(turned),)
 
 
-
 def _value_slope(g: Tensor, values: Tensor, x: Tensor, vectors: Tensor) -> tuple[Tensor, None]:
     return vectors.mul(g.unsqueeze(-2)).matmul(vectors.transpose(-1, -2)), None
-
 
 
 def _side_by_side(left: Tensor, right: Tensor) -> Tensor:
@@ -316,12 +302,10 @@ def _side_by_side(left: Tensor, right: Tensor) -> Tensor:
     return left.pad((*rest, (0, n), (0, n))).add(right.pad((*rest, (m, 0), (m, 0)))).contiguous()
 
 
-
 def _singular_slope(g: Tensor, s: Tensor, x: Tensor, both: Tensor) -> tuple[Tensor, None]:
     rows, columns = x.shape[-2:]
     u, v = both[..., :rows, :columns], both[..., rows:, rows:]
     return u.mul(g.unsqueeze(-2)).matmul(v.transpose(-1, -2)), None
-
 
 
 def _factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -348,13 +332,11 @@ Bound: TypeAlias = Union[float, "Tensor", None]  # a tolerance: a number, or one
 _TERMS, _MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where the norm is at most 1/2
 
 
-
 class LeastSquares(NamedTuple):
     """The result of ``lstsq``: x, and the sum of squared residuals of each column."""
 
     solution: Tensor
     residuals: Tensor
-
 
 
 class Matrices:
@@ -484,7 +466,6 @@ class Matrices:
         return parts[0]
 
 
-
 def _cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
     """Return the greatest singular value that counts as 0, of those in ``s``."""
     sides = [int(side) for side in x.shape[-2:] if not isinstance(side, UOp)]
@@ -500,7 +481,6 @@ def _cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
     return found if absolute is None else found.maximum(absolute)
 
 
-
 def _bound(op: str, what: str, value: float | Tensor) -> Any:
     """Return a tolerance as a number, or as a tensor that broadcasts with rows of singular values."""
     if isinstance(value, TensorBase):
@@ -508,12 +488,10 @@ def _bound(op: str, what: str, value: float | Tensor) -> Any:
     return float(number(op, what, value, least=0))
 
 
-
 def _symmetric(op: str, x: Tensor) -> Tensor:
     """Return the symmetric matrix that has the lower triangle of ``x``."""
     square(op, x)
     return x.tril().add(x.tril(-1).transpose(-1, -2))
-
 
 
 def _pseudo_inverse_slope(g: Tensor, p: Tensor, x: Tensor) -> tuple[Tensor]:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
     """Elementwise methods that map to one op or a few."""
 
@@ -433,12 +432,10 @@ _IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
 round that of sums and differences); all else rounds the scalar."""
 
 
-
 @rounded_once
 def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     x, y = in_one_dtype(x, y)
     return x.add(y.mul(factor))
-
 
 
 @rounded_once
@@ -447,18 +444,15 @@ def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     return x.sub(y.mul(factor))
 
 
-
 @rounded_once
 def _round_to(x: Tensor, decimals: int) -> Tensor:
     scale = 10.0 ** abs(decimals)
     return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
-
 @rounded_once
 def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return start.add(end.sub(start).mul(weight))
-
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -472,11 +466,9 @@ _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: d
                                 dtypes.float64: dtypes.int64}
 
 
-
 def _sign_bit(x: UOp) -> UOp:
     bits = x.bitcast(_BITS_OF[x.dtype])
     return bits.lt(0)
-
 
 
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
@@ -484,11 +476,9 @@ def _other_side(rest: Tensor, b: Tensor) -> Tensor:
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
-
 @rounded_once
 def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
     return a.div(b, reverse).trunc()
-
 
 
 @rounded_once
@@ -503,7 +493,6 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     negative = a.signbit().ne(b.signbit())
     near = whole.eq(0).where(negative.where(-0.0, near._zeros()), near)
     return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)
-
 
 
 class ArithmeticMethods:
@@ -690,19 +679,16 @@ class ArithmeticMethods:
         return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
 
 
-
 @rounded_once
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).mul(b))
 
 
-
 @rounded_once
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).div(b))
-
 
 
 @rounded_once
@@ -720,13 +706,11 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return with_slopes(out, _atan2_slopes, y, x)
 
 
-
 def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     size = x.square().add(y.square())
     none = size.eq(0)
     scaled = g.div(none.where(1.0, size))
     return none.where(0, scaled.mul(x)), none.where(0, scaled.mul(y).neg())
-
 
 
 @rounded_once
@@ -740,10 +724,8 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(out, _hypot_slopes, a, b)
 
 
-
 def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return g.mul(a.div(out)), g.mul(b.div(out))
-
 
 
 @rounded_once
@@ -753,11 +735,9 @@ def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
 
 
-
 def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     none = a.eq(0) & b.le(0)
     return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
-
 
 
 @rounded_once
@@ -768,14 +748,12 @@ def _logaddexp2(x: Tensor, y: Tensor) -> Tensor:
 _OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tuple)
 
 
-
 def _known(value: Any) -> bool:
     if isinstance(value, _OPERANDS):
         return True
     if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python's message: Tensor and Tensor
         raise DTypeError(type(value).__module__, "its tensors are not ours", "tinsmith.from_dlpack(x), or x.numpy()")
     return False
-
 
 
 class OperatorMethods:

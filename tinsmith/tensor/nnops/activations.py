@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 def _positive(x: UOp) -> UOp:
     """Return x > 0 or NaN: selected NaN propagate."""
     return (x > 0) | x.ne(x)
-
 
 
 def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
@@ -35,16 +33,13 @@ def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
     return below.where(0, x), below.where(x, -x).alu("EXP").alu("LOG1P")
 
 
-
 def _relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     """The gradient of ``relu``, from the result, so that the argument need not be kept; NaN keeps its gradient."""
     return (out.ne(0).where(g, 0),)
 
 
-
 def _hardtanh_slope(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, None, None]:
     return (out.ne(low) & out.ne(high)).where(g, 0), None, None
-
 
 
 def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -54,7 +49,6 @@ def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 # (Press et al., Numerical Recipes in C, 2nd ed., section 6.2).
 _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
          -1.26551223)
-
 
 
 def _share_below(x: Tensor) -> Tensor:
@@ -69,11 +63,9 @@ def _share_below(x: Tensor) -> Tensor:
     return (x < 0).where(tail, 1 - tail)
 
 
-
 def _gelu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
     return (g * (_share_below(x) + x * density),)
-
 
 
 class Activations:
@@ -222,18 +214,15 @@ class Activations:
         return self - self.tanh()
 
 
-
 def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return gradients that stay finite for predictions of exactly 0 and 1."""
     return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
-
 
 
 def _classes(op: str, label: Tensor) -> Tensor:
     if label.dtype.is_float:
         raise DTypeError(op, f"class indices of dtype {label.dtype!r}", ".cast(dtypes.int32)")
     return label
-
 
 
 class Losses:

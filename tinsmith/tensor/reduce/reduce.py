@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Axis = int | Sequence[int] | None
 
 
-
 class Reduce:
     """Methods that reduce the elements along axes."""
 
@@ -307,7 +306,6 @@ class Reduce:
         return powers.sum(axis, keepdim).pow(1 / p)
 
 
-
 def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     """Return the nuclear norm of the matrices along two axes."""
     axes = axes_of("norm", x, axis)
@@ -317,11 +315,9 @@ def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
 
 
-
 def _root(total: Tensor) -> Tensor:
     """The square root of a sum of squares, with gradient 0 where the sum is 0."""
     return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
-
 
 
 def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -329,18 +325,15 @@ def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
 
 
-
 def accumulator(dtype: DType) -> DType:
     """Return the dtype in which values of ``dtype`` are summed."""
     return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-
 
 
 def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
     if keep:
         return tuple(1 if i in axes else s for i, s in enumerate(shape))
     return tuple(s for i, s in enumerate(shape) if i not in axes)
-
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
@@ -350,13 +343,11 @@ def _over(total: Tensor, count: Any) -> Tensor:
     return total.mul(1 / count if count > 0 else float("inf"))
 
 
-
 def _no_pair(op: str, dim: Any) -> None:
     """Refuse ``dim=``: in PyTorch, ``max(dim=1)`` returns a pair, so a ported program would fail later."""
     if dim is not None:
         raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
                             f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
-
 
 
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
@@ -365,7 +356,6 @@ def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
         raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
                          "at least one element")
     return axes
-
 
 
 def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
@@ -389,13 +379,11 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
 
 
-
 class ValuesAndIndices(NamedTuple):
     """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
 
     values: Tensor
     indices: Tensor
-
 
 
 class Scans:
@@ -482,7 +470,6 @@ class Scans:
         first = terms.uop.shrink(tuple((0, 1) if i == d else (0, s) for i, s in enumerate(x.shape)))
         total = self._new(terms.uop.scan(Ops.MULADD, d, first.const_like(0), scale.detach().uop))
         return total.log().add(m).cast(dtype)
-
 
 
 def _extremes(x: Tensor, name: str, op: Op, axis: int) -> ValuesAndIndices:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
-
 class LeastAndGreatest(NamedTuple):
     """The result of ``aminmax``."""
 
@@ -42,13 +41,11 @@ class LeastAndGreatest(NamedTuple):
     max: Tensor
 
 
-
 class Histogram(NamedTuple):
     """The result of ``histogram``: the counts and the bin edges."""
 
     hist: Tensor
     bin_edges: Tensor
-
 
 
 class Statistics:
@@ -316,7 +313,6 @@ class Statistics:
         return self.sub(x2).add(eps).norm(p, axis=-1, keepdim=keepdim)
 
 
-
 def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool) -> Tensor:
     choice(op, "interpolation", interpolation, ("linear", "lower", "higher", "midpoint", "nearest"))
     if not x.dtype.is_float or x.dtype.itemsize < 4:
@@ -350,7 +346,6 @@ def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interp
     return out if fractions.ndim else out.squeeze(0)
 
 
-
 def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Tensor | None) -> Histogram:
     bins, kind = integer(op, "bins", bins, least=1), float_of(x).dtype
     low, high = number(op, "min", low), number(op, "max", high)
@@ -371,7 +366,6 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
 
 
-
 def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
     kind = float_of(x).dtype
     each = inside.cast(kind) if weight is None else inside.where(weight.reshape(-1).cast(kind), 0)
@@ -382,7 +376,6 @@ _COUNTED = 256  # longest row (elements) that is sorted by comparing all pairs
 _FEW = 16  # largest k for which topk of a short row selects one maximum after another
 _ROWS = 8  # … in more rows than this: one kernel per selected element then has enough work
 _GROUPED = 16  # elements per selected element from which on selecting groups is cheaper than sorting
-
 
 
 class Sorting:
@@ -512,7 +505,6 @@ class Sorting:
         return out[0] if len(out) == 1 else tuple(out)
 
 
-
 def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
     """Return the distinct slices along axis ``d``, sorted, the index of each slice among them, and their counts."""
     array = (x.float() if x.dtype.is_float and x.dtype.itemsize < 4 else x).numpy()
@@ -520,7 +512,6 @@ def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
     indices = [type(x)(i.reshape(-1).astype(dtypes.default_int.numpy), device=x.device)
                for i in (first, inverse, counts)]
     return [x.index_select(d, indices[0]), *indices[1:]]
-
 
 
 def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -545,7 +536,6 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     return (low.cast(wide) + values.cast(wide)).cast(flat.dtype), inverse, counts.gather(0, values)
 
 
-
 def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the distinct elements of a vector, each element's index among them, and their counts, by sorting.
 
@@ -557,7 +547,6 @@ def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found = values[new]
     inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
     return found, inverse, found.zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
-
 
 
 def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]) -> ValuesAndIndices:
@@ -577,11 +566,9 @@ def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp |
     return ValuesAndIndices(values.transpose(d, -1), index.transpose(d, -1).cast(dtypes.default_int))
 
 
-
 def _put_back(node: UOp, gradient: UOp) -> tuple[UOp, None]:
     """Return the gradient of sorted rows in their original order."""
     return gradient.const_like(0).scatter(node.src[2], gradient, 1, Ops.ASSIGN), None
-
 
 
 def ordered_bits(x: UOp) -> UOp:
@@ -602,7 +589,6 @@ def ordered_bits(x: UOp) -> UOp:
     return x.ne(x).where(ones, x.eq(x.const_like(0)).where(top, flipped))
 
 
-
 def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
     """Return the elements of ``x`` with the given ``ordered_bits``; zeros and NaN, whose sign and payload the keys
     lack, are gathered from ``x`` at ``at``."""
@@ -616,20 +602,16 @@ def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
     return lost.where(found, (keys ^ keys.lt(top).where(ones, top)).bitcast(x.dtype))
 
 
-
 def _unsigned(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
-
 
 
 def _keys(x: UOp, descending: bool) -> UOp:
     return _complement(ordered_bits(x)) if descending else ordered_bits(x)
 
 
-
 def _complement(keys: UOp) -> UOp:
     return keys ^ keys.const_like((1 << keys.dtype.bits) - 1)
-
 
 
 def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
@@ -647,7 +629,6 @@ def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
     return _element(ordered, x, order), order
 
 
-
 def _by_counting(keys: UOp) -> UOp:
     """Return sorting indices: the rank of an element is the number of smaller, or equal and earlier, elements."""
     rows, size = keys.shape
@@ -661,11 +642,9 @@ def _by_counting(keys: UOp) -> UOp:
     return place.const_like(0).scatter(place, place.iota_like(1), 1, None)
 
 
-
 def _first(x: UOp, k: int, largest: bool) -> UOp:
     """Return the indices of the ``k`` greatest or smallest elements of each row, in order."""
     return _greatest(_keys(x, not largest).contiguous(), k)
-
 
 
 def _greatest(keys: UOp, k: int) -> UOp:
@@ -688,7 +667,6 @@ def _greatest(keys: UOp, k: int) -> UOp:
     first = chosen.reshape((rows, k, 1)).expand(cube) * width
     place = (first + first.iota_like(2)).reshape((rows, k * width)).contiguous()
     return place.gather(_greatest(groups.gather(place, 1).contiguous(), k), 1)
-
 
 
 def _one_by_one(keys: UOp, k: int) -> UOp:

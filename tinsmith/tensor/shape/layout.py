@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class LayoutMethods:
     """``movedim t mT select narrow unbind tile rot90 hstack tensor_split diag_embed`` and similar methods."""
 
@@ -475,7 +474,6 @@ _TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
 Groups = list[list[str]]  # the names of each axis
 
 
-
 class Rearranging:
     """The ``rearrange`` method."""
 
@@ -516,13 +514,11 @@ class Rearranging:
         return x.reshape(*[product([found[n] for n in group if n != "1"]) for group in right])
 
 
-
 def _sides(formula: str) -> tuple[Groups, Groups]:
     if not isinstance(formula, str) or formula.count("->") != 1:
         raise ArgumentError("rearrange", f"{formula!r} is no formula", "'a b c -> (a c) b'")
     left, right = formula.split("->")
     return _groups(formula, left), _groups(formula, right)
-
 
 
 def _groups(formula: str, side: str) -> Groups:
@@ -553,7 +549,6 @@ def _groups(formula: str, side: str) -> Groups:
     return out
 
 
-
 def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple[Groups, Groups]:
     """Replace ``...`` by generated names for the axes that it stands for."""
     count = sum(group.count("...") for group in left)
@@ -570,7 +565,6 @@ def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple
     alone = [[[d] for d in dots] if group == ["..."] else
              [[n for name in group for n in (dots if name == "..." else [name])]] for group in right]
     return left, [g for groups in alone for g in groups]
-
 
 
 def _split(formula: str, x: Tensor, axis: int, group: list[str], known: dict[str, int]) -> list[Any]:

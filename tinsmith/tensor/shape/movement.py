@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _MOST_EMPTY_PARTS = 1 << 16  # limit of ``chunk``: an empty axis yields as many parts as asked for, as in PyTorch
 
 
-
 class Joining:
     """``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``."""
 
@@ -154,7 +153,6 @@ class Joining:
         return tuple(g.transpose(0, 1) if indexing == "xy" and len(axes) > 1 else g for g in grids)
 
 
-
 def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
     """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
     parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
@@ -164,7 +162,6 @@ def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
         raise ArgumentError(op, "no tensors given", "at least one")
     check_tensors(op, parts)
     return parts
-
 
 
 class Movement(Joining):
@@ -527,12 +524,10 @@ class Movement(Joining):
         return self.diag_embed(diagonal)
 
 
-
 def _numbers(repeats: Any) -> list[int] | None:
     """Return the number of repeats per element; None if one number is given for all."""
     found = repeats.tolist() if isinstance(repeats, TensorBase) else list(repeats)
     return [integer("repeat_interleave", "repeats", n, least=0) for n in found] if isinstance(found, list) else None
-
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:
@@ -547,11 +542,9 @@ def _open_size(x: Tensor, rest: Any) -> Any:
     return found
 
 
-
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
     """Return a shape in which None and -1 may stand for sizes to be inferred."""
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
-
 
 
 def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
@@ -568,11 +561,9 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     return tuple([(0, 0)] * (x.ndim - len(found)) + found[::-1])
 
 
-
 def _part(x: Tensor, axis: int, begin: Any, end: Any) -> Tensor:
     """Return the elements ``begin`` to ``end`` of an axis."""
     return x.shrink([None] * axis + [(begin, end)] + [None] * (x.ndim - axis - 1))
-
 
 
 def _grown(x: Tensor, axis: int, before: Any, after: Any, mode: str) -> Tensor:

@@ -64,7 +64,6 @@ from tinsmith.target.target import Target
 ROWS: Final = 4  # steps of a tile of a loop of symbolic size
 
 
-
 def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates of a scan: lanes along the steps, combined within vectors, if memory runs along them;
     else several independent chains of dependent steps, as lanes along a parallel range or as copies."""
@@ -86,7 +85,6 @@ def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                     partial(_chains, target=target, lane=None, lanes=1))
 
 
-
 def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> None:
     """Apply lanes along ``lane`` and copies of the innermost parallel loop: independent chains of a scan."""
     chains = kernel.parallel
@@ -95,7 +93,6 @@ def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> Non
         chains = [] if outer is None else [outer]
     if chains and range_size(chains[-1]) >= 2:
         split(kernel, OptOps.UPCAST, chains[-1], min(target.core.chains, range_size(chains[-1])))
-
 
 
 def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
@@ -117,7 +114,6 @@ def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
         look_ahead(kernel, target)
     if target.threads > 1 and work >= target.core.serial_work:
         thread_opts(kernel, target)
-
 
 
 def look_ahead(kernel: Kernel, target: Target) -> None:
@@ -148,7 +144,6 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), distance))
 
 
-
 def stream_ahead(kernel: Kernel, nbytes: int) -> None:
     """Prefetch loads ``nbytes`` ahead in a kernel with non-temporal stores: while a core computes, it has few loads in
     flight."""
@@ -157,7 +152,6 @@ def stream_ahead(kernel: Kernel, nbytes: int) -> None:
         step = (stride_of(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
         if 0 < step <= nbytes // 4 and range_size(loops[-1]) > nbytes // step and load in kernel.loads:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), nbytes // step))
-
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
@@ -170,7 +164,6 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
         assert outer is not None
         if isinstance(range_size(outer), int) and all(outer in s.ranges for s in kernel.stores):
             apply_to(kernel, OptOps.THREAD, outer)
-
 
 
 def symbolic_rows(kernel: Kernel) -> bool:
@@ -187,7 +180,6 @@ def symbolic_rows(kernel: Kernel) -> bool:
         apply_to(kernel, OptOps.UPCAST, kernel.order[at + 1], ROWS)
         return True
     return False
-
 
 
 def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
@@ -226,7 +218,6 @@ def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
             return
 
 
-
 def thread_opts(kernel: Kernel, target: Target) -> None:
     """Split the outermost loop over the workers; fuse it with the next loop if it is too short to divide evenly."""
     for _ in range(2):
@@ -248,7 +239,6 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         apply_to(kernel, OptOps.THREAD, outer)
 
 
-
 def why_alone(kernel: Kernel) -> str:
     """Return why a kernel runs on one worker, however large it is; empty if it is threaded or if no obstacle is
     known."""
@@ -263,11 +253,9 @@ def why_alone(kernel: Kernel) -> str:
     return "" if any(own) else "it has no parallel loop"
 
 
-
 def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
     """Return True if a stage or reduction is computed inside loop ``a`` but outside loop ``b``."""
     return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))
-
 
 
 def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
@@ -287,7 +275,6 @@ def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     return left
 
 
-
 def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
     """Return True if the code of all pieces is at most as long as that of ``MOST_PIECES`` full statements."""
     if len(k.stores) + len(statements) * len(points) <= MOST_PIECES:
@@ -296,10 +283,8 @@ def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
     return len(k.stores) + pieces / len(toposort(statements)) <= MOST_PIECES
 
 
-
 def _edges(r: UOp, points: list[int]) -> Iterable[tuple[int, int]]:
     return pairwise([0, *points, range_size(r)])
-
 
 
 def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
@@ -315,7 +300,6 @@ def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> floa
     return after / sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
 
 
-
 def _only_chooses(statement: UOp, r: UOp) -> bool:
     """Return True if conditions on ``r`` only select values in WHERE nodes, so that ``decided`` has removed all it
     can."""
@@ -324,11 +308,9 @@ def _only_chooses(statement: UOp, r: UOp) -> bool:
     return all(asked.isdisjoint(n.src) for n in nodes if n.op is not Ops.WHERE and n not in asked)
 
 
-
 def _along(store: UOp) -> UOp | None:
     """Return the range that is contiguous in the memory of a store; None if there is none."""
     return next((r for r, step in linear_form(store.src[1])[0].items() if step == 1 and r.op is Ops.RANGE), None)
-
 
 
 def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
@@ -347,7 +329,6 @@ def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
     return work * (count // lanes + (2 if count % lanes else 0)) + 2.0 if inner else float(work * count)
 
 
-
 def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
     """Replace a WHERE between loads of one memory by a single load, if the condition is the same for all lanes."""
     found = _branch(n, frozenset(), lanes)
@@ -356,7 +337,6 @@ def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
     load, offset, guards = found
     guard = [functools.reduce(operator.and_, sorted(guards, key=order))] if guards else []
     return load.replace(src=(load.src[0], offset.simplify(), *guard))
-
 
 
 def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, UOp, frozenset[UOp]] | None:
@@ -382,7 +362,6 @@ def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, 
     return yes[0], from_linear(same, first, yes[1]) + condition.where(*rest), yes[2]
 
 
-
 def _of_indices(condition: UOp) -> UOp:
     """Return a comparison of indices that were cast to integers as a comparison of the indices, as guards are."""
     sides = [as_index(s) for s in condition.src] if condition.op is Ops.CMPLT else []
@@ -390,11 +369,9 @@ def _of_indices(condition: UOp) -> UOp:
     return condition if low is None or high is None else low.lt(high).simplify()
 
 
-
 def _two_loads() -> UOp:
     i, x = UOp.range(8, 0, Role.LOOP), UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (9,)))
     return i.lt(3).where(x.load(i, i.lt(3)), x.load(i + 1, i.lt(3).logical_not()))
-
 
 
 def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
@@ -408,13 +385,11 @@ def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
     return a.replace(src=(*a.src[:at], c.where(a.src[at], b.src[at]), *a.src[at + 1 :]))
 
 
-
 def _two_negations() -> UOp:
     i, x = UOp.range(8, 0, Role.LOOP), UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (9,)))
     return i.lt(3).where(-x.load(i), -x.load(i + 1))
 
 _choice = Pat("n", (Ops.WHERE,), (Pat("c"), Pat("a"), Pat("b")))
-
 
 
 def _rules(lanes: frozenset[UOp]) -> RuleSet:
@@ -426,12 +401,10 @@ def _rules(lanes: frozenset[UOp]) -> RuleSet:
 bounds_rules = _rules(frozenset())
 
 
-
 def one_load(root: UOp, lanes: frozenset[UOp] = frozenset()) -> UOp:
     """Replace a WHERE between elements of one memory by one load with a selected index, if the condition is the same
     for all lanes."""
     return rewrite([root], bounds_rules if not lanes else _rules(lanes))[0]
-
 
 
 def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -450,7 +423,6 @@ def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                         partial(_nests, pieces=pieces, target=target, lanes=lanes))
 
 
-
 def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
     vars(kernel).update(vars(pieces.copied()))
     for offset in range(len(kernel.stores)):
@@ -459,7 +431,6 @@ def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
             min(nest_ways(kernel, target, lanes, nest), key=lambda w: w.cycles).apply(kernel)
     for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
         apply_to(kernel, OptOps.UPCAST, r)
-
 
 
 def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> Iterator[Candidate]:
@@ -481,7 +452,6 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
                     lambda k: None if scatters or not options else woven_lanes(k, target, lanes, nest))
 
 
-
 def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:
     """Vectorize a nest along ``lane``; strided reads get an inner loop along their lines."""
     whole, scatters = len(nest) == len(kernel.stores), any(
@@ -500,13 +470,11 @@ def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: in
     return None
 
 
-
 def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
     """Return the factor by which lanes of elements narrower than 32 bits may exceed 32-bit lanes, if they are only
     copied along ``r``; else 1."""
     copied = all(s.src[2].op is Ops.LOAD for s in nest) and all(stride_of(n.src[1], r) in (0, 1) for n in loads)
     return max(4 // max(s.src[2].dtype.itemsize for s in nest), 1) if copied else 1
-
 
 
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
@@ -528,7 +496,6 @@ def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
             kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
 
 
-
 def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
     """Vectorize along a repeated or interleaved range, with its short inner range unrolled, so that adjacent results
     are stored together."""
@@ -541,7 +508,6 @@ def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -
             split(kernel, OptOps.VECTOR, beside[0], lanes)
             return apply_to(kernel, OptOps.UPCAST, short)
     return None
-
 
 
 def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along: UOp, lanes: int) -> None:
@@ -561,7 +527,6 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
     order_loops(kernel, [*(r for r in loops if r not in last), *last])
 
 
-
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is read and added to is then
     one block long, and no two workers add to the same address."""
@@ -578,7 +543,6 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     loops = [r for r in kernel.ranges if not r.arg[1].expanded]
     last = [inner] if inner is not None else []
     order_loops(kernel, [*shared, *(r for r in loops if r not in (*shared, *last)), *last])
-
 
 
 def parts_of_columns(size: int, threads: int, shares: int) -> int:

@@ -104,13 +104,11 @@ class BlockTile(NamedTuple):
                                          self.depth, waves, sizes[2]))
 
 
-
 class Widths(NamedTuple):
     """Bytes of an element of each factor: in registers on its way, and in local memory."""
 
     carried: tuple[int, int]
     kept: tuple[int, int]
-
 
 
 def widths(factors: Sequence[UOp]) -> Widths:
@@ -122,7 +120,6 @@ def widths(factors: Sequence[UOp]) -> Widths:
             kept[at] += width
             carried[at] += max(width, load.dtype.itemsize)
     return Widths((carried[0], carried[1]), (kept[0], kept[1]))
-
 
 
 def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
@@ -139,7 +136,6 @@ def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
-
 
 
 def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -177,14 +173,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                             prices[tile], partial(_tiled, trial=trial, numbers=numbers, tile=tile))
 
 
-
 def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
     """Apply PADTO, the opts of the tile, and a STAGE for each load."""
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
     _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
-
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -196,7 +190,6 @@ def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None
             if number in kernel.numbered and amount > 1:
                 number = _applied(kernel, op, number, amount)
     apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.steps)
-
 
 
 def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -213,7 +206,6 @@ def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
         apply_to(kernel, OptOps.UNROLL, kernel.reduces[0], tile.steps)
 
 
-
 def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
     """Merge ``ranges`` into one range and return it."""
     r, *others = sorted(ranges, key=kernel.order.index)
@@ -224,12 +216,10 @@ def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
     return r
 
 
-
 def _padded(kernel: Kernel, number: int, multiple: int) -> int:
     """Pad a range to a multiple of ``multiple`` if needed; return its number."""
     partial = range_size(kernel.numbered[number]) % multiple
     return _applied(kernel, OptOps.PADTO, number, multiple) if partial else number
-
 
 
 def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
@@ -237,7 +227,6 @@ def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
     at = kernel.order.index(kernel.numbered[number])
     apply_to(kernel, op, kernel.order[at], amount)
     return int(kernel.order[at].arg[0])
-
 
 
 def _staged(kernel: Kernel, outer: UOp | None, tile: BlockTile) -> None:
@@ -256,7 +245,6 @@ def _staged(kernel: Kernel, outer: UOp | None, tile: BlockTile) -> None:
 Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 
-
 def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
     """Return a generator of candidates from rules, the most specific rule first; a rule applies its opts or returns
     False. If several rules suit the kernel, ``estimate`` prices each, with a surcharge of ``Blocks.doubt`` on all but
@@ -271,7 +259,6 @@ def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
     return generate
 
 
-
 def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], bool]) -> Kernel | ArgumentError | None:
     """Return a copy of the kernel with the opts of a rule, or the error of a refused opt; None if the rule does not
     suit it."""
@@ -282,12 +269,10 @@ def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], boo
         return error
 
 
-
 def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
     if isinstance(made, ArgumentError):
         raise made
     vars(kernel).update(vars(made))
-
 
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
@@ -314,7 +299,6 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
                 wanted //= 1 if long else amount
 
 
-
 def reuse_opts(kernel: Kernel, target: Target) -> None:
     """Upcast a sum of products along a range of each factor alone, as long as all threads still have work: a loaded
     element of one factor serves all copies along the other's range."""
@@ -335,7 +319,6 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
             return
 
 
-
 def sum_opts(kernel: Kernel, target: Target) -> bool:
     """Apply the opts of a general reduction: register reuse of factors, long sums shared among threads."""
     reuse_opts(kernel, target)
@@ -344,14 +327,12 @@ def sum_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 
-
 def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates that count equal keys block-wide, one thread for each key (RANK)."""
     for count in [c for f in kernel.folds if (c := counted(f)) is not None and target.matches]:
         keys = 1 << max(count.key.bounds[1], target.warp - 1).bit_length()
         yield Candidate("block-wide histogram of keys", {}, partial(
             apply_if_it_fits, opt=Opt(OptOps.RANK, kernel.ranges.index(count.steps), keys)))
-
 
 
 def map_opts(kernel: Kernel, target: Target) -> bool:

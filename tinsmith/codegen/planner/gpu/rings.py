@@ -44,7 +44,6 @@ from tinsmith.target.target import Target
 Part = tuple[int, int]  # (number of a range, number of its steps in a patch; 0: not divided into patches)
 
 
-
 def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the tiles of the units that read from rings, for one large contraction."""
     fold = the_sum(kernel)
@@ -87,18 +86,15 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                                 partial(apply_tile, groups=groups, unit=unit, tile=tile))
 
 
-
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
     """Return the number of floating-point operations between a sum and its stores (the epilogue)."""
     inside = set(toposort(fold))
     return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
 
 
-
 def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
     """Return the grid ranges of operand ``a`` that operand ``b`` does not have, outermost first."""
     return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
-
 
 
 def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
@@ -126,11 +122,9 @@ def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, window
     return tuple(sorted(parts, key=lambda part: part[1] > 1) if size else parts)
 
 
-
 def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
     """Return the number of elements of all boxes that cover ``sizes``."""
     return math.prod(-(-s // n) * n for s, n in zip(sizes, box))
-
 
 
 def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
@@ -142,7 +136,6 @@ def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
         inner = size // n
         if size % n == 0 and (inner & (inner - 1) == 0 or n == 1):
             yield from ((n, *rest) for rest in _boxes(inner, axes - 1))
-
 
 
 def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
@@ -167,7 +160,6 @@ def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
         apply_to(kernel, OptOps.MERGE, kernel.order[at], kernel.axis_of(number))
         whole = kernel.order[at - after].arg[0]
     return whole
-
 
 
 def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: UnitTile) -> None:
@@ -199,7 +191,6 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
         kernel.apply(Opt(OptOps.ROLES, amt=tile.turns if kernel.blocks and tile.turns else None))
 
 
-
 def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
     """Stage an operand in a ring of ``slots`` slots.
 
@@ -213,13 +204,11 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
                                  layout="swizzled", depth=slots))
 
 
-
 def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
     """Return the grid range that only operand ``which`` has, and that is not in ``others``."""
     product = kernel.products[0]
     mine = product.src[which].ranges - product.src[1 - which].ranges - others
     return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
-
 
 
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -252,7 +241,6 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             filled = "producer warps fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
             yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
-
 
 
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: UnitTile) -> None:
