@@ -217,7 +217,7 @@ _GROUPS: Final[Names] = {n: f"tinsmith.compat.schedules:{n}" for n in (
 _LAZY: Final[Names] = {"LazyOp": "tinsmith.compat.schedules:LazyOp"}
 
 _SCHEDULE: Final[Names] = {
-    "ScheduleItem": "tinsmith.schedule.scheduler:ScheduleItem",
+    "ScheduleItem": "tinsmith.schedule.schedule_item:ScheduleItem",
     **{n: f"tinsmith.compat.schedules:{n}" for n in ("create_schedule", "create_schedule_with_vars")}}
 _CSTYLE: Final[Names] = {
     "CStyleLanguage": "tinsmith.codegen.render.cstyle:CRenderer",
