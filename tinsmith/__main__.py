@@ -264,7 +264,7 @@ def show_trace(path: str, html: str | None, port: int) -> int:
             Path(html).write_text(text, "utf-8")
             print(f"{html}: {len(text.encode()) / 1e6:.1f} MB")
             return 0
-        with viz.serve.Server(text, port) as server:
+        with viz.page.Server(text, port) as server:
             print(f"{server.url} (Ctrl-C ends)", flush=True)
             server.wait()
     except (OSError, TinsmithError) as error:

@@ -5,7 +5,7 @@
 
 ``cut_loop`` splits a range at given points: every statement over it becomes one statement per part, with its own
 ranges, so the parts are in the kernel graph and every interpreter sees them. ``change_points`` returns the points where
-guards and indices change; ``planner/cpu/loop_partition.py`` decides
+guards and indices change; ``planner/cpu/loops.py`` decides
 where splitting pays.
 """
 from __future__ import annotations

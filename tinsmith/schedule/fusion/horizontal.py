@@ -24,7 +24,7 @@ Three kinds are found, in this order:
 - *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
   over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
   targets that keep rows in registers), so the value is still in a register;
-- *sums* of values that another kernel computes or reads (``horizontal_sums``)."""
+- *sums* of values that another kernel computes or reads."""
 from __future__ import annotations
 
 import functools
