@@ -5,8 +5,7 @@
 
 ``cut_loop`` splits a range at given points: every statement over it becomes one statement per part, with its own
 ranges, so the parts are in the kernel graph and every interpreter sees them. ``change_points`` returns the points where
-guards and indices change; ``planner/cpu/loop_partition.py`` decides
-where splitting pays.
+guards and indices change; the planner decides where splitting pays (``planner/cpu/loops.py``).
 """
 from __future__ import annotations
 

@@ -1,30 +1,25 @@
-"""Horizontal fusion: independent kernels that share loops or inputs become one kernel.
+"""Horizontal fusion: independent kernels that share loops or inputs become one kernel with several outputs.
 
-Merging kernels into one: the conditions, and the merged kernel.
+Three kinds of kernels are merged, in this order (``fuse_horizontally``):
 
-Horizontal fusion of column sums into a kernel that computes or reads the same rows.
+- kernels over the same *tiles*: the attention forward kernel also stores the row statistics that its gradient reads;
+  the gradients of keys and values share their tiles;
+- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape and their reductions
+  run over the same axes. They read a common buffer, or one reads the outputs of another element by element (row by row,
+  on targets that keep rows in registers), so that the value is still in a register;
+- column *sums* of values that another kernel computes or reads (``fuse_sums``):
 
     y[r, c] = f(x[r, ·], g[r, ·], …)        s[c] = Σ_r v(x[r, c], g[r, c], …)
 
-Both read x and g, or v is a function of y. The rows are cut into blocks, r = (p, m). The kernel of y, the *host*, gets
-the extra result part[p, c] = Σ_m v[p, m, c]: one row of accumulators per block, in cache, to which each row is added.
-The rest of the kernel of s sums over the blocks. Blocks depend on sizes only, so results do not depend on the number
-of workers.
+For sums, both kernels read x and g, or v is a function of y. The rows are split into blocks, r = (p, m). The kernel of
+y, the *host*, gets the additional result part[p, c] = Σ_m v[p, m, c]: one row of accumulators per block, in cache, to
+which each row is added. A small kernel then sums over the blocks. Blocks depend on sizes only, so results do not depend
+on the number of workers.
 
 Row statistics that were stored only because the sums also read them are then computed by the host: its second pass over
-the row hits the cache. On targets that keep rows in registers, the host also takes maps of the same rows that read
-nothing else of full size. Sums that were split to fill the cores are joined again where a host takes them.
-
-Horizontal fusion: independent kernels with common loops or inputs become one kernel with several outputs.
-
-Three kinds are found, in this order:
-
-- kernels over the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the
-  kernel that uses them; the gradients of keys and values share their tiles;
-- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
-  over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
-  targets that keep rows in registers), so the value is still in a register;
-- *sums* of values that another kernel computes or reads (``horizontal_sums``)."""
+the row hits the cache. On targets that keep rows in registers, the host also takes maps of the same rows that read no
+other full-size values. Sums that were split to fill the cores are merged again if a host takes them.
+"""
 from __future__ import annotations
 
 import functools
