@@ -4,8 +4,9 @@ A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer``
 that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
 the data of the target; it never branches on a device's name.
 
-A stand-in for a device that is not on this machine: its source is generated and shown, another device runs the
-kernels."""
+A *stand-in* replaces a device that is not on this machine: its source is generated and shown, and another device runs
+the kernels.
+"""
 from __future__ import annotations
 
 import contextlib

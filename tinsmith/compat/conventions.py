@@ -1,8 +1,8 @@
 """tinygrad's conventions while compat is installed: the import hook, and methods with another meaning.
 
-Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed.
-
-Makes ``import tinygrad...`` give the modules of ``names``, in front of an installed tinygrad."""
+The hook makes ``import tinygrad...`` return the modules of ``module_table.py``, in front of an installed tinygrad.
+Methods that differ between PyTorch and tinygrad get tinygrad's meaning.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,4 @@
-"""``tinygrad.helpers`` and its progress bars.
-
-The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
-
-tinygrad's progress bars: those of ``tqdm``, with the arguments and methods of tinygrad's."""
+"""The functions and progress bars of ``tinygrad.helpers``, with tinygrad's names and signatures."""
 from __future__ import annotations
 
 import contextlib

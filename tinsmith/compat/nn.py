@@ -1,10 +1,8 @@
-"""tinygrad's layers, optimizers and state functions.
+"""tinygrad's layers, optimizers and state functions, where they differ from those of ``tinsmith.nn``.
 
-tinygrad's convolution layers: the length of ``kernel_size`` gives the number of axes.
-
-tinygrad's optimizers: those of ``nn.optim`` with the arguments ``device``, ``fused`` and ``classic``.
-
-tinygrad's state and file functions that differ from Tinsmith's in arguments or return value."""
+The length of ``kernel_size`` gives the number of axes of a convolution. Optimizers accept the arguments ``device``,
+``fused`` and ``classic``. State and file functions have other arguments or return values.
+"""
 from __future__ import annotations
 
 import os

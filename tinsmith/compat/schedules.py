@@ -1,12 +1,10 @@
 """tinygrad's schedules, captures and ops, as the tutorials use them.
 
-Schedules as the tutorials make and run them, over ``Tensor.schedule`` and ``CommandQueue``.
-
-tinygrad's capture API: ``TinyJit`` with its additional arguments, and ``function``.
-
-A kernel as the tutorials' ``LazyOp``: nested ops, with the views of their buffers at the leaves.
-
-Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table."""
+* Schedules, over ``Tensor.schedule`` and ``CommandQueue``.
+* The capture API: ``TinyJit`` with its additional arguments, and ``function``.
+* ``LazyOp``: a kernel as nested ops, with the views of its buffers at the leaves.
+* Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table.
+"""
 from __future__ import annotations
 
 import functools

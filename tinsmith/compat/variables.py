@@ -1,11 +1,9 @@
 """tinygrad's context variables and device protocol.
 
-tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement.
-
-tinygrad's device protocol over ours: allocators with ``_alloc`` and ``_copyin``, devices of four or five parts.
-
-There, memory is copied whole, a compiler may write the source, and a program is made of a name and a binary and called
-with the blocks of memory themselves."""
+A context variable is a Tinsmith setting, a Tinsmith state, or a hint to the replacement. In the device protocol,
+allocators have ``_alloc`` and ``_copyin``, and devices have four or five parts. Memory is copied completely, a compiler
+may write the source, and a program is made of a name and a binary and called with blocks of memory.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,18 +1,16 @@
 """Files kept on disk: the cache of programs, its ownership, and downloads.
 
-Ownership of the disk cache: a folder private to its user, and the secret that signs its entries.
+**Cache.** It tolerates killed and concurrent processes, a read-only home, and deletion of its folder. There is one file
+per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold native code
+that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret and
+verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the least recently used entries are
+deleted.
 
-The cache holds native code that later processes run, so nobody else may be able to add entries. Folder and key file are
-checked once per process; if either is unsafe, nothing is cached, and one warning names the reason and the remedy.
+**Ownership.** No other user may be able to add entries: the folder is private, and so is the file of the secret. Both
+are checked once per process; if either is unsafe, nothing is cached, and one warning names the reason and the remedy.
 
-A disk cache that tolerates killed and concurrent processes, a read-only home, and deletion of its own folder.
-
-One file per entry, named by the hash of its key, written under a temporary name and renamed (atomic). Entries hold
-code that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
-(``core.disk_cache``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the least
-recently used entries are deleted.
-
-Download of files, cached on disk."""
+**Downloads** of files are cached in a folder beside it.
+"""
 from __future__ import annotations
 
 import contextlib

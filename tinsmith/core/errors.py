@@ -1,8 +1,8 @@
-"""User-facing errors: each has a stable id, names the op, and says what would fix it.
+"""User-facing errors: each has a stable id, names the op, and gives a remedy.
 
 Every class also inherits from the built-in exception that a Python programmer would catch for the same mistake.
-
-Recognition of exceptions raised by signal handlers."""
+``is_from_handler`` recognizes exceptions raised by signal handlers.
+"""
 from __future__ import annotations
 
 import contextlib

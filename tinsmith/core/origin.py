@@ -1,10 +1,9 @@
 """Origins of graph nodes, and the observer of compiler passes.
 
-Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
-
-An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
-
-The observer hook of the compiler: passes and rewrite rules report their results to the current trace."""
+An origin is the method that the user called, its source line, and the model layer that was running. It is metadata:
+part of no cache key and of no kernel's symbol. Passes and rewrite rules report their results to the observer, which is
+the current trace.
+"""
 from __future__ import annotations
 
 import textwrap

@@ -1,7 +1,7 @@
 """Collectives on tensors: each runs when it is called, in all processes of the group, and has a gradient.
 
-A process gives a tensor and gets one. Results are on the device of the argument; what is not in the host's memory is
-copied there and back. 16-bit floats, which MPI does not know, are exchanged and summed in float32 by kernels.
+Results are on the device of the argument; values outside the host's memory are copied there and back. 16-bit floats,
+which MPI does not know, are exchanged by MPI and summed in float32 by kernels.
 
 In a function captured by ``TinyJit`` a collective is a command of its program. Gradients are computed with the program
 that needs them, in the order of the graph, which is the same in processes that run the same program.

@@ -1,8 +1,8 @@
-"""Data parallelism and ZeRO 1 and 2.
+"""Data parallelism, and ZeRO 1 and 2.
 
-Data parallelism: each process computes gradients of its part of a batch, and all step alike.
-
-ZeRO 1 and 2: each process keeps the optimizer's state, and the reduced gradients, of a part of the parameters."""
+In data parallelism each process computes the gradients of its part of a batch, and all apply the same step. With ZeRO
+each process keeps only a part of the optimizer's state (1), and of the reduced gradients (2).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,12 +1,12 @@
-"""The process that looks after the ranks of a program: it says which one died, raised or hangs, and ends the others.
+"""The monitor of the ranks of a program: it reports which rank died, raised or hangs, and ends the others.
 
-Rank 0 starts it as a program of its own, so that it outlives all of them and a rank that is stuck in native code can
-be named. It imports nothing of this package. Each rank keeps a connection open and writes a line of JSON every second:
-the collective that it waits in, and the user's line that it is at. Each host has an agent, another process of this
-file, which tells the state and the CPU time of the host's ranks: those of a rank that cannot speak, too.
+Rank 0 starts it as a separate program, so that it outlives all ranks, and a rank that is stuck in native code can be
+named. It imports nothing of this package. Each rank keeps a connection open and writes a line of JSON every second: the
+collective that it waits in, and its current line of the user's code. Each host has an agent, another process of this
+file, which reports the state and the CPU time of the host's ranks, also of those that cannot send.
 
-Ranks are ended at once when they cannot go on: one died or raised, all wait for each other, or two are in different
-calls at the same place of a group's sequence. A rank that computes while others wait is only reported, until
+Ranks are ended at once if they cannot continue: one died or raised, all wait for each other, or two are in different
+calls at the same position of a group's sequence. A rank that computes while others wait is only reported, until
 ``DIST_TIMEOUT``.
 """
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Parameters in parts over a mesh: by name patterns, as axis maps.
+"""Parameters sharded over a mesh, by name patterns.
 
-A rule gives, for each axis of a parameter, the axis of the mesh along which it is divided, or None. It follows:
+A rule gives, for each axis of a parameter, the axis of the mesh along which it is sharded, or None:
 
-- along an axis in ``gathered`` ("data"), each process keeps its part (and its part of gradient and optimizer state),
-  and the layer gathers the whole when it is called: ZeRO 3;
-- along another axis ("model"), each process computes with its part: ``nn.Linear`` by outputs (column parallel) or by
+- along an axis in ``gathered`` ("data"), each process keeps its shard (with its gradient and optimizer state), and the
+  layer gathers the full parameter when it is called: ZeRO 3;
+- along another axis ("model"), each process computes with its shard: ``nn.Linear`` by outputs (column parallel) or by
   inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel).
 
-Over devices of one process a parameter is one tensor in parts (``Tensor.shard_``), and any layer will do.
+Over devices of one process a parameter is one sharded tensor (``Tensor.shard_``), and any layer can use it.
 """
 from __future__ import annotations
 

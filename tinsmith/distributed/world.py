@@ -1,13 +1,11 @@
-"""The processes of a program: launchers' variables, the start of MPI, groups and meshes.
+"""The processes of a program: variables of launchers, the start of MPI, groups and meshes.
 
-The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
+The launchers are ``mpirun`` of Open MPI and MPICH, ``srun`` and ``torchrun``. MPI is started at the first use, and only
+if a launcher started several processes: a program of one process does not import ``mpi4py``. All communication of a
+process is done by one thread at a time (``World.turn``), in one order.
 
-The processes of a program: who they are, groups of them, and the start of MPI.
-
-MPI is started at the first use, and only where a launcher started several processes: a program of one process imports
-no ``mpi4py``. All communication of a process goes through one thread at a time (``World.turn``), in one order.
-
-A mesh: processes, or devices of one process, in a grid with named axes; each line of it is a group."""
+A mesh arranges processes, or devices of one process, in a grid with named axes; each line along an axis is a group.
+"""
 from __future__ import annotations
 
 import importlib

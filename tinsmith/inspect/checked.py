@@ -1,11 +1,9 @@
-"""``CHECKED=2``: every kernel's result is compared with the interpreter's.
+"""``CHECKED=2``: kernels run one at a time on guarded buffers, and their results are compared with the interpreter.
 
-Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops.
-
-``CHECKED=2``: kernels run one at a time on guarded buffers of their own, and their results are verified.
-
-A kernel may write only its outputs; a sample of the output is compared with the interpreter. The allowed float error is
-measured: the interpreter also gets inputs that differ by a rounding error."""
+A kernel may write only its outputs. The interpreter computes a reference result: in full for small kernels, else for
+random boxes of its loops. The allowed float error is measured: the interpreter also gets inputs that differ by a
+rounding error.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,14 +1,12 @@
 """``explain()`` and ``plan()``: a program's kernels, reasons, times, traffic and memory.
 
-Explanation of a program: its kernels, the reason for each, opts, predicted and measured time, memory.
+``explain()`` schedules and lowers the graph again, so that the text never depends on a cache. Its kernels run on
+scratch memory: no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
 
-The graph is scheduled and lowered again, so that the text never depends on a cache. Its kernels run on scratch memory:
-no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
-
-Plan of a program before it runs: predicted time, memory traffic, memory, and the largest values.
-
-Times come from the model of ``codegen.planner.roofline``. Memory is the memory that the program requests from the
-allocator: inputs exist already; results and the blocks of temporaries are allocated when the program starts."""
+``plan()`` predicts time, memory traffic, memory and the largest values before anything runs. Times come from the model
+of ``codegen.planner.roofline``. Memory is the memory that the program requests from the allocator: inputs exist
+already; results and the blocks of temporaries are allocated when the program starts.
+"""
 from __future__ import annotations
 
 import textwrap

@@ -1,8 +1,7 @@
-"""What a captured call ran: programs, Python functions, and calls that cannot be repeated.
+"""The record of a captured call: its programs, the Python functions that ran, and calls that cannot be repeated.
 
-The programs that a captured call ran.
-
-A profile hook for captures: records the Python functions that run, and unrepeatable calls (clock, files, ...)."""
+A profile hook records the functions and the unrepeatable calls (clock, files, …).
+"""
 from __future__ import annotations
 
 import contextvars

@@ -1,8 +1,8 @@
 """The merged schedule of a capture, and templates of its results.
 
-Merging of a capture's programs into one schedule, with one memory plan and one launch per replay.
-
-Templates: values as graphs over numbered buffer sources, from which a replay builds results and new state."""
+The programs of a capture become one schedule, with one memory plan and one launch per replay. A template is a value as
+a graph over numbered buffers, from which a replay builds results and new state.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set

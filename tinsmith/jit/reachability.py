@@ -1,16 +1,12 @@
-"""Tensors of a capture: which are reachable, which are alone with their buffer, which gradients are deferred.
+"""Tensors of a capture: reachable ones, sole owners of a buffer, and deferred gradients.
 
-Tensors that a function can reach, and tensors that hold the only reference to their buffer.
-
-Reachability goes through arguments, closure, defaults and named globals, at any depth; sole ownership is read from
-reference counts.
-
-Realization of tensors such that aliases stay views of one buffer, which guards and replays compare.
-
-Deferred gradients: unrealized gradients of earlier calls, computed only if they are read (most are dropped).
-
-A capture must not see how such a gradient is made, since a replay finds another one. So for the time of the capture the
-gradient is a buffer, which is filled when its memory is wanted."""
+* Reachability follows arguments, closure, defaults and named globals, at any depth.
+* A tensor is the sole owner of its buffer if reference counts say so.
+* Tensors are realized such that aliases stay views of one buffer, which guards and replays compare.
+* Deferred gradients are unrealized gradients of earlier calls. They are computed only if they are read; most are
+  dropped. A capture must not depend on the graph of such a gradient, because a replay finds another one. So during the
+  capture the gradient is a buffer, which is filled when its memory is needed.
+"""
 from __future__ import annotations
 
 import functools

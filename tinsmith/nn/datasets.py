@@ -1,10 +1,9 @@
 """Data sets and their cached downloads.
 
-Cached downloads of data set files through ``pooch``, with hash check and resume of interrupted transfers.
-
-MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
-
-The CIFAR-10 data set: 50,000 training and 10,000 test images of 32×32 pixels, from a folder or the network."""
+MNIST, Fashion-MNIST, CIFAR-10 (50,000 training and 10,000 test images of 32×32 pixels) and texts are read from files or
+downloaded; on request the digits of scikit-learn replace MNIST. Downloads use ``pooch``, with hash check and resume of
+interrupted transfers.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,8 +1,7 @@
-"""Models as text, and errors for PyTorch names that ``nn`` lacks.
+"""Models as text (``repr`` of layers as in PyTorch, ``summary``), and errors for PyTorch names that ``nn`` lacks.
 
-Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
-
-PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
+The error for a layer or module method of PyTorch without a counterpart names the replacement.
+"""
 from __future__ import annotations
 
 import math

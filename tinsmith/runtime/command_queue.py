@@ -1,5 +1,4 @@
-"""Command queues: a schedule as a list of commands per device, with a SYNC and a WAIT
-where one queue depends on another.
+"""Command queues: a schedule as a list of commands per device, synchronized by SYNC and WAIT.
 
 A SYNC marks that all earlier commands of its queue have run; a WAIT stops its queue until a SYNC of another queue.
 Kernels run in the queue of their device, as do copies from the host. A copy from one computing device to another runs

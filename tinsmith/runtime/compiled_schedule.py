@@ -1,8 +1,4 @@
-"""Compiled schedules, and hand-written programs.
-
-Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run.
-
-Running hand-written UOp programs on any device."""
+"""Compiled schedules (steps with loaded programs and a memory plan, ready to run), and hand-written UOp programs."""
 from __future__ import annotations
 
 import contextlib

@@ -1,9 +1,7 @@
-"""From a canonical graph to loaded programs: lowering, and parallel compilation.
+"""From a canonical graph to loaded programs: a schedule, sources, binaries and a memory plan.
 
-Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
-them.
-
-Lowering: from a canonical graph to a schedule, sources, loaded programs and a memory plan."""
+Threads compile kernels while the main thread generates the next sources; then it helps them.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,11 +1,8 @@
-"""A step of a compiled schedule, and the tools that watch steps run.
+"""A step of a compiled schedule (a kernel ready to launch, or a copy), and the hooks of tools that watch steps run.
 
-A step of a compiled schedule: a kernel ready to launch, or a copy.
-
-The tools that watch programs, which stand above this package: the package that has them registers them here.
-
-``tinsmith`` registers the modules of ``tinsmith.inspect``, each imported when something in it is first used. Compiled
-schedules are ``Any`` here: their module needs this one."""
+The tools are in ``tinsmith.inspect``, above this package. ``tinsmith`` registers their modules here; each is imported
+at the first use of a name in it. Compiled schedules are typed ``Any`` here, because their module imports this one.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

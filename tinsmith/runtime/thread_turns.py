@@ -3,12 +3,12 @@
 Recording a write, planning and compiling a program, and noting its results happen ``with state``. Kernels, captured
 functions and reads on the host run after ``let_go``. Two rules protect the memory they work on:
 
-- A reader names its buffers in ``under_way`` while it reads. A new version overwrites the memory of an old one only if
-  nobody reads it (``is_read``).
-- A writer names the memory it overwrites in ``overwritten`` before it looks for readers, and until the new version is
-  complete. A reader waits for that, and then looks at the tensors again.
+- A reader lists its buffers in ``under_way`` while it reads. A new version overwrites the memory of an old one only if
+  no reader lists it (``is_read``).
+- A writer lists the memory it overwrites in ``overwritten`` before it looks for readers, and until the new version is
+  complete. A reader waits for that, and then reads the state of the tensors again.
 
-A device that cannot launch from several threads at a time has a lock of its own, held while it launches.
+A device that cannot launch from several threads at a time has its own lock, held while it launches.
 """
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The scheduler and its data structures.
+"""The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over slots (buffers).
 
-Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered.
-
-The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over numbered buffers."""
+``Schedule`` holds slots and items in order, before kernels are lowered.
+"""
 from __future__ import annotations
 
 import math

@@ -1,20 +1,17 @@
 # mypy: disable-error-code=misc
-"""Fourier transforms: real tensors, or pairs (real, imaginary) along a last axis of size 2, go in and come out.
+"""Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses), complex products, windows and frequencies.
 
-Constants of signals: window functions, and the frequencies that a transform's values stand for.
-
-Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses) and complex products.
-
-There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as
-``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take them
-apart, ``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
+There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as in
+``torch.view_as_real``. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` are their parts,
+``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
 
 A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
 the twiddle factors between them. Real and imaginary parts are separate arrays there, and the transformed axes run along
 memory (T. Stockham, 1966): every product is one of dense matrices. If n has a prime factor beyond 64, the transform is
 a convolution over the next power of two beyond 2 n (L. Bluestein, 1970); on a CPU NumPy's pocketfft is faster there. An
 even number of real values is transformed as half as many complex ones. Matrices and factors are computed on the host in
-float64. All of it is linear, so that its gradient is the transposed transform."""
+float64. The transform is linear, so its gradient is the transposed transform.
+"""
 from __future__ import annotations
 
 import functools

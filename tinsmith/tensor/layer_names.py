@@ -1,15 +1,13 @@
-"""Origins of graph nodes, and the display of tensors.
+"""Origins of new graph nodes (method, user's line, model layer), and the display of tensors.
 
-Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
+Layers have no common base class: any object may be one. The path of a layer is therefore derived from the call stack:
+each object whose method is running is searched in the attributes, lists and dicts of the object whose method called it.
+The result is kept per layer and verified at each use, so that recording an operation seldom walks the complete stack.
 
-Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
-whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
-is kept per layer and verified at each use, so that recording an operation seldom walks the whole stack.
-
-``repr`` and notebook display of a tensor: its values if they are cheap, else its shape, dtype and source line.
-
+``repr`` and the notebook display show the values of a tensor if they are cheap, else its shape, dtype and source line.
 Cheap values are values in memory, data from the host, and at most FEW values of a small graph. Nothing else is
-computed, however small the result: a scalar loss may depend on a full epoch."""
+computed, however small the result: a scalar loss may depend on a full epoch.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,8 @@
 """From an FX graph to programs: its partition, and the lowering of each part.
 
-The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
-
-From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
+A part is a program; PyTorch runs the ops between parts. A part is lowered by applying rules node by node, and each
+result is checked against PyTorch's shapes.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

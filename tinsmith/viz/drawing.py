@@ -1,11 +1,9 @@
-"""Drawings: graphs of programs, and data layouts as text.
+"""Drawings: graphs of the programs of a trace (SVG and DOT), and data layouts as text.
 
-Graph drawings: SVG and DOT of the programs of a trace.
-
-Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
-layout (Sugiyama): each node is below its sources, and near them within its layer.
-
-Text drawings of data layouts (fragments, swizzles, results, packed panels), made from the compiler's own data."""
+Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else a built-in layered
+layout (Sugiyama) does: each node is below its sources, and near them within its layer. Text drawings show fragments,
+swizzles, results and packed panels, made from the compiler's own data.
+"""
 from __future__ import annotations
 
 import contextlib

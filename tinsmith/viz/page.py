@@ -1,13 +1,9 @@
-"""The page of a trace, its server, and the times that it shows.
+"""The page of a trace (one self-contained HTML file), its server, and the times that it shows.
 
-An HTTP server for the page of a trace, for this machine's browser only.
-
-It listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users of the
-machine and other pages in the browser cannot read it.
-
-Measured and predicted times of the programs of a trace and of their steps, from its events and estimates.
-
-The page of a trace: one self-contained HTML file, to serve or to send."""
+The server listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users
+of the machine and other pages in the browser cannot read it. Measured and predicted times of programs and steps come
+from the trace's events and estimates.
+"""
 from __future__ import annotations
 
 import hmac

@@ -1,13 +1,14 @@
 """Machine code for the CPU: LLVM in this process, and C compilers.
 
-LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
+llvmlite compiles LLVM IR; it is imported lazily. The code generator emits vectors, unrolling and register tiles itself,
+so that only two clean-up passes and code generation at level 2 pay off. This file also has
 
-The compiler and loader, with the disk cache and the processor's features; the conversions of 16-bit floats that LLVM
-calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
-from each line of assembly to its line of LLVM IR, by debug information. The generator emits vectors, unrolling and
-register tiles itself, so that only two clean-up passes and code generation at level 2 pay off.
-
-Compilation of C source to a shared object with gcc or clang, whichever is on the PATH."""
+* the loader, with the disk cache and the features of the processor;
+* the conversions of 16-bit floats that LLVM calls by name if the processor has no instruction (no C library provides
+  all of them);
+* a map from each line of assembly to its line of LLVM IR, by debug information;
+* the compilation of C source to a shared object, with gcc or clang, whichever is on the PATH.
+"""
 from __future__ import annotations
 
 import contextlib

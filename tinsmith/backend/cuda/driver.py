@@ -1,8 +1,8 @@
-"""The CUDA driver and NVRTC.
+"""The CUDA driver and NVRTC, through NVIDIA's Python bindings.
 
-One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
-
-NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
+The driver part holds one GPU's context, stream and events, and translates driver errors. NVRTC compiles CUDA C++ to PTX
+or cubin, and needs no GPU.
+"""
 from __future__ import annotations
 
 import functools

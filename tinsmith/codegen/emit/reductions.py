@@ -1,12 +1,13 @@
-"""Emission of reductions, in a thread and over the warps of a block.
+"""Emission of reductions: in one thread, and shared by the warps of a block.
 
-A thread has accumulators, the reduction loop, and the final combination. Block-wide reductions and scans go by warp
-shuffles, then one word per warp in local memory.
+A thread has accumulators, a reduction loop, and a final combination. Block-wide reductions and scans use warp shuffles,
+then one word per warp in local memory:
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-In the kernel graph every thread's partial result is in local memory (``codegen/transform/thread_blocks.py``). That
-form defines the semantics; it is emitted for targets without shuffles."""
+The kernel graph, which defines the semantics, keeps the partial result of every thread in local memory
+(``codegen/transform/thread_blocks.py``). Targets without shuffles run this form.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,8 @@
-"""Index maps of movement ops, and the elements that loops access (footprints).
+"""Index maps of movement ops, and footprints: the elements of a value that loops access.
 
-Movement ops as index maps: the source index of each output element, and the condition under which it exists.
-
-Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
+A movement op maps each output element to its source index and the condition under which it exists. A footprint is a box
+along one loop or a sum of loops.
+"""
 from __future__ import annotations
 
 import itertools

@@ -1,12 +1,9 @@
-"""The analytic cost model of candidates, and the work of a kernel.
+"""The analytic cost model of candidates (cycles of the busiest core, by cause), and the work of a kernel.
 
-The analytic cost model of candidates: cycles of the busiest core, by cause.
-
-Generators describe a candidate as the steps of its tiles (``TileSteps``) and the data moved besides (``Moved``). Only
+Generators describe a candidate by the steps of its tiles (``TileSteps``) and the data moved besides (``Moved``). Only
 this module converts these to cycles, with the costs of the target, so that all candidates are priced alike without
-applying them.
-
-The work of a kernel: arithmetic operations, and bytes read and written."""
+being applied. ``work_of`` counts the arithmetic operations of a kernel, and the bytes that it reads and writes.
+"""
 from __future__ import annotations
 
 import math

@@ -1,27 +1,28 @@
-"""Chains of contractions on a matrix unit, and the online softmax between them.
+"""Chains of contractions on a matrix unit (back-to-back GEMM), and the opt ONLINE.
 
-Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
+**Chains**: a contraction of a function of contractions, with the intermediate tile in registers.
 
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
 
 A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
 operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
-Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
-lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
+Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few adjacent
+lanes. The STAGE says that the sum is computed once for all readers; it is in registers because the unit leaves it
+there.
 
-Online softmax (Milakov and Gimelshein, 2018) as a rewrite, the opt ONLINE: a maximum and the sums relative to it
-become one loop over blocks.
+**Online softmax** (Milakov and Gimelshein, 2018): a maximum and the sums relative to it become one loop over blocks.
 
     m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
 
-``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be rescaled to another one. So each block has
-a maximum and sums of its own, and the sums of all blocks are rescaled to the common maximum:
+A sum relative to one number can be rescaled to another: ``exp(x - m') = exp(m - m')·exp(x - m)``. So each block has its
+own maximum and sums, and the sums of all blocks are rescaled to the common maximum:
 
     b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
 
 The linearizer runs over the blocks once, carrying the running maximum and the sums relative to it. Local memory holds
-one block at a time, whatever the length of the rows."""
+one block at a time, whatever the length of the rows.
+"""
 from __future__ import annotations
 
 import math

@@ -1,17 +1,16 @@
-"""Opts on blocks of a contraction: SKIP (hidden blocks) and CARRY (sums accumulated block by block).
+"""Opts on blocks of a contraction: SKIP (blocks hidden by a mask) and CARRY (accumulation in memory block by block).
 
-The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
-add nothing to a sum.
+**SKIP**: blocks and steps of a loop that a mask hides completely are not computed, because they add nothing to a sum. A
+hidden element is 0, or -inf below an exponential. The result is exact for finite values; a NaN or an infinity among
+hidden elements does not propagate if its complete block is skipped.
 
-A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden
-elements no longer propagates if its complete block is skipped.
-
-Sums accumulated in memory block by block, the opt CARRY: contractions of one tile along both of its sides.
+**CARRY**: contractions that reduce one tile along both of its sides.
 
     dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
 
-Each sum runs over the parallel range of the other. ``CARRY`` cuts both ranges into blocks and shares the loops over
-blocks: a tile of s is computed once, and every result adds the tile's contribution."""
+Each sum runs over the parallel range of the other. ``CARRY`` splits both ranges into blocks and shares the loops over
+blocks: a tile of s is computed once, and every result adds the tile's contribution.
+"""
 from __future__ import annotations
 
 import math

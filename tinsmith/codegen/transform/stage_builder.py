@@ -2,10 +2,9 @@
 
     value(r, q)   →   load(STAGE(value(r', q'), r', q'), place)        r', q': fresh ranges that fill it
 
-Panels, padded windows, tiles of computed values, a unit's operands and accumulators, values shared by threads: all are
-the same node with different ``Side``s. ``stages.py`` (for the opt STAGE), ``matrix_units.py`` and ``tma_boxes.py``
-(for operands
-of units) choose the value and its sides.
+Panels, padded windows, tiles of computed values, a unit's operands and accumulators, and values shared by threads are
+the same node with different ``Side``s. ``stages.py`` (for the opt STAGE), ``matrix_units.py`` and ``tma_boxes.py`` (for
+operands of units) choose the value and its sides.
 """
 from __future__ import annotations
 

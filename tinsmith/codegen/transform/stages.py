@@ -1,14 +1,13 @@
 """The opt STAGE, and the opts that order memory accesses: HINT, ROTATE and WALK.
 
-The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
+STAGE copies a value to local memory in the layout in which it is filled and read. A load, or a value computed from
+loads alone, becomes a *panel*: the boxes of elements that its readers need, with borders of overlapping windows stored
+once; or rows of a *matrix* for the threads of a block. A value computed from reductions becomes a *tile* that all
+readers share, up to renaming of ranges. An operand of a matrix unit is stored in the order or layout that the unit
+reads. ``stage_builder.py`` builds all of these nodes.
 
-A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
-borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from
-reductions becomes a *tile* that all readers share, up to renaming of ranges. An operand of a matrix unit is stored in
-the order or layout that the unit reads. ``stage_builder.py`` builds all of these nodes.
-
-Opts that fetch, issue or order memory accesses early, without changing a value: HINT (prefetch and non-temporal
-stores), ROTATE (software-pipelined loads) and WALK (tile order)."""
+HINT (prefetch and non-temporal stores), ROTATE (software-pipelined loads) and WALK (tile order) change no value.
+"""
 from __future__ import annotations
 
 import math

@@ -1,23 +1,22 @@
-"""Opts of blocks of threads: the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
-
-Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
+"""Opts of blocks of threads: the axes of the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
 
 A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
 the partial results back:
 
     FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
 
-Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
+Its semantics are those of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
 barrier after the stage.
 
-Block-wide histogram and rank of keys, the opt RANK: threads of a block share the counts of equal keys.
+RANK computes block-wide histograms and ranks of keys:
 
     count of d:      FOLD(key(r) == d, r)
     rank of step s:  FOLD(r < s and key(r) == key(s), r)
 
-Taken literally, both compare all pairs. The opt RANK keeps these nodes in the graph and divides the steps among
-threads: each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
-(``codegen/emit/block_rank.py``)."""
+Taken literally, both compare all pairs. The opt keeps these nodes in the graph and divides the steps among threads:
+each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
+(``codegen/emit/block_rank.py``).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable

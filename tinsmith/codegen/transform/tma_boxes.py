@@ -1,5 +1,4 @@
-"""Operands that bulk copies of boxes (TMA) bring to local memory: the stage of a ring, and the memory view that its box
-belongs to.
+"""Operands that bulk copies of boxes (TMA) bring to local memory: the stage of a ring, and the memory view of its box.
 
     MMA(load(a), load(b), m, n, k)   →   MMA(load(STAGE(load(a), chunk, row, column)), load(STAGE(load(b), …)), m, n, k)
 
@@ -8,7 +7,7 @@ pixels of a patch if lines and columns of an image were merged. All other ranges
 position in a window, the image, the slice of channels. Guards give the bounds of a dimension; a copy fills 0 outside of
 them, as a guarded load does, so padding is free.
 
-``ir.matrix_unit`` defines the layout of such a stage, ``rings`` when it is filled.
+``ir.matrix_unit`` defines the layout of such a stage; ``rings.py`` fills it.
 """
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """The database of search results, and opts given by hand.
 
-The database of search results: a text file with one JSON object per line, so that files of several machines can be
-merged.
-
-A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the
-same key the fastest counts, in any order, so files are merged by concatenation.
-
-Manual opts: one kernel of a program under a list of opts given by the user, to inspect and to run."""
+The database is a text file with one JSON object per line: a kernel, rendered for a target on a machine, took this time
+with these opts. Of lines with the same key the fastest is used, in any order, so files of several machines are merged
+by concatenation. ``with_opts`` runs one kernel of a program under a list of opts given by the user.
+"""
 from __future__ import annotations
 
 import contextlib

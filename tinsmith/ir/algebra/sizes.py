@@ -1,15 +1,13 @@
 """Linear forms of integer expressions, and symbolic sizes.
 
-Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
-
-Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
-
-A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
-``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also stand inside the arguments of movement ops; the
+A linear form is {term: coefficient} plus a constant. A size is a polynomial with integer coefficients over its
+variables (quotients and remainders count as variables). Its normal form makes provably equal sizes the same node:
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also occur inside the arguments of movement ops; the
 functions here find the variables there, and their bindings.
 
 A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
-for those values only, so the JIT evaluates such conditions again before it replays a program with other values."""
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator

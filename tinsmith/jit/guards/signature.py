@@ -1,12 +1,11 @@
 """Call signatures, and the names that a function can read.
 
-Bytecode analysis: the globals, attributes and modules that a Python function can read.
+A signature is a hashable cache key of a call's arguments. It has the shape, dtype, device and view of each tensor, and
+which of them share a buffer or are one object; Python scalars and NumPy arrays by value; other objects by identity.
+``state.py`` guards the contents of those objects, and all other state that the function reads.
 
-Call signatures: hashable cache keys of a call's arguments.
-
-Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
-and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
-looked at by ``jit.state``."""
+Bytecode analysis finds the globals, attributes and modules that a Python function can read.
+"""
 from __future__ import annotations
 
 import array

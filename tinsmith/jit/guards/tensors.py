@@ -1,17 +1,16 @@
 """Guards on tensors, and the fast path that checks all guards of the latest capture.
 
-Guards on tensors that a captured call read besides its arguments: where each buffer is found at a replay.
+The guards cover tensors that a captured call read besides its arguments, and say where each buffer is found at a
+replay. A buffer from before the capture belongs to a *group*: the argument that holds it, and the reachable tensors
+with a view of it. At a replay all members of a group must share one buffer again, with the same views, and two groups
+must have different buffers. So a replay reads the buffers that the function would read.
 
-A buffer that was there before the capture belongs to a *group*: the argument that holds it and the tensors that the
-function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two
-groups at two buffers. That is what makes a replay read what the function would read.
-
-Symbolic sizes and conditions that decided the control flow must have their captured values; if one differs, the
+Symbolic sizes and conditions that decided the control flow must have their captured values. If one differs, the
 function itself runs, and takes another branch or raises its error.
 
-The fast path: guards of the latest capture as flat lists; a call that passes them is replayed at once.
-
-They accept a call only if its signature, ``State`` and ``Guards`` would; otherwise the full guards are checked."""
+The fast path has the guards of the latest capture as flat lists, and replays a call that passes them at once. It
+accepts only calls that the signature, ``State`` and ``Guards`` would accept; otherwise the full guards are checked.
+"""
 from __future__ import annotations
 
 import weakref

@@ -1,8 +1,6 @@
-"""Convolution and pooling layers.
-
-Convolution layers.
-
-Pooling layers: fixed window size (``MaxPool2d``, …) and fixed output size (``AdaptiveAvgPool2d``, …)."""
+"""Convolution and pooling layers; pools have a fixed window size (``MaxPool2d``) or output size
+(``AdaptiveAvgPool2d``).
+"""
 from __future__ import annotations
 
 import math

@@ -1,11 +1,8 @@
 """ONNX models: the runner, graphs as sequences of steps, and the resolution of operators.
 
-ONNX graphs as sequences of steps, and the resolution of operators.
-
 An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
 (a definition by other operators), which the package ``onnx`` provides.
-
-A model of ONNX's, read from a file and run on tensors."""
+"""
 from __future__ import annotations
 
 import importlib

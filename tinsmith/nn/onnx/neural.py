@@ -1,8 +1,7 @@
-"""ONNX's neural network operators and training optimizers.
+"""ONNX's neural network operators (convolutions, pools, norms, products), and its training optimizers.
 
-Convolutions, pools, norms, and products.
-
-The optimizers of ONNX's preview of training: new values of parameters and of their state."""
+An optimizer of ONNX's training preview returns new values of parameters and of their state.
+"""
 from __future__ import annotations
 
 import math

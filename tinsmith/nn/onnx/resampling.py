@@ -1,8 +1,8 @@
 """ONNX operators on images and signals.
 
-Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
-
-Fourier transforms of parts of signals, and filters for them; complex numbers are a last axis of two."""
+Images: Resize, Upsample, GridSample, RoiAlign, DeformConv, and box selection (NonMaxSuppression). Signals: Fourier
+transforms, windows and filters; complex numbers are a last axis of two.
+"""
 from __future__ import annotations
 
 import functools

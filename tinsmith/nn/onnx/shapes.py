@@ -1,8 +1,4 @@
-"""ONNX operators that move elements, and reductions.
-
-Operators that move, pick and place elements.
-
-Reductions, running sums and orders."""
+"""ONNX operators that move, select and place elements, and reductions, scans and sorts."""
 from __future__ import annotations
 
 import math

@@ -1,6 +1,6 @@
 """Stores into parts of a value: writes to slices, and parts of a concatenation.
 
-Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
+**Slice writes**: only the written part is stored if the new version takes the memory of the old one.
 
     new = where(inside, placed(v), old)      →      new = old (skipped if ``new`` is in the memory of ``old``)
                                                     new[part] = v
@@ -9,13 +9,14 @@ A write through a view is recorded as a select between the written values, place
 Here it becomes an item that *carries* the old version over, and one that stores the part: time and traffic of a write
 in place are those of the part. Values that are computed from other elements of the old version are stored first.
 
-Store into concatenation: the parts of an assembled value are written directly to their final positions.
+**Concatenation**: the parts of an assembled value are stored directly at their final positions.
 
     y = pad(a) + pad(b), disjoint positions      →      y[positions of a] = a, y[positions of b] = b
 
-An example are the phases of a strided convolution's data gradient. A part that nothing else reads becomes an ASSIGN to
+The phases of a strided convolution's data gradient are an example. A part that nothing else reads becomes an ASSIGN to
 a view of the assembled value: its movement ops are inverted, from the assembled value to the part. Elements of a part
-that would land outside the assembled value are not computed."""
+that would fall outside the assembled value are not computed.
+"""
 from __future__ import annotations
 
 import math

@@ -1,26 +1,23 @@
-"""Layout copies for bulk tensor copies (TMA): channels last, and padded rows.
+"""Layout copies for bulk tensor copies (TMA boxes): channels last, and padded rows.
 
-Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
-
-Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
-single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and
-weights [Cout, Cin, K, K]:
+**Channels last.** Boxes begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by single
+elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and weights
+[Cout, Cin, K, K]:
 
     Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
 
-A computed operand needs no extra copy: its kernel stores it channels last. A price decides whether a copy pays.
+A computed operand needs no additional copy: its kernel stores it channels last. A price decides whether a copy pays.
 
-Row padding: operands and results of large products are stored with a padded row pitch,
-so that TMA boxes can copy them.
-
-Matrix units that read staged operands get them by bulk tensor copies (boxes). A row pitch that is no multiple of
-``Target.bulk_copy`` bytes excludes boxes, and rows that begin inside a memory sector read one sector more
-each. A padded copy solves both:
+**Padded rows.** A row pitch that is no multiple of ``Target.bulk_copy`` bytes excludes boxes, and rows that begin
+inside a memory sector read one sector more each. A padded copy solves both:
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
-Units without ``turned`` read rows along the reduction only: the copy is then of the operand after its views. A copy
-pays if the operand's elements are reused often enough; a price in products decides."""
+Units without ``turned`` read only rows along the reduction: the copy is then of the operand after its views. A copy
+pays if the operand's elements are reused often enough; a price in products decides.
+
+``tile_cut`` splits the reduction of a matmul that has too few output tiles (split-K).
+"""
 from __future__ import annotations
 
 import math

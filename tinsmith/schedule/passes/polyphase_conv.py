@@ -1,6 +1,6 @@
 """Rewrites of scattered sums: polyphase transposed convolutions, and scatter-add by sorting.
 
-Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
+**Polyphase decomposition** of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 
@@ -11,10 +11,10 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
 
-Scatter-add by sorting (such as the gradient of a gather), for targets with many cores.
-
-Indices are sorted stably, and each position sums its own updates in their order (a segmented sum): no update waits for
-another, and results are deterministic. With few positions, each position scans all updates instead."""
+**Scatter-add by sorting** (such as the gradient of a gather), for targets with many cores. Indices are sorted stably,
+and each position sums its own updates in their order (a segmented sum): no update waits for another, and results are
+deterministic. With few positions, each position scans all updates instead.
+"""
 from __future__ import annotations
 
 import itertools

@@ -1,13 +1,11 @@
 # mypy: disable-error-code=misc
 """Reverse-mode autograd, and custom gradients.
 
-Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
-
-``with_slopes`` is the internal form; ``Function`` is the public one, with a user-defined forward and backward.
-
-Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
-
-Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and others."""
+Gradients are graph nodes, built by the gradient rules of the op table: ``gradients`` on nodes, and the Tensor methods
+``gradient``, ``backward``, ``no_grad`` and others. A custom gradient gives the derivative explicitly instead of
+deriving it from the formula: ``with_slopes`` is the internal form, ``Function`` the public one, with a user-defined
+forward and backward.
+"""
 from __future__ import annotations
 
 import copy

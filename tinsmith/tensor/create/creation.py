@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
-"""Creation of tensors, in-place fills and random draws.
+"""Creation of tensors (constants, ranges, patterns), in-place fills and random draws, and ``new_*`` constructors.
 
-Creation of constants, ranges and patterns. They are lazy: none takes memory before it is realized.
-
-In-place fills and random draws, ``new_*`` constructors, and PyTorch's queries of device and dtype."""
+Created tensors are lazy: none has memory before it is realized. PyTorch's queries of device and dtype are here, too.
+"""
 from __future__ import annotations
 
 import math

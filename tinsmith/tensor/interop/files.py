@@ -1,11 +1,9 @@
 # mypy: disable-error-code=misc
-"""Tensors backed by files, and hashes of their bytes.
+"""Tensors backed by memory-mapped files, and hashes of their bytes.
 
-Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
-
-Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
-
-Hashes of a tensor's bytes, computed on the host by Python's own library."""
+The parts of a file that a program reads are copied to its device. Writes to a file take effect at once: an unrealized
+tensor that reads the file sees later writes. Hashes are computed on the host by Python's own library.
+"""
 from __future__ import annotations
 
 import hashlib

@@ -1,14 +1,13 @@
 # mypy: disable-error-code=misc
 """Interchange with array libraries, memory addresses, URLs and einops.
 
-Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol.
+DLPack, NumPy's array protocol and Python's buffer protocol share memory without a copy. Tensors can also be made of a
+file, a memory address, or a URL.
 
-Tensors of data outside of the program: a file, a memory address, a URL.
-
-einops backend for tensors (``einops._backends.AbstractBackend``), registered when einops is imported.
-
-einops finds backends among the subclasses of that class, which exists only after einops is imported. An import hook
-registers the backend at that time, whichever package is imported first, and costs nothing without einops."""
+einops finds backends among the subclasses of ``einops._backends.AbstractBackend``, which exists only after einops is
+imported. An import hook registers the backend for tensors at that time, whichever package is imported first, and costs
+nothing without einops.
+"""
 from __future__ import annotations
 
 import ctypes

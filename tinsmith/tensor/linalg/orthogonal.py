@@ -1,14 +1,13 @@
 # mypy: disable-error-code=misc
-"""Factorizations with orthonormal factors, and functions of whole matrices made of them.
+"""Factorizations with orthonormal factors, and functions of matrices built on them.
 
-Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
+The factorizations use Householder reflections, and Jacobi rotations of pairs of columns. On a CPU they are host calls
+of NumPy's LAPACK. Elsewhere a reflection is three kernels, a round of rotations two; all rounds run the same compiled
+kernels. The n columns of the shorter side take n reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are
+factorized in one to three seconds, mostly Python time, hundreds of columns in a minute.
 
-On a CPU they are functions of the host, by NumPy's LAPACK (``hostcalls``). Elsewhere a reflection is three kernels, a
-round of rotations two; all of them run the same compiled kernels. The n columns of the shorter side take n
-reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are factorized in one to three seconds, most of which
-Python takes, hundreds of columns in a minute.
-
-Functions of whole matrices, made of factorizations: least squares, pseudo-inverses, powers, rank, norms."""
+Built on them: least squares, pseudo-inverses, powers, rank, norms.
+"""
 from __future__ import annotations
 
 import math

@@ -1,14 +1,12 @@
 # mypy: disable-error-code=misc
-"""Elementwise methods, and Python's operators.
-
-Elementwise methods: arithmetic, selection, bit operations, signs and rounding.
+"""Elementwise methods (arithmetic, selection, bit operations, signs, rounding), and Python's operators.
 
 The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
-except a float with an integer tensor (default float) and an integer with a bool tensor (default int).
+except a float with an integer tensor (default float) and an integer with a bool tensor (default int). An in-place
+operator writes to the tensor's memory.
 
-``ArithmeticMethods`` holds the composed ones: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …
-
-Python's operators, each a call of the named method; an in-place operator writes to the tensor's memory."""
+``ArithmeticMethods`` has the composed methods: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …
+"""
 from __future__ import annotations
 
 import math

@@ -1,9 +1,9 @@
 # mypy: disable-error-code=misc
 """Activation functions and losses.
 
-Activation functions: one elementwise expression each, with finite values and gradients everywhere.
-
-Losses. A class index selects its column by comparison inside the row's kernel: no gather, no stored one-hot."""
+An activation is one elementwise expression, with finite values and gradients everywhere. A loss selects the column of a
+class index by comparison inside the row's kernel: no gather, no stored one-hot.
+"""
 from __future__ import annotations
 
 import math

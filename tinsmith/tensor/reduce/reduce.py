@@ -1,12 +1,9 @@
 # mypy: disable-error-code=misc
-"""Reductions and scans along axes.
-
-Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
+"""Reductions along axes (sums, extremes, moments, norms, softmax), and scans (``cumsum``, ``cummax``, …).
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
 returns pairs of values and indices.
-
-Scans (running reductions) along an axis: ``cumsum``, ``cumprod``, ``cummax``, ``cummin``, ``logcumsumexp``."""
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,13 +1,10 @@
 # mypy: disable-error-code=misc
-"""Statistics, sorting and selection.
+"""Statistics under PyTorch's names (NaN-ignoring sums, quantiles, histograms, distances), sorting and selection.
 
-Statistics under PyTorch's names: NaN-ignoring sums, quantiles, histograms, covariances, distances.
-
-Sorting and selection: ``sort``, ``topk``, ``median``, ``unique``.
-
-Elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements that
-come before each one, long rows by a radix sort (``ir.graphs``). Both are stable. NaN is the greatest value, as in
-PyTorch and NumPy."""
+To sort, elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements
+that come before each one, long rows by a radix sort (``ir.graphs``). Both are stable. NaN is the greatest value, as in
+PyTorch and NumPy.
+"""
 from __future__ import annotations
 
 import math

@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
-"""PyTorch's names for moving, splitting and joining axes, and ``rearrange``.
+"""PyTorch's names for moving, splitting, selecting and joining axes, and ``rearrange``.
 
-PyTorch's names for moving, splitting, selecting and joining axes; views in PyTorch are views here.
-
-``rearrange``: split, reorder and merge axes by a formula in the notation of einops."""
+Views in PyTorch are views here. ``rearrange`` splits, reorders and merges axes by a formula in the notation of einops.
+"""
 from __future__ import annotations
 
 import itertools

@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
 """Movement ops, concatenation and splitting.
 
-Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``.
-
-Movement ops: new shapes and orders of the same elements. Nothing is computed; most results are views."""
+Movement ops give new shapes and orders of the same elements. Nothing is computed; most results are views.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Rules for convolutions, pooling, norms, resampling, matrix products and attention.
-
-Rules for convolutions, pooling, norms and resampling.
-
-Rules for matrix products and attention."""
+"""Rules for convolutions, pooling, norms, resampling, matrix products and attention."""
 from __future__ import annotations
 
 import math

@@ -1,18 +1,14 @@
 """Candidates of elementwise kernels and scans on a CPU, loop partitioning, and the opts that end every CPU candidate.
 
-Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
-Kernels with sizes known only at run time.
-
-A scan gets lanes along its steps, which are combined within a register, or lanes along a parallel range, or several
-rows whose dependence chains overlap.
-
-Loop partitioning (``CUT``) of elementwise loops, if the pieces take fewer steps than the full loop.
-
-Candidates of elementwise kernels on a CPU: the ranges along which to vectorize.
-
-Loops are partitioned first where their formula changes. If no range is contiguous in all accesses, a short interleaved
-range is unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers. The
-rows of a scatter run in order, a full row at a time, and every worker has columns of its own."""
+* Maps: a candidate per range to vectorize. Loops are partitioned first where their formula changes (``CUT``), if the
+  pieces take fewer steps than the full loop. If no range is contiguous in all accesses, a short interleaved range is
+  unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers.
+* Scatters: rows run in order, one full row at a time, and every worker has its own columns.
+* Scans: lanes along the steps, combined within a register; or lanes along a parallel range; or several rows whose
+  dependence chains overlap.
+* Kernels with sizes known only at run time: ranges of fixed size are vectorized and threaded.
+* ``finish`` applies prefetches, non-temporal stores and threads to every candidate.
+"""
 from __future__ import annotations
 
 import functools

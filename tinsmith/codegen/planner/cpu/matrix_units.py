@@ -1,18 +1,14 @@
-"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands.
+"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands (back-to-back GEMM).
 
-Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
-blocks.
+**Matrix units of one thread** (``unit_ways``). The loops are, outermost first: batch, blocks of columns (divided over
+the workers), row tiles, column tiles of the block, the reduction. The column operand is packed in the unit's order once
+per block, so that it stays in the second cache. The row operand is read in place, or packed per row tile if its layout
+does not suit the unit.
 
-The loops, outermost first: batch, blocks of columns (divided over the workers), row tiles, column tiles of the block,
-the reduction. The column operand is packed in the unit's order once per block, so that it stays in the second cache;
-the row operand is read in place, or packed per row tile if its layout does not suit the unit.
-
-Candidates for contractions of computed operands on a CPU (back-to-back GEMM, attention): rows in local memory, and
-three register tiles.
-
-Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the row
-statistics (maximum, sum) read it along lanes, and the outer contraction reads it as broadcast scalars against vectors
-of its other operand."""
+**Computed operands** (``chain_ways``; attention). Per block of rows, the inner contractions fill a tile of local memory
+(a register tile of rows × vectors), the row statistics (maximum, sum) read it along lanes, and the outer contraction
+reads it as broadcast scalars against vectors of its other operand.
+"""
 from __future__ import annotations
 
 import math

@@ -1,17 +1,12 @@
-"""Candidates of a grid of thread blocks: the choice by structure, and contractions without rings.
+"""Candidates of a grid of thread blocks: the generators by structure (``BLOCKS``), and contractions without rings.
 
-Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
-
-The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
-a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
-of a step selects the sides of a tile: its multiply-adds, the words that threads read from local memory, the elements
-that they copy there.
-
-The candidates of targets with a grid of thread blocks (``BLOCKS``, by structure), and those of general reductions.
-
-* contractions: ``rings.py``, ``rings.py`` and ``products.py``;
-* memory-bound kernels: ``bandwidth.py``;
-* any other reduction: if there are too few results for a thread each, the threads of a block share it."""
+* Contractions: ``rings.py`` first, then this file. The ranges of each factor are merged into one. A block computes a
+  tile of (rows × columns); each thread, or each warp with a matrix unit, computes a register tile of it. Slices of both
+  operands are loaded one step ahead into a double buffer. The sides of a tile are chosen by the price of a step: its
+  multiply-adds, the words that threads read from local memory, and the elements that they copy there.
+* Memory-bound kernels: ``bandwidth.py``.
+* Other reductions: if there are too few results for one thread each, the threads of a block share a reduction.
+"""
 from __future__ import annotations
 
 import itertools
