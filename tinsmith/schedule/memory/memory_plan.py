@@ -110,10 +110,11 @@ _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
 def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
-    """Return output slot → number of the input whose memory it may overwrite if nobody reads that input afterwards.
+    """Return output slot → number of the input whose memory it may overwrite, provided that nothing outside reads that
+    input afterwards.
 
     Args:
-        schedule: in its final order.
+        schedule: the schedule in its final order.
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items

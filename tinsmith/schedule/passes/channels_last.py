@@ -54,7 +54,7 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
 
 
 def _lies(x: UOp) -> bool:
-    """Return True if a value is in memory already."""
+    """Return True if a value is already in memory."""
     return below_reshapes(x).op in _MEMORY
 
 
@@ -90,8 +90,8 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
 
 
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """Return the axis to store innermost: the fastest one that no window slides along; None if
-    it is no plain range or short."""
+    """Return the axis to store innermost: the fastest one that no window slides along; None if it is not a single
+    range, or is short."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
         if size > 1 and not at.ranges & slides:
@@ -128,10 +128,11 @@ class TileCut(NamedTuple):
 def tile_cut(node: UOp, target: Target) -> TileCut | None:
     """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
 
-    One chunk: it has enough tiles. None if no such unit computes it, or if rows of a box would be too short.
+    A split into one chunk means that there are enough tiles. None if no staged unit computes the sum, or if rows of a
+    box would be too short.
 
-    Each chunk costs its partial results, written and read once. Their rows follow the first operand; their columns
-    follow the memory order of the second.
+    The cost of a chunk is one write and one read of its partial results. Their rows follow the first operand; their
+    columns follow the memory order of the second.
     """
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
@@ -172,7 +173,7 @@ _STORED = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """Return the graph with such copies; unchanged if no unit reads staged operands."""
+    """Return the graph with copies to padded rows; unchanged if no unit of the target reads staged operands."""
     staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
@@ -209,9 +210,10 @@ def _reads(total: UOp) -> list[Read]:
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
-    """Return the product of ``total`` over padded copies of its operands, where that pays.
+    """Return the product ``total`` with padded copies of its operands, where these pay.
 
-    An operand is copied if its rows split sectors. For boxes, all operands that lack them must be copied, or none is.
+    An operand is copied if its rows begin inside a memory sector. To make boxes possible, all operands that are not
+    boxes must be copied, or none is.
     """
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
@@ -256,13 +258,13 @@ def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
 
 
 def _with_pitch(wide: UOp, like: UOp) -> UOp:
-    """Return the elements of ``like`` from the padded value ``wide``, which gets memory of its own."""
+    """Return the elements of ``like`` as a view of the padded value ``wide``, which is stored."""
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
 
 
 
 def _with_rows(node: UOp, target: Target) -> UOp:
-    """Return a product's 16-bit result in memory with padded rows, if it could not be stored in full vectors otherwise.
+    """Return a product whose 16-bit result is stored with padded rows, if full vectors could not be stored otherwise.
 
     The factor that has the columns is padded instead of the result.
     """

@@ -41,15 +41,15 @@ class _Phases(NamedTuple):
 
 
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """Return the graph with such sums rewritten."""
+    """Return the graph with sums over strided transposed windows rewritten as dense sums, phase by phase."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
 
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
-    """Return True if window ``w`` is strided without dilation, its elements are summed (or
-    one each), and its axis is kept."""
+    """Return True if window ``w`` is strided without dilation, its elements are summed (or it has only one), and its
+    axis is kept."""
     summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
 
@@ -182,7 +182,7 @@ def _constant_along(n: UOp, axis: int) -> bool:
 
 
 def _by_each(n: UOp) -> UOp:
-    """Return a scatter-add as a masked sum: each position compares its index with those of all updates."""
+    """Return a scatter-add as a masked sum: each position compares its index with the indices of all updates."""
     base, index, x = n.src
     cube = (*base.shape, x.size)
     at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))
