@@ -136,8 +136,8 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
 
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
-    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, if the rest
-    needs no other part of it; else the accumulator."""
+    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, provided
+    that the accumulator is used nowhere else; otherwise the accumulator itself."""
     order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
     pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
     border = set[UOp]()
@@ -289,7 +289,7 @@ def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
 
 
 def _named(lin: Emitter, n: UOp) -> bool:
-    """Return True if a value depends on named lines, which may have lanes."""
+    """Return True if a value depends on named lines (``Emitter.named``), which may have lanes."""
     return lin.rereads(n)
 
 

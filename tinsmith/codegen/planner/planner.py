@@ -126,13 +126,13 @@ def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
 
 
 def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
-    """Return the generators of a kernel's structure, the most specific first; a later one is asked only if no candidate
+    """Return the generators of a kernel's structure, the most specific first; a later one is used only if no candidate
     of the earlier ones suits the kernel."""
     return GENERATORS[target.parallel][type(structure(kernel.sink))]
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
+    """Generate the candidate without thread blocks, if ``NOLOCALS`` is set."""
     if settings.NOLOCALS:
         yield Candidate("no thread blocks", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 

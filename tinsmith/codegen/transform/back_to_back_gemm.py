@@ -54,7 +54,7 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     on ``unit`` and units with the same fragments.
 
     Args:
-        split: divides a range into copies and the unit's part; called with (range, copies, size of the part).
+        split: a function of (range, copies, size of the part) that splits a range into copies and the unit's part.
         copies: copies of the unit's columns.
     """
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
@@ -167,8 +167,8 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
 
 
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
-    """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
-    columns; None if there is none, or if ``columns`` is not a power of two."""
+    """Return the widest unit with the same types and depth as ``like`` whose width divides ``columns``; None if there
+    is none, or if ``columns`` is not a power of two."""
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
@@ -229,8 +229,7 @@ def finite(top: UOp) -> UOp:
 
 
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
-    """Return the number that a value is relative to, the maximum or ``finite`` of it; None if it is not relative to
-    either.
+    """Return the shift of a value: the maximum or its ``finite`` form; None if the value is relative to neither.
 
     A value is relative if it is guarded to 0 or a product with exp(x - shift), which depends on the maximum nowhere
     else.

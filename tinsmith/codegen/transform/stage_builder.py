@@ -24,9 +24,9 @@ class Side(NamedTuple):
     """A dimension of a stage.
 
     Attributes:
-        loops: the ranges that fill it, the slowest first; ranges of size 1 are left out.
-        place: the index along it at which a reader finds its element.
-        free: padding, in steps of its first loop, so that elements across it fall into different banks.
+        loops: the ranges that fill the dimension, the slowest first; ranges of size 1 are omitted.
+        place: the index of a reader's element along the dimension.
+        free: padding, in steps of its first loop, that puts elements across the dimension into different banks.
     """
 
     loops: Sequence[UOp]

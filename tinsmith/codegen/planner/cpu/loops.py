@@ -99,7 +99,7 @@ def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
     prefetches, threads.
 
     Args:
-        work: ``weight_of`` the kernel before its opts.
+        work: the work of the kernel before its opts, by ``weight_of``.
         streams: allow non-temporal stores; False for a register tile, which stores its results in pieces.
     """
     if (together := steps_together(kernel)) is not None:
@@ -191,7 +191,7 @@ def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
     reduced range.
 
     Args:
-        rows: tiles of rows take registers, too.
+        rows: True if tiles of rows use registers, too.
     """
     lanes, copies = lanes_of(kernel, target), 2 if rows and target.vector_bytes < 64 else 4
 
@@ -246,8 +246,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
 
 
 def why_alone(kernel: Kernel) -> str:
-    """Return why a kernel runs on one worker, however large it is; empty if it is threaded or if no obstacle is
-    known."""
+    """Return the reason why a kernel runs on one worker; empty if it is threaded, or if no reason is known."""
     own = [[r for r in kernel.parallel if r in s.ranges and range_size(r) != 1] for s in kernel.stores]
     common = [r for r in kernel.parallel if all(r in loops for loops in own)]
     if any(r.arg[1] is Role.THREAD for r in kernel.order):
@@ -268,9 +267,9 @@ def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
 
 def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     """Partition parallel loops of elementwise statements at the iterations where their formula changes, if that is
-    cheaper. The loop that memory runs along comes first, then the enclosing ones from the inside out, since a loop is
-    copied with those around it. Return the fraction of the work that is left. ``cost``: the relative time of a step in
-    separate code."""
+    cheaper. The loop along which memory is contiguous comes first, then the enclosing ones from the inside out, because
+    a partition copies complete statements with all their loops. Return the fraction of the work that is left. ``cost``:
+    the relative time of a step in separate code."""
     left = 1.0
     along = {_along(s) for s in k.stores}
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
@@ -329,7 +328,8 @@ def _along(store: UOp) -> UOp | None:
 
 def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
     """Return the instructions for ``count`` values of a statement along a range, vectorized if it is the ``inner`` one.
-    What depends on enclosing loops only is hoisted and free; a partial vector costs a full one plus its masking."""
+    Instructions that depend on enclosing loops only are hoisted and free; a partial vector costs a full one plus its
+    masking."""
     along, work = _along(statement), 0
     for n in toposort(one_load(statement, frozenset() if along is None else along.ranges)):
         if along is not None and along not in n.ranges:
@@ -380,7 +380,8 @@ def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, 
 
 
 def _of_indices(condition: UOp) -> UOp:
-    """Return a comparison of indices that were cast to integers as a comparison of the indices, as guards are."""
+    """Return a comparison of indices that were cast to integers as a comparison of the indices themselves, the form of
+    guards."""
     sides = [as_index(s) for s in condition.src] if condition.op is Ops.CMPLT else []
     low, high = sides or (None, None)
     return condition if low is None or high is None else low.lt(high).simplify()
@@ -506,8 +507,9 @@ def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
 
 
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
-    """Unroll a short range on which less than half of the work depends, so that the rest is done once; and a range
-    whose iterations each read one input of their own (stacked tensors), so that no iteration tests for the others."""
+    """Unroll a short range on which less than half of the work depends, so that the other work is done once. Also
+    unroll a range whose iterations each read a different input (stacked tensors), so that no iteration tests for the
+    other inputs."""
     core = kernel.target.core
     for r in kernel.parallel:
         if r is lane_loop or not isinstance(range_size(r), int) or range_size(r) > core.written_out:
@@ -559,8 +561,8 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
 
 
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
-    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is read and added to is then
-    one block long, and no two workers add to the same address."""
+    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is updated is then one block
+    wide, and no two workers add to the same address."""
     shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
@@ -578,9 +580,9 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
 
 
 def parts_of_columns(size: int, threads: int, shares: int) -> int:
-    """Return the number of equal blocks that ``size`` is cut into, so that the workers are balanced: a multiple of
-    ``threads`` up to ``shares`` blocks each, else any number of at least ``shares`` each that divides, else blocks of
-    1; 0 if there are too few columns.
+    """Return the number of equal blocks that balances the workers: a divisor of ``size`` that is a multiple of
+    ``threads``, up to ``shares`` blocks per worker; else any divisor with at least ``shares`` blocks per worker; else
+    ``size`` blocks of 1. 0 if there are too few columns.
 
     >>> [parts_of_columns(size, 8, 4) for size in (64, 19, 36, 7)]
     [8, 19, 36, 0]

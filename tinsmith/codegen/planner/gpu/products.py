@@ -101,7 +101,7 @@ class BlockTile(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """Bytes of an element of each factor: in registers on its way, and in local memory."""
+    """Bytes of an element of each factor: in registers while it is copied, and in local memory."""
 
     carried: tuple[int, int]
     kept: tuple[int, int]
@@ -254,8 +254,8 @@ Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
     """Return a generator of candidates from rules, the most specific rule first; a rule applies its opts or returns
-    False. If several rules suit the kernel, ``estimate`` prices each, with a surcharge of ``Blocks.doubt`` on all but
-    the first."""
+    False. If several rules suit the kernel, ``estimate`` prices each; the prices of all but the first are multiplied by
+    ``GpuModel.doubt``."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         found = [(what, made) for what, choose in ways if (made := _made(kernel, target, choose)) is not None]
         for at, (what, made) in enumerate(found):
@@ -286,7 +286,7 @@ def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
 
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
-    """Share every large reduction among the threads of a block if there are fewer than ``Blocks.enough`` results."""
+    """Share every large reduction among the threads of a block if there are fewer than ``GpuModel.enough`` results."""
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # the threads of a block share these loops in any case
     if results_of(kernel) >= target.blocks.enough and not beside:
         return
@@ -311,8 +311,9 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
 
 
 def reuse_opts(kernel: Kernel, target: Target) -> None:
-    """Upcast a sum of products along a range of each factor alone, as long as all threads still have work: a loaded
-    element of one factor serves all copies along the other's range."""
+    """Upcast a sum of products along a range that only one factor has, and along one that only the other has, as long
+    as all threads still have work. A loaded element of one factor is then reused by all copies along the range of the
+    other."""
     fold = next(iter(kernel.folds), None)
     found = sum_of_products(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
     if fold is None or found is None or not all(n.op is Ops.LOAD for n in found[:2]):
@@ -350,7 +351,7 @@ def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def map_opts(kernel: Kernel, target: Target) -> bool:
-    """Vectorize along memory, then assign threads along memory."""
+    """Vectorize along contiguous memory, then assign adjacent threads to adjacent vectors."""
     share_work(kernel, None)
     picked_opts(kernel, target)
     thread_opts(kernel, target, vector_opts(kernel, target))

@@ -99,12 +99,12 @@ def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
 
 def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
             vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
-    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 is for
+    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 means
     the ranges of the sum, ``width`` elements of which form a step.
 
-    If memory runs along one of the ranges, that range is the fastest. Else the tile is the box that wastes least at the
-    edges, then the one with the shortest sides; along a range in ``vectors`` its side is a multiple of the value there.
-    Without windows a single long range is enough, and the others become axes of the grid.
+    If memory is contiguous along one of the ranges, that range is the fastest. Else the tile is the box that wastes
+    least at the edges, then the one with the shortest sides; its side along a range in ``vectors`` is a multiple of the
+    value there. Without windows a single long range is enough, and the others become axes of the grid.
     """
     sizes = [range_size(r) for r in ranges]
     longest = ranges[sizes.index(max(sizes))]
@@ -200,7 +200,7 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
     """Stage an operand in a ring of ``slots`` slots.
 
     Raises:
-        Unfit: if it is not a box of memory.
+        Unfit: if the operand is not a box of memory.
     """
     load = loaded(value)
     if load is None:
