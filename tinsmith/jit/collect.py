@@ -54,8 +54,9 @@ class JitItem:
     """One program that ran during capture: its schedule, the variables' names and values, and its buffers. Printing it
     gives one line; ``print(item.compiled)`` gives one for each kernel.
 
-    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then says what the inputs are.
-    ``holders`` are tensors from before the recording that held inputs, for what ``CacheCollector.finish()`` gives.
+    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then describes the inputs.
+    ``holders`` are tensors from before the recording that held inputs; the items returned by
+    ``CacheCollector.finish()`` use them.
     """
 
     compiled: CompiledSchedule
@@ -73,7 +74,7 @@ class JitItem:
 
     @property
     def rawbufs(self) -> list[Buffer]:
-        """The buffers that it runs on, inputs, then outputs; of a tensor that was assigned meanwhile, the new one."""
+        """The buffers that it runs on: inputs, then outputs. If a tensor was assigned meanwhile, its new buffer."""
         return [*(self._present(n, b) for n, b in enumerate(self.inputs)), *self.outputs]
 
     def _present(self, number: int, buffer: Buffer) -> Buffer:
@@ -86,16 +87,16 @@ class JitItem:
 
     def prg(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int] | None = None, wait: bool = False,
             jit: bool = True) -> float | None:
-        """Run the program again; the arguments are those of the tutorials.
+        """Run the program again; the arguments follow the tutorials.
 
         Args:
-            rawbufs: its buffers, or others of the same sizes in their place.
-            var_vals: values of variables, by variable; those of the first run unless given.
+            rawbufs: its buffers, or replacements of the same sizes.
+            var_vals: values of variables, by variable; default: those of the first run.
             wait: wait until it has run, and return the seconds that it took.
             jit: ignored.
 
         Raises:
-            JitError: for other numbers of buffers, and for a program of a captured function: it has no buffers.
+            JitError: for a wrong number of buffers, and for a program of a captured function, which keeps no buffers.
         """
         bound, count = self.compiled.bound, len(self.inputs)
         if not self.outputs or len(rawbufs) != len(self.rawbufs):
@@ -156,7 +157,7 @@ class CacheCollector:
 
     @classmethod
     def finish(cls) -> list[JitItem]:
-        """The programs since the latest ``start``."""
+        """Return the programs that ran since the latest ``start``."""
         collector = cls._current.pop()
         recorders.remove(collector)
         return collector.items
@@ -210,16 +211,16 @@ def _of_a_device(frame: types.FrameType) -> bool:
 
 
 class CaptureProfile:
-    """A profile function for the time of a capture; a profiler that is there already goes on.
+    """A profile function for the time of a capture; events are forwarded to a profiler that is already active.
 
-    The garbage collector waits meanwhile: it runs between any two lines, and what it calls (``gc.callbacks``,
-    finalizers of garbage from elsewhere) is nothing that the function does.
+    The garbage collector is paused meanwhile: it may run at any line, and its calls (``gc.callbacks``, finalizers of
+    unrelated garbage) do not belong to the function.
 
     Args:
-        state: learns of every function before it runs for the first time.
+        state: receives every function before it runs for the first time.
 
     Attributes:
-        calls: (what was called, file, line) of calls whose result is another one next time.
+        calls: (name of the function, file, line) of calls whose result may differ at the next call.
     """
 
     def __init__(self, state: State) -> None:
@@ -263,7 +264,7 @@ class CaptureProfile:
             self.printing -= 1
 
     def called(self, function: Any, kind: type, frame: types.FrameType) -> None:
-        """A function in C is called, of a module, a class, or an object of this kind."""
+        """Record the call of a C function of a module, a class, or an object of class ``kind``."""
         owner = function.__self__
         if function is print:
             self.printing += 1
@@ -277,7 +278,7 @@ class CaptureProfile:
             self.note(f"{text}{'.' if text == 'random' else ' '}{function.__name__}", frame)
 
     def note(self, name: str, frame: types.FrameType | None) -> None:
-        """Note a call that came from the user's code, if through a library then through one that passes it on."""
+        """Record a call that came from the user's code, directly or through a library that forwards it."""
         if frame is not None and _of_a_device(frame):
             return
         while frame is not None:
@@ -290,7 +291,7 @@ class CaptureProfile:
             frame = frame.f_back
 
     def reason(self) -> str:
-        """Why the call cannot be captured; empty if it can."""
+        """The reason why the call cannot be captured; empty if it can."""
         if self.state.failed:
             return self.state.failed
         calls = dict.fromkeys([*self.calls, *(() if self.calls else self.state.gone_on())])

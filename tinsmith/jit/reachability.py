@@ -39,7 +39,7 @@ _new: Final = object.__new__
 
 
 def _sole(t: Tensor) -> list[int]:
-    """Reference counts of a tensor's buffer, of its parts, of its nodes, and of its storage."""
+    """Return the reference counts of a tensor's buffer, of its parts, of its nodes, and of its storage."""
     counts = []
     node = t.uop
     while node.op is not Ops.BUFFER:
@@ -52,7 +52,7 @@ def _sole(t: Tensor) -> list[int]:
 
 
 def _direct(t: Tensor) -> tuple[int, int, int]:
-    """Return the reference counts of a tensor's buffer, the buffer's node, and the one view of it, ``t.uop``."""
+    """Return the reference counts of a tensor's buffer, of the buffer's node, and of ``t.uop``, its only view."""
     view = t.uop
     return references(view.src[0].arg), references(view.src[0]), references(view)
 
@@ -72,11 +72,12 @@ def _direct_counts() -> tuple[int, int, int]:
 def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> list[int]:
     """Return the reference counts (``_sole``) of a tensor that nothing else refers to: the expected counts.
 
-    They are measured on a tensor made here, whose buffer is, as in the caller, also in one list.
+    The counts are measured on a new tensor whose buffer is, as in the caller, also in one list.
 
     Args:
         views: number of movement ops from the buffer to the tensor's value.
-        above: number of these below the value of the tensor's shared storage; None: it has no shared storage.
+        above: number of these movement ops below the value of the tensor's shared storage; None: it has no shared
+            storage.
     """
     parts = () if layout is None else layout.devices
     held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
@@ -98,8 +99,8 @@ def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> l
 def is_sole(t: Tensor) -> bool:
     """Return True if only ``t`` and one list refer to its buffer.
 
-    It sees the buffer through full views, or through any views of a storage that no other tensor shares, which sees the
-    buffer through full views.
+    ``t`` must be a full view of the buffer, or any view of a storage that no other tensor shares and that is itself a
+    full view of the buffer.
     """
     kept = not alone(t)
     if kept and not unseen(t):
@@ -164,7 +165,7 @@ def _foreign(module: Any) -> bool:
 
 
 def whole(t: Tensor) -> Tensor | None:
-    """Return a tensor of the whole storage that ``t`` shares, if it is not realized yet; else None."""
+    """Return a tensor of the complete storage that ``t`` shares, if it is not realized yet; else None."""
     if t._shared is None or alone(t) or placed(t._shared.storage.value):
         return None
     found = Tensor(t._shared.storage.value)
@@ -191,7 +192,7 @@ def settle(t: Tensor) -> None:
 
 
 def compute(results: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-    """Compute the results and the written tensors; where several share memory, compute their whole storage once."""
+    """Realize the results and the written tensors; if several share memory, realize their complete storage once."""
     counts = Counter(id(t._shared.storage) for t in {id(t): t for t in results}.values() if t._shared is not None)
     several = [t for t in results if t._shared is not None and counts[id(t._shared.storage)] > 1]
     wholes: dict[int, Tensor] = {}
@@ -216,7 +217,7 @@ class Unread(Buffer):
         self._source: Buffer | None = None  # the computed buffer that owns the memory
 
     def allocate(self) -> Buffer:
-        """Compute the value; its memory is this buffer's from then on."""
+        """Compute the value, whose memory becomes the memory of this buffer."""
         value = Tensor(self._graph)
         others = recorders.exchange([])
         try:
@@ -255,7 +256,7 @@ class SetAside:
                 self._entries.append((t, graph, unread))
 
     def end(self) -> None:
-        """Make unread gradients lazy again; compute those that other lazy values now refer to."""
+        """Make unread gradients lazy again; compute the gradients that other lazy values now refer to."""
         entries, self._entries = self._entries, []
         left: list[weakref.ref[Any]] = []
         while entries:

@@ -42,7 +42,7 @@ class Step:
         launch: launch data; a full ``KernelProgram`` if it was lowered in this process.
         item: the schedule item it was lowered from, if in this process.
         carries: it copies an old version to the new one's memory; skipped if that is the same.
-        written_for: the kernel generated for the device itself, if another device runs a kernel for it.
+        written_for: the kernel generated for the original device, if a stand-in device runs another kernel.
     """
 
     device: str
@@ -158,5 +158,5 @@ profile: Profile
 
 
 def register(**tools: Any) -> None:
-    """Take in modules under the names of this module's variables."""
+    """Set variables of this module to the given modules of tools."""
     globals().update(tools)

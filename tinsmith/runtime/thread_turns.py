@@ -82,7 +82,7 @@ def wait_for(buffers: Iterable[Buffer]) -> bool:
 
 
 def wait_below(nodes: Iterable[UOp]) -> bool:
-    """Do the same for all buffers below ``nodes``."""
+    """Call ``wait_for`` for all buffers below ``nodes``."""
     return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
 
 
@@ -94,7 +94,8 @@ class _HasNode(Protocol):
 
 @contextlib.contextmanager
 def writing(t: _HasNode) -> Iterator[None]:
-    """A block in which no other thread writes a tensor: reads and writes in it are atomic for others."""
+    """Return a context manager in which no other thread writes a tensor: its reads and writes are atomic for other
+    threads."""
     with state:
         while wait_below([t.uop]):
             pass
@@ -103,7 +104,7 @@ def writing(t: _HasNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(buffer: Buffer) -> Iterator[None]:
-    """A block in which no other thread overwrites a buffer; entry waits for a current writer."""
+    """Return a context manager in which no other thread overwrites a buffer; entry waits for a current writer."""
     mine = [buffer]
     under_way[id(mine)] = mine
     try:

@@ -53,7 +53,7 @@ class TensorPath(NamedTuple):
 
 @dataclass
 class Member:
-    """A tensor of a group, and the view through which it sees the buffer."""
+    """A tensor of a group, and its view of the buffer."""
 
     place: TensorPath
     view: tuple[Any, ...]
@@ -62,7 +62,7 @@ class Member:
 
 @dataclass
 class Group:
-    """The tensors that one buffer is found through."""
+    """The tensors by which a replay finds one buffer."""
 
     size: int
     dtype: DType
@@ -119,7 +119,8 @@ class Group:
 
 
 class Gradient(NamedTuple):
-    """The gradient state of a tensor: if it had one and, if the call clears unrequested ones, if it was requested."""
+    """The gradient state of a tensor: True if it had a gradient; if the call clears unrequested gradients, also whether
+    it was requested."""
 
     place: TensorPath
     there: bool
@@ -132,7 +133,7 @@ class Decisions:
 
     Args:
         decided: node → value.
-        bound: (name, value) of such a variable at the capture → its number among the arguments'.
+        bound: (name, value) of such a variable at the capture → its number among the arguments' variables.
     """
 
     def __init__(self, decided: dict[UOp, int], bound: dict[tuple[str, int], int]) -> None:
@@ -169,7 +170,7 @@ class Guards:
 
         Args:
             arguments: the tensors among the arguments.
-            seed: of the random numbers.
+            seed: the seed of the random numbers.
             bound: values of the bound variables among the arguments.
         """
         if self.seed is not None and self.seed != seed:
@@ -221,7 +222,7 @@ class _Kind:
         self.known: WeakTable[UOp, weakref.ref[Buffer]] = WeakTable()
 
     def buffer(self, uop: UOp) -> Buffer | None:
-        """The node's buffer, if it is of this kind."""
+        """Return the node's buffer, if the tensor has this size, dtype, device and view; else None."""
         node = uop
         for op, arg, rest in self.view:
             if node.op is not op or node.arg != arg or (rest and node.src[1:] != rest):
@@ -241,11 +242,11 @@ class Quick:
     """Flat guards for calls whose arguments are positional: tensors, scalars and objects.
 
     Args:
-        state, guards: of the capture.
-        args: of a call that has just met them.
+        state, guards: the full guards of the capture.
+        args: the arguments of a call that has just passed them.
 
     Raises:
-        TypeError: if these arguments need the full look.
+        TypeError: if these arguments need the full guards.
     """
 
     def __init__(self, state: State, guards: Guards, args: tuple[Any, ...]) -> None:
