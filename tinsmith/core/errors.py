@@ -125,9 +125,9 @@ class TinsmithError(RuntimeError):
 
     Args:
         op: the operation that failed, by the name that the user called.
-        message: what is wrong, with the shapes, dtypes and devices involved.
-        mend: what would fix it.
-        at: file and line to name; the user's current line unless given.
+        message: the fault, with the shapes, dtypes and devices involved.
+        mend: the remedy.
+        at: the file and line in the message; default: the user's current line.
     """
 
     id = "E000"
@@ -151,7 +151,7 @@ class TinsmithError(RuntimeError):
 
 
 class ShapeError(TinsmithError, ValueError):
-    """Shapes that do not fit each other or the operation."""
+    """Shapes that do not match each other or the operation."""
 
     id = "E010"
 
@@ -262,14 +262,14 @@ class JitError(TinsmithError, RuntimeError):
 
 
 class FileFormatError(TinsmithError, ValueError):
-    """A file that is not what its name or header says."""
+    """A file whose content contradicts its name or header."""
 
     id = "E080"
 
 
 
 class CommunicationError(TinsmithError, RuntimeError):
-    """Processes that do not fit together: a launcher that is missing, collectives in different orders, a lost rank."""
+    """A communication fault between processes: a missing launcher, collectives in different orders, a lost rank."""
 
     id = "E090"
 
@@ -282,7 +282,7 @@ class VerifyError(AssertionError):
 
 def is_from_handler(error: BaseException) -> bool:
     """Return True if a signal handler raised ``error``; code that explains or drops errors must re-raise such an error
-    as it is.
+    unchanged.
 
     Python passes a handler the frame that it interrupts; no other function receives its caller's frame.
 

@@ -99,8 +99,8 @@ def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
 
 
 def layers_text(labels: Iterable[str], most: int = 4) -> str:
-    """Return labels of layers as one text; of more than ``most``, the first ones and the number of the others. No
-    label is cut, so that it can be searched for.
+    """Return labels of layers as one text: at most ``most`` of them, then the number of the others. Labels are never
+    truncated, so that they can be searched for.
 
     >>> layers_text(["0 Linear", "1 relu"]), layers_text([f"{n} Linear" for n in range(9)], 2)
     ('0 Linear, 1 relu', '0 Linear, 1 Linear and 7 other layers')

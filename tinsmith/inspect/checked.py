@@ -40,7 +40,7 @@ class Sample:
 
     Args:
         sink: the kernel's tensor graph.
-        whole: elements of the largest value up to which the kernel is interpreted in full.
+        whole: maximum number of elements of the largest value for a kernel to be interpreted in full.
         boxes: number of random boxes of a larger kernel.
         variables: values of its VARIABLEs.
     """
@@ -182,7 +182,7 @@ def verify_guards(steps: Sequence[Step]) -> None:
     """Check the guards of all buffers after a program.
 
     Raises:
-        CheckError: naming the first of its kernels, if a guard was overwritten.
+        CheckError: naming the first kernel of the program, if a guard was overwritten.
     """
     found = damaged()
     for b in found:

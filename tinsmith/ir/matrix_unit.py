@@ -219,7 +219,7 @@ class MatrixUnit:
 
     @property
     def rounds(self) -> bool:
-        """True if operands lose bits on their way to the unit (tf32)."""
+        """True if operands are rounded when they are copied to the unit (tf32)."""
         return in_memory(self.a) is not self.a
 
     @property

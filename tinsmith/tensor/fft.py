@@ -320,7 +320,7 @@ class Spectra(WindowFunctions):
         return self.irfftn(s, dim, norm)
 
     def fftshift(self: Tensor, dim: Axes = None) -> Tensor:
-        """The zero frequency moved to the middle. (Of pairs, name the axes: the last one counts here.)
+        """Move the zero frequency to the middle of each axis. For pairs, pass ``dim`` without the last axis.
 
         >>> Tensor([0, 1, 2, 3]).fftshift().tolist()
         [2, 3, 0, 1]
@@ -518,8 +518,9 @@ _STAGE = 16  # multiplications that take as long as the twiddle factors of one m
 
 
 def real_spectrum(x: Tensor, n: int) -> Tensor:
-    """Of ``n`` real values (even) along the last axis the first ``n // 2 + 1`` pairs: those of even and odd places are
-    the parts of complex numbers, whose transform z has both: even + i odd at k, and conjugated at n/2 - k."""
+    """Return the first ``n // 2 + 1`` pairs of the spectrum of ``n`` (even) real values along the last axis. Values at
+    even and odd positions are the real and imaginary parts of n/2 complex numbers; their transform z contains both
+    spectra: even + i·odd at k, and conjugated at n/2 - k."""
     lead, half = x.shape[:-1], n // 2
     z = spectrum(x.reshape(*lead, half, 2), half, False)
     re, im = z[..., 0], z[..., 1]
@@ -534,7 +535,8 @@ def real_spectrum(x: Tensor, n: int) -> Tensor:
 
 
 def real_inverse(x: Tensor, n: int) -> Tensor:
-    """The ``n`` real values (even) of ``n // 2 + 1`` pairs along the last axis but one, not scaled: the way back."""
+    """Return the ``n`` (even) real values of a spectrum of ``n // 2 + 1`` pairs along the second-to-last axis,
+    unscaled: the inverse of ``real_spectrum``."""
     half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
     re, im = x[..., 0], (ends.eq(0) | ends.eq(half)).where(0, x[..., 1])  # real there, as of all real signals
     (a, b), (c, d) = ((v[..., :half], v.flip(-1)[..., :half]) for v in (re, im))
@@ -661,5 +663,5 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
 
 
 def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """Numbers in the dtype and place of ``x``."""
+    """Return numbers as a tensor with the dtype and device of ``x``."""
     return constant(type(x), values, x.dtype, x.device)

@@ -141,7 +141,7 @@ class TinygradRules:
 
 
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
-    """A node for Python data: scalars are constants, everything else is copied from a NumPy array.
+    """Return a node for Python data: scalars become constants, other data are copied from a NumPy array.
 
     Raises:
         DTypeError: if no dtype holds it.

@@ -66,8 +66,8 @@ class Computing(TensorBase):
     def explain(self, *others: Tensor, run: bool = True) -> Explanation:
         """Report kernels, opts, times and memory of computing this tensor (and ``others``, in one program).
 
-        Nothing is changed: the program is made anew and runs on memory of its own, and a lazy tensor stays lazy.
-        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md reads one aloud.
+        Nothing is changed: the program is compiled again and runs on separate memory, and a lazy tensor stays lazy.
+        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md explains the output.
 
         >>> e = (Tensor([1.0, 2.0]) * 3).sum().explain()
         >>> len(e.kernels), e.kernels[0].reason, str(e).splitlines()[0].split(":")[0]
@@ -80,9 +80,9 @@ class Computing(TensorBase):
         return explain_tensors([self, *others], run)
 
     def graph(self, *others: Tensor) -> Drawing:
-        """A picture of the graph that computes this tensor (and ``others``): its data, what is stored, fused and seen.
+        """Return a picture of the graph of this tensor (and ``others``): data, stored and fused values, and views.
 
-        A notebook shows it; ``svg()`` and ``dot()`` are its texts. Nothing is computed; docs/viz.md shows one.
+        A notebook displays it; ``svg()`` and ``dot()`` return its text. Nothing is computed. See docs/viz.md.
 
         >>> picture = Tensor([1, 2]).dot(Tensor([3, 4])).graph()
         >>> [box.lines[0] for box in picture.boxes]

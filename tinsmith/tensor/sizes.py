@@ -80,11 +80,12 @@ class Extents:
 
 
 def Variable(name: str, least: int, greatest: int, dtype: DTypeLike | None = None) -> UOp:
-    """A named integer between ``least`` and ``greatest``; ``bind`` gives it a value for one use.
+    """A named integer between ``least`` and ``greatest``; ``bind`` returns it with a value.
 
     Bound variables, and sums, products and quotients of them, are sizes like any other: in slices, reshapes and new
     tensors; as an operand and in ``Tensor(v)`` they are values of the default int, or of int64 where the bounds need
-    it. A program depends on names and bounds only and takes the values as arguments, so that one serves all.
+    it. A program depends only on names and bounds, and gets the values as arguments, so that one program serves all
+    values.
 
     >>> from tinsmith import Tensor
     >>> n = Variable("n", 1, 10)

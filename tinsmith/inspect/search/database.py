@@ -176,8 +176,8 @@ class Tuned:
         runs_on: the tensor's device.
         opts: the opts that were applied.
         source: text for the device's compiler.
-        source_c: the same program as C, as ``DEBUG=4`` prints it; the source itself where that is C already.
-        schedule: the whole program with this kernel in it, not run: a list of items that print one line each.
+        source_c: the same program as C, as printed by ``DEBUG=4``; the source itself if it is C already.
+        schedule: the complete program with this kernel, not run: a list of items that print one line each.
         uops: the linear program.
         kernel: the full kernel program.
     """

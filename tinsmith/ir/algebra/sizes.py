@@ -240,7 +240,7 @@ watchers: OfThread[Watcher] = OfThread()
 
 
 def value_of_size(size: Any) -> int:
-    """Return the value of a size or condition under the values that its variables are bound to; tell the watchers.
+    """Return the value of a size or condition for the bound values of its variables, and report it to the watchers.
 
     >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
     9
@@ -261,7 +261,7 @@ def holds(condition: UOp) -> bool:
     """Return True if a condition on sizes holds: for every value of its variables or, if unprovable, for their bound
     values.
 
-    A node that is not a condition on variables alone, such as one of a kernel, is an ordinary node and counts as true.
+    A node that is not a condition on variables alone, such as a node of a kernel, counts as true.
 
     >>> n = UOp.variable("n", 1, 9).bind(4)
     >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)

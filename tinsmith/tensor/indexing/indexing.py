@@ -156,7 +156,7 @@ class Indexing:
         return self[(slice(None),) * d + (places,)] if self.ndim else self.reshape(1)[places].reshape(())
 
     def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: float = 0) -> Tensor:
-        """The elements where the mask holds, as a vector; without ``size`` the mask is computed now.
+        """Return the elements where the mask is true, as a vector. Without ``size`` the mask is realized at once.
 
         >>> x, mask = Tensor([1, 2, 3]), Tensor([True, False, True])
         >>> x.masked_select(mask).tolist(), x.masked_select(mask, size=4, fill_value=-1).tolist()
@@ -221,7 +221,8 @@ class Indexing:
 
 
 def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Places in the flat mask of the first ``count`` elements that hold, and which of these there are."""
+    """Return the flat positions of the first ``count`` true elements of a mask, and a mask of the positions that
+    exist."""
     flat = mask.flatten().cast(dtypes.int32)
     total = flat.shape[0]
     if total == 0:
@@ -311,7 +312,8 @@ def _scattered(op: str, part: Tensor, plan: ParsedIndex, value: Tensor, reduce: 
 
 
 def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
-    """The axis, the tensor cut to the index's other sizes, and the index with negative positions wrapped."""
+    """Return the axis, the tensor sliced to the sizes of the index along the other axes, and the index with negative
+    positions wrapped."""
     d = axis_and_size(op, x, dim)[0]
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")

@@ -228,9 +228,10 @@ class Hashing:
         return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
 
     def hash(self: Tensor) -> Tensor:
-        """A hash of 16 bytes of all of the tensor's bytes; the values are computed now.
+        """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
 
-        Of a tensor beyond 1 MiB, the hashes of its parts of that size are hashed, until there is one.
+        A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
+        again, until one hash is left.
 
         >>> Tensor(b"Hello World!").hash().shape
         (16,)

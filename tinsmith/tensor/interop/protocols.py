@@ -51,16 +51,16 @@ class Interop:
     @classmethod
     def from_dlpack(cls: type[Tensor], x: Any, *, device: DeviceName | None = None,
                     copy: bool | None = None) -> Tensor:
-        """The array of another library (NumPy, PyTorch, JAX, CuPy …) as a tensor over the same memory.
+        """Return a tensor over the memory of another library's array (NumPy, PyTorch, JAX, CuPy …).
 
-        The memory lives as long as either of the two. What the other library writes there later is seen by what is
-        computed afterwards; a tensor's own writes (``assign``, an optimizer's steps) go to new memory.
+        The memory lives as long as either of the two objects. Later writes of the other library are visible in values
+        computed afterwards; writes of the tensor (``assign``, an optimizer's step) go to new memory.
 
         Args:
-            x: what has ``__dlpack__``, or a capsule, which nobody else must take then.
-            device: where the tensor is to be; a copy, if that is elsewhere.
-            copy: True for memory of its own; False to have an error instead of a copy. Elements that do not lie one
-                after the other are copied.
+            x: an object with ``__dlpack__``, or a capsule, which must not be consumed elsewhere.
+            device: the device of the tensor; if the memory is on another device, it is copied.
+            copy: True: always copy; False: raise an error instead of copying; None: copy if necessary, such as for
+                elements that are not dense in memory.
 
         >>> a = np.array([[1, 2], [3, 4]]); t = Tensor.from_dlpack(a.T); a[0, 1] = 7; t.tolist()
         [[1, 3], [7, 4]]
@@ -114,10 +114,10 @@ class Interop:
         return dlpack.capsule(self._array() if array is None else array, self.dtype, place)
 
     def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: of their memory itself, which is not to be written, where the host can read it.
+        """Return the values as a NumPy array: a read-only view of their memory if the host can read it, else a copy.
 
         Args:
-            copy: True for memory of its own; False to have an error instead of a copy.
+            copy: True: always copy; False: raise an error instead of copying.
 
         Raises:
             ArgumentError: if ``copy=False`` and a copy is needed.
@@ -167,7 +167,7 @@ class Interop:
 
 
 class Sources:
-    """``from_blob`` and ``from_url``; ``Tensor(Path(...))`` and the device ``DISK:path`` are those of a file."""
+    """``from_blob`` and ``from_url``. (For files, use ``Tensor(Path(...))`` or the device ``DISK:path``.)"""
 
     __slots__ = ()
 

@@ -62,11 +62,12 @@ class LinearAlgebra:
         return q, q.transpose(-1, -2).matmul(self).triu()
 
     def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """(U, S, Vh) with U @ diag(S) @ Vh the matrix, U and Vh orthonormal, S from the greatest value down.
+        """Return (U, S, Vh) such that U @ diag(S) @ Vh is the matrix, with orthonormal U and Vh, and S in descending
+        order.
 
-        By one-sided Jacobi rotations (G. Golub, C. Van Loan, Matrix Computations, 8.6.3). Gradients of U and Vh suppose
-        different singular values (J. Townsend, Differentiating the singular value decomposition, 2016). From 16 columns
-        on, the rotations are computed now, sweep by sweep, so that one schedule serves all of them.
+        Algorithm: one-sided Jacobi rotations (G. Golub, C. Van Loan, Matrix Computations, 8.6.3). Gradients of U and Vh
+        require distinct singular values (J. Townsend, Differentiating the singular value decomposition, 2016). From 16
+        columns on, the rotations are realized at once, sweep by sweep, so that one schedule serves all sweeps.
 
         >>> u, s, v = Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()
         >>> s.numpy().round(4).tolist(), (u @ s.diag() @ v).numpy().round(4).tolist()
@@ -140,9 +141,10 @@ class LinearAlgebra:
         return self.eigh(UPLO)[0]
 
     def newton_schulz(self: Tensor, steps: int, params: Sequence[float], eps: float = 1e-7) -> Tensor:
-        """An odd polynomial of the matrix, scaled to norm 1, over and over: it can bring singular values to 1.
+        """Iterate an odd polynomial on the matrix, scaled to norm 1: with suitable coefficients, the singular values
+        converge to 1.
 
-        A step is ``p0 X + p1 (X Xᵀ) X + p2 (X Xᵀ)² X + …``, as the optimizer Muon takes it.
+        One step is ``p0 X + p1 (X Xᵀ) X + p2 (X Xᵀ)² X + …``, as in the optimizer Muon.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).newton_schulz(10, (2, -1.5, 0.5)).numpy().round(3).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -388,9 +390,9 @@ class Matrices:
         return LeastSquares(x.squeeze(-1), left.squeeze(-1)) if vector else LeastSquares(x, left)
 
     def pinv(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
-        """The pseudo-inverse of Moore and Penrose, by ``svd``; small singular values count as 0.
+        """Return the Moore-Penrose pseudo-inverse, by ``svd``; small singular values are treated as 0.
 
-        The gradient is that of G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
+        The gradient follows G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
 
         >>> Tensor([[2.0, 0.0], [0.0, 0.0]]).pinv().numpy().round(4).tolist()
         [[0.5, 0.0], [0.0, 0.0]]
@@ -470,7 +472,7 @@ class Matrices:
         return out
 
     def chain_matmul(self: Tensor, *others: Tensor) -> Tensor:
-        """The product of matrices one after the other, in the order of the fewest multiplications.
+        """Return the product of several matrices, multiplied in the order with the fewest multiplications.
 
         >>> Tensor([[1, 2]]).chain_matmul(Tensor([[1], [1]]), Tensor([[5, 6]])).tolist()
         [[15, 18]]

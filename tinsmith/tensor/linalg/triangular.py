@@ -1,6 +1,6 @@
 """Square matrices: Cholesky and LU factorization, triangular solves, inverse and determinant.
 
-On a CPU a factorization is a function of the host (``hostcalls``). Elsewhere one of n columns takes n steps of a kernel
+On a CPU a factorization is a host call (``tensor/host_data.py``). Elsewhere one of n columns takes n steps of a kernel
 or three. The number of the step is a bound variable, so that all steps run the same compiled kernels: 64 columns are
 scheduled and run in well under a second.
 """
@@ -133,10 +133,11 @@ class Triangles:
         return inverse.matmul(self), A
 
     def lu(self: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """(P, L, U) with ``P @ L @ U`` the matrix: a permutation, a unit lower and an upper triangle; n steps.
+        """Return (P, L, U) such that ``P @ L @ U`` is the matrix: a permutation, a unit lower and an upper triangular
+        matrix; n steps.
 
-        By elimination with the greatest pivot of each column. The gradients of L and U are those of
-        S. F. Walter, Structured higher-order algorithmic differentiation (2012), 5.2.
+        Algorithm: Gaussian elimination with partial pivoting. The gradients of L and U follow S. F. Walter, Structured
+        higher-order algorithmic differentiation (2012), 5.2.
 
         >>> p, l, u = Tensor([[0.0, 2.0], [4.0, 2.0]]).lu()
         >>> p.tolist(), u.tolist()
@@ -203,7 +204,8 @@ class Triangles:
         return x.squeeze(-1) if vector else x
 
     def det(self: Tensor) -> Tensor:
-        """The determinant: by ``lu``. The gradient is that of a regular matrix as near as rounding tells apart.
+        """Return the determinant, by ``lu``. For a singular matrix, the gradient is that of a regular matrix within
+        rounding error.
 
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4).item()
         -2.0
@@ -345,7 +347,7 @@ def _cholesky_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _lu_slopes(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """L, without its diagonal, and U lie in one matrix, and so do their gradients."""
+    """Return the gradient of ``lu`` for L (without its diagonal) and U packed in one matrix, as are their gradients."""
     row = rows_of(out, out.shape[-1])
     lower = row.gt(row.transpose(-1, -2))
     l = lower.where(out, row.eq(row.transpose(-1, -2)).where(1.0, out._zeros())).transpose(-1, -2)
@@ -365,7 +367,7 @@ def _solve_slopes(g: Tensor, out: Tensor, matrix: Tensor, b: Tensor) -> tuple[Te
 
 
 def _det_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """The cofactors: determinant times inverse, where a pivot that is 0 is replaced by a number near it."""
+    """Return the cofactors, the determinant times the inverse; zero pivots are replaced by small numbers."""
     n = x.shape[-1]
     packed, order = _eliminated(x.detach(), n)
     pivots = packed.diagonal(0, -2, -1)

@@ -668,8 +668,8 @@ def _first(x: UOp, k: int, largest: bool) -> UOp:
 def _greatest(keys: UOp, k: int) -> UOp:
     """Return the indices of the ``k`` greatest keys of each row, in order.
 
-    They lie in the k groups of adjacent elements with the greatest maxima (the first of equal ones). A group width of
-    sqrt(size / k) minimizes the number of groups plus candidates."""
+    These are all in the k groups of adjacent elements with the greatest maxima (the first of equal groups). A group
+    width of sqrt(size / k) minimizes the number of groups plus candidates."""
     rows, size = keys.shape
     if 0 < k <= _FEW and size <= 2 * _COUNTED and keys.dtype.itemsize <= 4 and rows > _ROWS:
         return _one_by_one(keys, k)

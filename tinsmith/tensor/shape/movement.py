@@ -49,7 +49,8 @@ class Joining:
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Concatenate tensors along an axis. As in PyTorch, one of shape (0,) fits any others: only its dtype counts.
+        """Concatenate tensors along an axis. As in PyTorch, a tensor of shape (0,) can be concatenated with any others:
+        it only takes part in dtype promotion.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -351,7 +352,7 @@ class Movement(Joining):
         return self._view(SLICE, box(full))
 
     def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """Slice each axis to its first elements, as many as the new size; None keeps an axis.
+        """Slice each axis to its first elements, up to the new size; None keeps an axis.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
         [[1, 2]]
