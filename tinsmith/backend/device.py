@@ -494,12 +494,12 @@ class _Compiler(Compiler):
 class StandIn(Compiled):
     """``Device["METAL"]`` on a machine without Metal, for showing its source.
 
-    Programs are scheduled, and kernels rendered, for the device's own target; each kernel is also compiled for
-    ``runner``, whose memory holds all buffers, so the values that a script reads are right.
+    Programs are scheduled, and kernels rendered, for the target of the absent device. Each kernel is also compiled for
+    ``runner``, whose memory holds all buffers, so the values that a script reads are correct.
 
     Args:
         device: canonical name of the absent device.
-        renderer: renders the shown source.
+        renderer: the renderer of the shown source.
         runner: the device that runs the kernels.
         missing: the error that opening the device itself raised.
     """

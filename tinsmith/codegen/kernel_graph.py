@@ -163,7 +163,7 @@ class KernelGraph:
         return self.of(Ops.FOLD)
 
     def name(self) -> str:
-        """``r_2``, ``E_4_3``: r for a kernel with reductions, E for elementwise, then the sizes of the ranges.
+        """Return ``r_2``, ``E_4_3``: r for a kernel with reductions, E for elementwise, then the sizes of the ranges.
 
         A kernel that only generates random numbers is ``rand_4_3``.
         """

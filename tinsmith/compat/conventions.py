@@ -149,7 +149,7 @@ def _pool(name: str, *order: str) -> Callable[..., Any]:
 
 
 def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> Any:
-    """A maker that takes an argument about memory, which is none before anything is realized."""
+    """Return a maker that takes an argument about memory, which is none before anything is realized."""
     def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(argument, None)
         ours = _OURS[name]
@@ -198,7 +198,7 @@ def _missing(name: str, instead: str) -> Callable[..., Any]:
 
 
 def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as its errors call it."""
+    """Return the method as its errors call it."""
     method.__name__ = name
     return guided(method)
 
@@ -268,7 +268,7 @@ def missing(module: str, name: str) -> NotBuiltError:
 
 
 def _below(module: str) -> list[str]:
-    """The modules right below one."""
+    """Return the modules right below one."""
     parts = (m.rpartition(".") for m in (*MODULES, *PLACES))
     return sorted({last for parent, _, last in parts if parent == module})
 

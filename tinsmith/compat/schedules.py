@@ -43,7 +43,7 @@ def create_schedule(outs: Sequence[UOp | Tensor], seen: Any = None) -> CompiledS
 
 def create_schedule_with_vars(outs: Sequence[UOp | Tensor],
                               seen: Any = None) -> tuple[CompiledSchedule, dict[UOp, int]]:
-    """The program, and the values of the variables that it was made for."""
+    """Return the program, and the values of the variables that it was made for."""
     return Tensor.schedule_with_vars(*(Tensor(out) if isinstance(out, UOp) else out for out in outs))
 
 
@@ -131,7 +131,7 @@ class LazyOp:
     src: tuple[LazyOp, ...]
 
     def __repr__(self) -> str:
-        """The tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
+        """Return the tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
         names: dict[int, str] = {}
         shared = _shared(self)
         lines: list[str] = []
@@ -241,7 +241,7 @@ def ast(item: ScheduledItem) -> Any:
 
 
 def _group(kind: str, *more: str) -> SimpleNamespace:
-    """The ops of a kind by name, with older spellings."""
+    """Return the ops of a kind by name, with older spellings."""
     found = {op.name: op for op in op_table() if op.kind == kind}
     return SimpleNamespace(**found, **{name: getattr(Ops, SPELLINGS.get(name, name)) for name in more})
 

@@ -128,7 +128,7 @@ class ContextVar:
 
 
 def _defaults() -> dict[str, Any]:
-    """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
+    """Return every variable that tinygrad documents or its programs set, with its default value."""
     own = {s.name: s.default for s in DECLARED}
     return {**own, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
 
@@ -344,8 +344,8 @@ def _three(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 class Compiled(ours.Compiled):
-    """A device of ours, or one of tinygrad's: (name, allocator, compiler, runtime) with a compiler that writes the
-    source itself, by ``render(name, uops)``; (name, allocator, renderer, compiler, runtime) with a renderer of ours.
+    """A Tinsmith device, or one of tinygrad's form: (name, allocator, compiler, runtime) with a compiler that writes
+    the source by ``render(name, uops)``; or (name, allocator, renderer, compiler, runtime) with a Tinsmith renderer.
 
     A device of tinygrad's calls ``runtime(name, binary)``, and what that returns with the blocks of memory, the values
     of variables as ``vals=``, and ``global_size=`` and ``local_size=`` where the kernel has threads.

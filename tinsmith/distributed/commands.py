@@ -39,7 +39,7 @@ _TEXT: Final = 496  # bytes of a call's text
 
 
 def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> None:
-    """Note call number ``group.calls`` and compare the sequence with that of the other processes, if it is time to.
+    """Record call number ``group.calls``, and compare the sequence with the other processes if a comparison is due.
 
     Args:
         what: the call, with op, dtype and shape.
@@ -150,7 +150,7 @@ def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
 
 
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
-    """Write what a process sends to ``out``."""
+    """Receive data from a process into ``out``."""
     to = _words(out)
     for begin, end in _parts(len(to), LIMIT):
         group.comm.Recv(to[begin:end], source, tag)
@@ -205,8 +205,8 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
 
     Args:
         kind: a name of ``_RUN``.
-        shape: of the result.
-        options: what its function takes besides the arrays.
+        shape: the shape of the result.
+        options: further arguments of its function.
     """
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(_run, kind, group, options))

@@ -35,7 +35,7 @@ _MESSAGES: Final = ("send", "receive")
 
 
 class Peer:
-    """A connection: of a rank, with what it said last, or of the agent of a host."""
+    """A connection of a rank, with its last report, or of the agent of a host."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.rest = connection, b""
@@ -57,7 +57,7 @@ class Peer:
 
 
 class Monitor:
-    """All ranks, and the judgement of what went wrong; ``reason`` is the first fault."""
+    """The state of all ranks, and the detection of faults; ``reason`` is the first fault."""
 
     def __init__(self, count: int, timeout: float, token: str) -> None:
         self.count, self.timeout, self.token = count, timeout, token
@@ -88,7 +88,7 @@ class Monitor:
     # *** messages ***
 
     def told(self, peer: Peer, message: dict[str, Any]) -> None:
-        """Note what a rank or an agent says."""
+        """Record the report of a rank or an agent."""
         peer.seen = time.monotonic()
         if message.get("token") == self.token:
             peer.number, peer.host, peer.pid = message["rank"], message["host"], message["pid"]
@@ -111,7 +111,7 @@ class Monitor:
             peer.waiting = message["waiting"]
 
     def read(self, peer: Peer) -> None:
-        """Read what a peer has written; a rank that is gone without a word has died."""
+        """Read the reports of a peer; a rank that disconnects without a final report has died."""
         try:
             data = peer.connection.recv(1 << 16)
         except OSError:
@@ -136,7 +136,7 @@ class Monitor:
     # *** judgement ***
 
     def judge(self) -> None:
-        """Look for ranks that cannot go on, and for those that others wait for."""
+        """Detect ranks that cannot continue, and ranks for which others wait."""
         if self.reason:
             return
         now = time.monotonic()
@@ -174,8 +174,8 @@ class Monitor:
         return bool(found["call"] == own["call"] and found["kind"] not in _MESSAGES)
 
     def _look_for_silence(self, now: float, needed: Iterable[int]) -> None:
-        """A host that gives no sign is lost, as is a stopped rank that others wait for. A rank alone may be silent: a
-        call of native code that holds the interpreter's lock."""
+        """Report hosts that do not respond, and stopped ranks for which others wait. A single rank may be silent during
+        a native call that holds the interpreter's lock."""
         agents = {p.host: p for p in self.peers.values() if p.agent}
         for rank in self.ranks:
             agent = agents.get(rank.host)
@@ -341,7 +341,7 @@ def process(pid: int) -> tuple[str, float] | None:
 
 
 def tell(address: tuple[str, int], token: str, host: str, pids: Sequence[int]) -> int:
-    """Tell the monitor about processes of this host, until it is gone; then kill those that are left after a fault."""
+    """Report the processes of this host to the monitor until it exits; after a fault, kill the remaining ones."""
     with socket.create_connection(address, timeout=30) as connection:
         connection.settimeout(AGENT)
         message: dict[str, Any] = {"token": token, "rank": -1, "host": host, "pid": os.getpid()}

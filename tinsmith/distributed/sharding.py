@@ -29,10 +29,11 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collection[str] = ("data",)) -> Any:
-    """Divide the parameters of a model over a mesh, in place; returns the model.
+    """Shard the parameters of a model over a mesh, in place; return the model.
 
-    All processes have made the whole model alike. Each keeps its parts, and layers communicate as they need it.
-    Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints follow.
+    All processes must have created the same full model. Each keeps its shards, and layers communicate when they are
+    called. Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints support
+    sharded parameters.
 
     >>> from tinsmith import nn
     >>> from tinsmith.distributed.world import mesh
@@ -79,7 +80,7 @@ def _rule(name: str, t: Tensor, mesh: Mesh, rules: Mapping[str, Rule]) -> Rule:
 
 
 def _local(name: str, t: Tensor, mesh: Mesh, rule: Rule) -> Tensor:
-    """Return this process's part of a parameter, in memory of its own."""
+    """Return a copy of this process's shard of a parameter."""
     values = t.detach()._array()  # cut by the host: a program for each shape would be made to run once
     for dim, axis in enumerate(rule):
         if axis is not None:

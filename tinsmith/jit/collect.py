@@ -291,7 +291,7 @@ class CaptureProfile:
             frame = frame.f_back
 
     def reason(self) -> str:
-        """The reason why the call cannot be captured; empty if it can."""
+        """Return the reason why the call cannot be captured; empty if it can."""
         if self.state.failed:
             return self.state.failed
         calls = dict.fromkeys([*self.calls, *(() if self.calls else self.state.gone_on())])

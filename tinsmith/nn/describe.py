@@ -211,7 +211,7 @@ def _size(t: TensorBase) -> int:
 
 
 def _tensors(value: Any) -> Iterator[TensorBase]:
-    """Yield the tensors in the attributes, lists and dicts of a layer, without those of layers that it holds."""
+    """Yield the tensors in the attributes, lists and dicts of a layer, except the tensors of its sublayers."""
     for _, child in _children(value):
         if isinstance(child, TensorBase):
             yield child

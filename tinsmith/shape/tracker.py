@@ -377,7 +377,7 @@ class ShapeTracker:
         return last + 1
 
     def unit_stride_axes(self, ignore_valid: bool = False) -> list[int]:
-        """Return the axes along which neighbours lie side by side in memory.
+        """Return the axes along which elements are adjacent in memory.
 
         >>> ShapeTracker.from_shape((2, 3)).unit_stride_axes()
         [1]

@@ -433,7 +433,7 @@ def _apart(found: list[Buffer]) -> list[Buffer]:
 
 @_one_at_a_time
 def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
-    """The program that computes ``tensors``, not run."""
+    """Return the program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
     roots = [_concrete(_below_views(t.uop)) for t in pending]
@@ -550,7 +550,7 @@ def _assigned(old: UOp, value: UOp, kept: bool | None = None) -> UOp:
 
 
 def unseen_version(old: UOp, value: UOp) -> UOp:
-    """A new version of data, which are data again."""
+    """Return a new version of data, which are data again."""
     return version(old, UOp(Ops.DETACH, None, (value,)))
 
 

@@ -56,7 +56,8 @@ class Computing(TensorBase):
         return plan_tensors([self, *others], memory_budget)
 
     def schedule(self, *others: Tensor) -> CompiledSchedule:
-        """The program that computes this tensor (and ``others``), not run: a list of items that print one line each.
+        """Return the program that computes this tensor (and ``others``), not run: a list of items that print one line
+        each.
 
         >>> [(item.name, item.reason) for item in (Tensor([1, 2]) + 1).sum().schedule()]
         [('copy 8, CPU <- NPY', 'copy'), ('r_2', 'output')]
@@ -92,8 +93,8 @@ class Computing(TensorBase):
         return viz.showing.graph(lambda: schedule_tensors([self, *others]), [t.uop for t in (self, *others)])
 
     def viz(self, *others: Tensor, run: bool = True) -> ServedPage:
-        """A page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph to
-        machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
+        """Return a page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph
+        to machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
 
         >>> with Tensor([1, 2]).dot(Tensor([3, 4])).viz(run=False) as view:  # doctest: +ELLIPSIS
         ...     "<!doctype html>" in view.html

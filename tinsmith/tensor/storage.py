@@ -45,7 +45,7 @@ def _strided(v: View, slices: Slices) -> View:
 
 
 def _diagonal(x: UOp, size: int) -> UOp:
-    """The diagonal of the last two axes, both of ``size``."""
+    """Return the diagonal of the last two axes, both of ``size``."""
     lead = x.shape[:-2]
     flat = x.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))
     rows = flat.reshape((*lead, size, size + 1))

@@ -197,7 +197,7 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
 
 
 def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
-    """Call a rule with plain arguments, promoted as it asks for."""
+    """Call a rule with plain arguments, promoted as the rule requires."""
     args, more = _plain(list(args)), _plain(dict(kwargs))
     if rule.promote:
         tensors = [a for a in (*args, *more.values()) if isinstance(a, Tensor)]

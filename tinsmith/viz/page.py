@@ -115,7 +115,8 @@ def times(document: Mapping[str, Any]) -> list[Times]:
 
     ``measured`` is the total of all runs of the program (None if it did not run), ``runs`` their number, ``predicted``
     the estimate of one run. ``items`` holds the same for each step, with the mean of its runs as measured time; a copy
-    has no prediction. A run of a kernel that several programs use counts for the one that was compiled last before it.
+    has no prediction. A run of a kernel that several programs use is assigned to the program that was compiled last
+    before the run.
     """
     programs = document["programs"]
     taken = _taken(programs, document["events"])
@@ -216,7 +217,7 @@ def folded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the HTML page of a trace. It loads nothing: scripts, styles and data are part of it."""
+    """Return the HTML page of a trace. The page contains its scripts, styles and data, and makes no requests."""
     data = json.dumps(folded(document), separators=(",", ":")).replace("<", "\\u003c")
     scripts = "\n".join(f"<script>\n{_script(_static(name))}\n</script>" for name in _SCRIPTS)
     licenses = "\n".join(_static(name) for name in _LICENSES).replace("--", "- -")

@@ -62,7 +62,7 @@ class ServedPage:
 
 
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
-    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
+    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels on separate memory."""
     with trace.recording() as recording:
         compiled = make()
     if run and compiled.steps:

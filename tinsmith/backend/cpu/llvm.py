@@ -239,7 +239,8 @@ _TOO_NEW: Final = {
 def host_features() -> frozenset[str]:
     """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
-    They come from the processor's own feature bits: its model name is a guess that is wrong in virtual machines.
+    They are read from the processor's feature bits, because features derived from its model name are wrong in virtual
+    machines.
 
     Raises:
         ArgumentError: for an unknown ``CPU_FEATURES``.
@@ -392,7 +393,7 @@ class ObjectCompiler:
     """The compiler from LLVM IR text to object files for this machine; results are kept in the disk cache."""
 
     def key(self) -> str:
-        """Return the cache key: everything besides the text that the object file depends on."""
+        """Return the cache key: everything that determines the object file except the text."""
         target = _target(settings.CPU_FEATURES)
         version = ".".join(map(str, _llvm().llvm_version_info))
         return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
@@ -402,7 +403,7 @@ class ObjectCompiler:
         """Return the object file of ``ir_text``.
 
         Raises:
-            CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
+            CompileError: if LLVM refuses the text, or if an intrinsic in it needs a feature that the processor lacks.
         """
         key = cache_key(ir_text, self.key())
         cached = cache_get("llvm", key)

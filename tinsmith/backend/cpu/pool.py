@@ -201,7 +201,7 @@ class NativePool:
             done += self._native.submit(self._control, rest, count - done)
 
     def _run_stoppable(self, table_address: int, count: int) -> None:
-        """Run a table on a thread of its own, while the main thread, which receives signals, waits and can end it."""
+        """Run a table on a separate thread, while the main thread, which receives signals, waits and can end it."""
         run = _StoppableRun(self._native, self._control, self._records()[self.threads - 1], table_address, count)
         run.start()
         try:

@@ -92,7 +92,7 @@ class CudaGPU:
     """A GPU with its primary context, which is shared with other libraries of the process, and its own stream.
 
     Attributes:
-        lost: why the GPU is unusable; "" while it works. ``remedy``: what to do then.
+        lost: the reason why the GPU is unusable; "" while it works. ``remedy``: the advice for this case.
     """
 
     def __init__(self, name: str, number: int) -> None:

@@ -127,7 +127,7 @@ class ThreadBlock:
     """The warps of a thread block, interleaved in an order that ``seed`` draws, between their barriers.
 
     Args:
-        seed: of the random order; FORWARD or BACKWARD: the first or the last warp that can run goes on.
+        seed: the seed of the random order; FORWARD or BACKWARD: the first or the last warp that can run continues.
 
     Raises:
         KernelError: for a deadlock.

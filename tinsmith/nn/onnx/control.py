@@ -217,7 +217,7 @@ def TfIdfVectorizer(x: Any, *, max_gram_length: int, max_skip_count: int, min_gr
 # Of the domain ai.onnx.ml
 def LabelEncoder(x: Any, *, default_float: float = -0.0, default_int64: int = -1, default_string: str = "_Unused",
                  default_tensor: Tensor | None = None, **named: Any) -> Any:
-    """The value of each key, by a list of keys and one of values."""
+    """Return the value of each key, by a list of keys and one of values."""
     keys, values = (next((named[k] for k in named if k.startswith(kind)), ()) for kind in ("keys_", "values_"))
     keys, values = (known(v).reshape(-1).tolist() if isinstance(v, Tensor) else
                     v.reshape(-1).tolist() if isinstance(v, np.ndarray) else list(v) for v in (keys, values))

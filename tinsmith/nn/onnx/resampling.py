@@ -128,7 +128,8 @@ def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: fl
 
 
 def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
-    """Elements of images ``[n, c, …]`` at whole places ``[n, k]`` per axis; those outside are zeros, or the nearest."""
+    """Return the elements of images ``[n, c, …]`` at integer positions ``[n, k]`` per axis; positions outside give
+    zeros, or the nearest element."""
     n, c, *sizes = x.shape
     flat: Any = 0
     inside: Any = None

@@ -326,7 +326,7 @@ class Random:
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
                  device: DeviceName | None = None) -> Tensor:
-        """A random permutation of the integers below ``n``: the indices that sort random bits.
+        """Return a random permutation of the integers below ``n``: the indices that sort random bits.
 
         >>> sorted(Tensor.randperm(5).tolist())
         [0, 1, 2, 3, 4]

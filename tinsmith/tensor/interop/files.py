@@ -205,7 +205,7 @@ class Hashing:
     __slots__ = ()
 
     def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
-        """The hash of each row of bytes along the last axis, as bytes; the values are computed now.
+        """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
 
         >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
         'd0e47486bbf4c16a'

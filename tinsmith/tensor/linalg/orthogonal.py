@@ -37,7 +37,8 @@ class LinearAlgebra:
     __slots__ = ()
 
     def qr(self: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-        """(Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's reflections.
+        """Return (Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's
+        reflections.
 
         The gradient is that of S. F. Walter, L. Lehmann and R. Lamour, On evaluating higher-order derivatives of the QR
         decomposition (2012): it supposes that the first columns are independent.
@@ -100,7 +101,7 @@ class LinearAlgebra:
         return (u if full else u[..., :columns]), s, v.transpose(-1, -2)
 
     def svdvals(self: Tensor) -> Tensor:
-        """The singular values, from the greatest down.
+        """Return the singular values, from the greatest down.
 
         >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svdvals().numpy().round(4).tolist()
         [4.0, 3.0]
@@ -108,7 +109,7 @@ class LinearAlgebra:
         return self.svd(full_matrices=False)[1]
 
     def eigh(self: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
-        """(values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
+        """Return (values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
 
         By the rotations of ``svd`` of the matrix shifted to be positive. Gradients of vectors suppose different values
         (M. Giles, An extended collection of matrix derivative results, 2008, 3.1).
@@ -133,7 +134,7 @@ class LinearAlgebra:
         return values, vectors
 
     def eigvalsh(self: Tensor, UPLO: str = "L") -> Tensor:
-        """The eigenvalues of a symmetric matrix, in ascending order.
+        """Return the eigenvalues of a symmetric matrix, in ascending order.
 
         >>> Tensor([[2.0, 1.0], [1.0, 2.0]]).eigvalsh().numpy().round(4).tolist()
         [1.0, 3.0]
@@ -274,7 +275,7 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
 
 
 def _symmetric_vectors(x: Tensor) -> Tensor:
-    """The eigenvectors in the columns, in ascending order of values."""
+    """Return the eigenvectors in the columns, in ascending order of values."""
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
     n = x.shape[-1]
     shifted = x.add(_identity(x, n).mul(size)).contiguous()
@@ -411,7 +412,7 @@ class Matrices:
                            _pseudo_inverse_slope, self)
 
     def matrix_rank(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
-        """The number of singular values that are not small: ``pinv`` has the arguments.
+        """Return the number of singular values that are not small: ``pinv`` has the arguments.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
         1
@@ -421,7 +422,7 @@ class Matrices:
         return s.gt(_cutoff("matrix_rank", x, s, rtol, atol)).sum(-1)
 
     def cond(self: Tensor, p: float = 2.0) -> Tensor:
-        """The condition number: the greatest singular value over the smallest.
+        """Return the condition number: the greatest singular value over the smallest.
 
         >>> Tensor([[4.0, 0.0], [0.0, 2.0]]).cond().numpy().round(4).item()
         2.0
@@ -434,7 +435,7 @@ class Matrices:
         return small.div(large) if number("cond", "p", p, -2, 2, zero=False) < 0 else large.div(small)
 
     def matrix_power(self: Tensor, n: int) -> Tensor:
-        """The n-th power of a square matrix, by repeated squaring; of its inverse where n is negative.
+        """Return the n-th power of a square matrix, by repeated squaring; of its inverse where n is negative.
 
         >>> Tensor([[1.0, 1.0], [0.0, 1.0]]).matrix_power(5).tolist()
         [[1.0, 5.0], [0.0, 1.0]]
@@ -450,7 +451,8 @@ class Matrices:
         return _identity(self, self.shape[-1]) if out is None else out
 
     def matrix_exp(self: Tensor) -> Tensor:
-        """The exponential of a square matrix: its series, of the matrix halved s times, squared s times (s <= 24).
+        """Return the exponential of a square matrix: its series, of the matrix halved s times, squared s times (s <=
+        24).
 
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().numpy().round(4).tolist()
         [[1.0, 1.0], [0.0, 1.0]]

@@ -38,7 +38,8 @@ class Triangles:
     __slots__ = ()
 
     def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-        """The lower triangular L with ``L @ Lᵀ`` the matrix, symmetric and positive definite; n steps of one kernel.
+        """Return the lower triangular L with ``L @ Lᵀ`` the matrix, symmetric and positive definite; n steps of one
+        kernel.
 
         The lower triangle is read. A matrix that is not positive definite gives NaN. The gradient is that of
         I. Murray, Differentiation of the Cholesky decomposition (arXiv:1602.07527), section 4.
@@ -59,7 +60,7 @@ class Triangles:
         return out.transpose(-1, -2) if flag("cholesky", "upper", upper) else out
 
     def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
-        """The inverse of the matrix that this is the Cholesky factor of.
+        """Return the inverse of the matrix that this is the Cholesky factor of.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cholesky_inverse().tolist()
         [[0.25, 0.0], [0.0, 1.0]]
@@ -82,7 +83,7 @@ class Triangles:
         return self.transpose(-1, -2) if flag(op, "upper", upper) else self
 
     def triangular_inverse(self: Tensor, upper: bool = False, unitriangular: bool = False) -> Tensor:
-        """The inverse of a triangular matrix, from blocks along the diagonal that double: 2 log2(n) products.
+        """Return the inverse of a triangular matrix, from blocks along the diagonal that double: 2 log2(n) products.
 
         ``[[A, 0], [C, B]]`` has the inverse ``[[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]]`` (N. Higham, Accuracy and Stability of
         Numerical Algorithms, 14.2). The other triangle is not read.
@@ -122,7 +123,7 @@ class Triangles:
 
     def triangular_solve(self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
                          unitriangular: bool = False) -> tuple[Tensor, Tensor]:
-        """(x, A) with ``A @ x`` (``Aᵀ @ x`` if ``transpose``) this matrix, where A is triangular.
+        """Return (x, A) with ``A @ x`` (``Aᵀ @ x`` if ``transpose``) this matrix, where A is triangular.
 
         >>> Tensor([[2.0], [3.0]]).triangular_solve(Tensor([[2.0, 0.0], [1.0, 1.0]]), upper=False)[0].tolist()
         [[1.0], [2.0]]
@@ -161,7 +162,7 @@ class Triangles:
         return row.eq(order.unsqueeze(-2)).cast(self.dtype), lower, both.triu()
 
     def inv(self: Tensor) -> Tensor:
-        """The inverse: by ``lu``, n steps and 4 log2(n) products. A singular matrix gives infinities or NaN.
+        """Return the inverse: by ``lu``, n steps and 4 log2(n) products. A singular matrix gives infinities or NaN.
 
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inv().tolist()
         [[0.5, 0.0], [0.0, 0.25]]
@@ -217,7 +218,7 @@ class Triangles:
         return with_slopes(packed.diagonal(0, -2, -1).prod(-1).mul(_parity(order)), _det_slope, self)
 
     def slogdet(self: Tensor) -> SignAndLogarithm:
-        """The sign of the determinant, and the logarithm of its magnitude.
+        """Return the sign of the determinant, and the logarithm of its magnitude.
 
         >>> [round(t.item(), 4) for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
@@ -232,7 +233,7 @@ class Triangles:
                                 with_slopes(pivots.abs().log().sum(-1), _slogdet_slope, self))
 
     def logdet(self: Tensor) -> Tensor:
-        """The logarithm of the determinant; NaN where it is negative.
+        """Return the logarithm of the determinant; NaN where it is negative.
 
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
         0.0
@@ -242,7 +243,7 @@ class Triangles:
 
 
 def square(op: str, x: Tensor) -> int:
-    """The side of a square matrix, or of each of a batch.
+    """Return the side of a square matrix, or of each of a batch.
 
     Raises:
         ShapeError: if it is none.
@@ -267,7 +268,7 @@ def rows_of(x: Tensor, n: int) -> Tensor:
 
 
 def bound_step(x: Tensor, k: int) -> Tensor:
-    """The number of a step on ``x``, as a variable that a kernel is given when it is launched."""
+    """Return the number of a step on ``x``, as a variable that a kernel is given when it is launched."""
     return x._new(UOp(Ops.BIND, None, (UOp.variable("step", 0, _MOST_STEPS), UOp.index(k))).cast(dtypes.int32))
 
 

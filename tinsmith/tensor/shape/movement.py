@@ -194,7 +194,7 @@ class Movement(Joining):
         return self._view(RESHAPE, new)
 
     def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same as ``reshape``; with a dtype, the same as ``bitcast``.
+        """Return the same as ``reshape``; with a dtype, the same as ``bitcast``.
 
         >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
         ((2, 1), dtypes.int)
@@ -495,7 +495,8 @@ class Movement(Joining):
         return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
     def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """The diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main one.
+        """Return the diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main
+        one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
         [1, 4]
@@ -514,7 +515,7 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
+        """Return a matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
