@@ -39,7 +39,7 @@ def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values:
         device: canonical name.
         values: the values of the program's variables, in order.
         budget: seconds to spend; at least two rounds are run.
-        launches: launches per round; unless given, as many as take ``ROUND`` seconds.
+        launches: launches per round; default: the number that takes ``ROUND`` seconds.
         clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
     """
     opened = Device[device]

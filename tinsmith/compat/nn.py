@@ -76,7 +76,8 @@ def ConvTranspose1d(in_channels: int, out_channels: int, kernel_size: Ints, stri
 
 def _made(make: Callable[..., optim.Optimizer], params: Sequence[Tensor], lr: float, device: DeviceName | None,
           **arguments: Any) -> optim.Optimizer:
-    """Return the optimizer that ``make`` builds; raise if ``device`` is not the parameters': its state is there.
+    """Return the optimizer that ``make`` builds; raise if ``device`` differs from the device of the parameters, where
+    its state is.
 
     The step is always one program, as with tinygrad's ``fused``.
     """

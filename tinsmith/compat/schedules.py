@@ -61,7 +61,8 @@ R = TypeVar("R")
 
 
 class TinyJit(_TinyJit[R]):
-    """Tinsmith's ``TinyJit``; ``prune`` has no effect, since a replay runs only what its results depend on.
+    """Tinsmith's ``TinyJit``; ``prune`` has no effect, because a replay runs only the kernels that its results depend
+    on.
 
     >>> from tinsmith import Tensor
     >>> step = TinyJit(lambda x: x + 1, prune=True)

@@ -68,7 +68,7 @@ def show_whole(text: str, out: TextIO | None = None) -> None:
     """Print debug output unfolded, such as source that users may pass to a compiler.
 
     Args:
-        out: a stream, which is flushed; standard output unless given.
+        out: a stream, which is flushed; default: standard output.
 
     Raises:
         SystemExit: as ``show`` does.

@@ -3,7 +3,7 @@
 A folder holds ``index.json`` and a folder of values: a safetensors file of each process. The index says, for each
 tensor, its whole shape and which region of it lies in which file. It is replaced last, in one step: until then a reader
 finds the checkpoint before. Processes agree through the folder alone, which all must reach, so that files can be
-written by threads while the program goes on.
+written by threads while the program continues.
 """
 from __future__ import annotations
 

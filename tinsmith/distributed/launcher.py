@@ -1,6 +1,6 @@
 """``tinsmith launch``: the command of ``mpirun`` that fits the installed MPI, and restarts.
 
-The ``mpirun`` of mpi4py's MPI must start the processes; one that a wheel installed stands beside ``python``.
+The ``mpirun`` of mpi4py's MPI must start the processes; if a wheel installed it, it is in the folder of ``python``.
 """
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ class Mesh:
 
     Attributes:
         shape: the size of each axis, by name.
-        devices: of a mesh in one process; () if each place is a process.
+        devices: the devices of a mesh in one process; () if the mesh consists of processes.
         place: this process's number along each axis.
     """
 
@@ -342,7 +342,7 @@ class Mesh:
         """Return this process's line of the mesh along an axis.
 
         Raises:
-            ArgumentError: for an unknown axis, or in a mesh of devices, where nothing communicates.
+            ArgumentError: for an unknown axis, or in a mesh of devices, which has no process groups.
         """
         if axis not in self.shape:
             raise ArgumentError("dist.mesh", f"no axis {axis!r} in {self}", f"one of {', '.join(self.shape)}")

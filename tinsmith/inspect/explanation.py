@@ -351,8 +351,8 @@ class LiveValue:
 
     Attributes:
         kind: ``input``, ``result`` or ``temporary``.
-        shape: as in the program; (size,) if only the number of elements is known.
-        origin: method, file and line of the user's program that computes it; for some inputs, those that read it first.
+        shape: its shape in the program; (size,) if only the number of elements is known.
+        origin: method, file and line of the user's program that computes it; for some inputs, that read it first.
         first, last: the steps that write it and read it last, counted from 1; None for inputs and results.
     """
 
@@ -411,8 +411,8 @@ class Plan:
         kernels, copies: the numbers of each.
         seconds: predicted time of all kernels.
         operations, traffic: arithmetic operations, and bytes that kernels and copies read and write.
-        memory: by device that computes.
-        values: those in memory at the fullest step of each device, largest first.
+        memory: memory use, by device that computes.
+        values: values in memory at the fullest step of each device, largest first.
         again: number of kernels that are rematerialized for a memory budget.
         again_seconds: predicted time of these.
         budget: bytes for each device, 0 without one.

@@ -1,4 +1,5 @@
-"""Capture and replay: the second call of a jitted function is captured, later calls run what it ran (docs/jit.md).
+"""Capture and replay: the second call of a jitted function is captured, later calls run the same programs
+(docs/jit.md).
 
 - ``function.py``: ``TinyJit``: finds the capture for a call; ``capture.py``: records one call; ``collect.py``: the
   programs, Python functions and unrepeatable calls that ran.
@@ -6,7 +7,7 @@
 - ``merged_schedule.py``: all programs as one schedule, and templates of results and new state; ``replay.py``: the
   replay on the current buffers.
 - ``aliases.py``: the memory that results share.
-- ``reachability.py``: memory that may be reused; gradients that nobody reads.
+- ``reachability.py``: memory that may be reused; gradients that are not read.
 - ``verify.py``: ``VERIFY=k``: compare replays with uncaptured calls.
 """
 from tinsmith.jit.collect import CacheCollector, JitItem

@@ -134,7 +134,7 @@ class Capture(CacheCollector):
         """Realize the results and changed state, then determine the source of every buffer.
 
         Args:
-            donate: replays may write over the results of the call before.
+            donate: replays may overwrite the results of the previous call.
 
         Raises:
             Uncapturable: if the call cannot be replayed.

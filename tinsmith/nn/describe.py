@@ -116,9 +116,9 @@ class SummaryRow(NamedTuple):
     """One layer of a summary.
 
     Attributes:
-        path: where the model holds it, as in its state: ``encoder.0``; empty for the model.
+        path: its path in the model's state dict, such as ``encoder.0``; empty for the model.
         layer: its class.
-        shape: of its first result: a shape, or None if it was not called or returned no tensor.
+        shape: the shape of its first result; None if it was not called or returned no tensor.
         parameters: elements of the tensors that it holds itself, without running statistics.
     """
 

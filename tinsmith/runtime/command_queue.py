@@ -228,8 +228,8 @@ def _thread_of(name: str) -> str:
 
 
 class _Regions:
-    """The dependencies between steps by memory: a step follows those that wrote what it reads
-    or used what it overwrites."""
+    """The dependencies between steps by memory: a step follows the steps that wrote the memory that it reads, or that
+    used the memory that it overwrites."""
 
     def __init__(self, compiled: CompiledSchedule) -> None:
         self.bound, self.slots = compiled.bound, compiled.schedule.slots

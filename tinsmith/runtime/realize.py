@@ -42,7 +42,7 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
 
     Args:
         roots: tensor-graph nodes other than movement ops.
-        device: where kernels without any buffer run.
+        device: the device of kernels without buffers.
         free: BUFFERs that nothing reads after this program: new versions may overwrite their memory.
         known: the result of ``seen`` for the same roots, if available.
     """

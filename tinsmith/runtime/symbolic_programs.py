@@ -1,8 +1,8 @@
 """Programs whose sizes are variables, made when a graph comes back with other sizes, and the graphs that they serve.
 
-A size that stays gets a program of its own again, as kernels of fixed sizes are faster: once the runs with it have
-taken as long as a program takes to compile, or after STAYS runs. Where a single run takes that long, new sizes get
-programs of their own at once. So no graph takes more than about twice the time of the better choice.
+A frequent size gets a program of fixed sizes again, because its kernels are faster: once the runs with it have taken as
+long as a program takes to compile, or after STAYS runs. Where a single run takes that long, new sizes get programs of
+their own at once. So no graph takes more than about twice the time of the better choice.
 """
 from __future__ import annotations
 

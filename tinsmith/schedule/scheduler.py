@@ -40,7 +40,7 @@ class Slot:
         in_parts: several items write it: disjoint parts, or parts of an old version that an earlier item carried over.
         terms: a symbolic size as a sum of (factor, numbers of the program's values that it is multiplied by); None if
             it has another form.
-        shape, origin: of the value, for messages only; a program loaded from disk has neither.
+        shape, origin: shape and origin of the value, for messages only; a program loaded from disk has neither.
     """
 
     number: int
@@ -75,7 +75,7 @@ class ScheduleItem:
         device: the device that runs it.
         sink: the kernel's graph; None for a copy.
         slots: buffers in the order of the PARAMs; (target, source) for a copy.
-        reason: why its result has memory of its own.
+        reason: the reason why its result is stored.
         origin: (method, file, line) in the user's program of each operation it computes.
         variables: the bound symbolic sizes it takes as arguments.
         outputs: number of leading slots that it writes.

@@ -1,4 +1,4 @@
-"""Computing tensors: now, or as a plan, a schedule, a picture or a page that says what it takes."""
+"""Realization of tensors, and its prediction: plans, schedules, explanations, pictures and pages."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations

@@ -32,7 +32,8 @@ DEFAULT: Final = Options()
 
 @dataclass
 class ProgramStep:
-    """Run a program: input registers (dense copies of those in ``copied``), output registers, registers to free."""
+    """Run a program: input registers (inputs in ``copied`` are copied to dense memory), output registers, registers to
+    free."""
 
     program: TorchProgram
     inputs: list[int]

@@ -140,7 +140,7 @@ class ProgramOutput:
     """The memory of an output: dense, allocated at each call.
 
     Attributes:
-        shape, strides: of the memory that the program writes.
+        shape, strides: shape and strides of the memory that the program writes.
         view: shape and strides that the result is seen with, if they differ (repeated rows).
         copied: shape and strides of memory that it is copied to (rows with gaps).
     """

@@ -32,7 +32,7 @@ _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
 
 
 class Server:
-    """A server of one page, in a thread of its own, inside a ``with`` block or until ``close``.
+    """A server of one page, in a separate thread, inside a ``with`` block or until ``close``.
 
     >>> with Server("<p>a page</p>") as server:
     ...     server.url.startswith("http://127.0.0.1:")

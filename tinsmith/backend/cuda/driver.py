@@ -63,7 +63,7 @@ def gpu_count() -> int:
     """Return the number of GPUs, at least 1.
 
     Raises:
-        DeviceError: names what is missing: the bindings, the driver or a GPU.
+        DeviceError: if the bindings, the driver or a GPU is missing.
     """
     driver = bindings("driver")
     try:

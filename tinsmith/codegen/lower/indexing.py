@@ -155,7 +155,7 @@ def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
 def moved_back(node: UOp, view: UOp) -> UOp:
     """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
 
-    The elements that a SHRINK drops are padding in the result: they have no position in what is viewed.
+    The elements that a SHRINK drops are padding in the result, because the viewed value has no position for them.
     """
     below = node.src[0].shape
     if node.op is Ops.RESHAPE:

@@ -7,7 +7,7 @@ The model, for a kernel after its opts:
   footprint selects the bandwidth: that of the smallest level that holds it.
 * **arithmetic**: a node costs the operations of its op per iteration; the lanes of one vector register count once. A
   step of a matrix unit takes the time that the unit's rate gives. A reduction with few accumulators waits for the
-  latency of its own additions instead. Loads and stores have as many ports of their own.
+  latency of its own additions instead. Loads and stores have the same number of separate ports.
 * **launch**: one command of a run, and waking the workers if the kernel has a THREAD range.
 
 The time is the launch plus the maximum of memory and arithmetic, divided over the workers that get a share. On a grid
@@ -244,7 +244,8 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
 
 
 def cycles(kernel: Kernel) -> dict[str, float]:
-    """Return the expected cycles of ``kernel``, with the opts applied so far, by what bounds it."""
+    """Return the expected cycles of ``kernel``, with the opts applied so far, by the limiting cause ("memory" or
+    "arithmetic")."""
     found = estimate(kernel, default_machine(kernel.target))
     most = max(found.memory, found.arithmetic)
     return {"memory" if found.memory == most else "arithmetic": most * kernel.target.clock}

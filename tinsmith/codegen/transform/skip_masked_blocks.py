@@ -397,8 +397,8 @@ def goes_on(part: UOp) -> bool:
 
 
 def in_register(store: UOp) -> bool:
-    """Return True if a sum over blocks stays in a register of the thread that adds to it: only expanded ranges and
-    those of threads and the grid move its address."""
+    """Return True if a sum over blocks stays in a register of the thread that adds to it: its address depends only on
+    expanded ranges, threads and axes of the grid."""
     if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
         return False
     if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter

@@ -50,10 +50,10 @@ class SearchResult:
         kernel: hash of the kernel's graph.
         target: hash of everything else that its source depends on.
         machine: the processor's name.
-        name: of the kernel with these opts, for users.
+        name: display name of the kernel with these opts.
         opts: the fastest that was found.
         us, before_us: microseconds with these opts, and with the default opts.
-        width: of the beam.
+        width: beam width.
     """
 
     kernel: str

@@ -78,7 +78,7 @@ def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: M
 
     Args:
         starts: kernels with opts already applied, the default first.
-        machine: for the model that selects the kernels to measure.
+        machine: the machine of the model that selects the kernels to measure.
         measure: returns the seconds of a kernel, or None.
     """
     search = _Search(width, target, machine, measure)

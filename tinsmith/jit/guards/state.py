@@ -1,10 +1,10 @@
 """Guards on the Python state that a capture read: scalars, containers and objects behind its globals, closure and self.
 
 The walk starts at the function and the objects among its arguments, and at the globals that each function names which
-runs during the capture. From an object it goes on to the attributes that one of these functions names, from a container
-to all items. Attributes are read without running code of their class (no descriptors, no ``__getattr__``); a large
-NumPy array counts by identity and a sampled version. The result is one generated function, which returns for a later
-call where the first difference is: an attribute costs what its own lookup costs.
+runs during the capture. From an object the walk continues to the attributes that one of these functions names, from a
+container to all items. Attributes are read without running code of their class (no descriptors, no ``__getattr__``); a
+large NumPy array counts by identity and a sampled version. The result is one generated function, which returns for a
+later call where the first difference is: an attribute costs what its own lookup costs.
 """
 from __future__ import annotations
 

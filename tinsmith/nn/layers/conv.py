@@ -25,7 +25,7 @@ class Conv2d(Layer):
     """2-D convolution: ``[N, in, H, W] → [N, out, H', W']``, initialized as in PyTorch.
 
     Args:
-        padding: of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding: padding of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
         padding_mode: the values of the padding: "zeros", "reflect", "replicate" or "circular".
 
     >>> from tinsmith import nn

@@ -30,7 +30,8 @@ NUMBER_OF: Final = {dtype: number for number, dtype in reversed(DTYPES.items())}
 
 
 def known(t: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's values; computed on the host if all its data is there, so that shapes need no kernel."""
+    """Return a tensor's values. They are computed on the host if all its data are on the host, so that shapes need no
+    kernel."""
     leaves = {}
     for node in toposort([t.uop]):
         if node.op is Ops.BUFFER:

@@ -357,7 +357,7 @@ def _of_groups(kind: type[Optimizer], groups: Sequence[Any], args: Sequence[Any]
 
 
 def _shortest(value: Any) -> Any:
-    """Return an option as ``repr`` shows it: a float32 tensor of one number with the fewest digits that tell it."""
+    """Return an option as text for ``repr``: a float32 tensor of one number with the fewest digits that identify it."""
     return str(value.numpy().reshape(-1)[0]) if isinstance(value, TensorBase) and value.shape == (1,) else value
 
 

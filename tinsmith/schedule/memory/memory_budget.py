@@ -129,7 +129,7 @@ def fitted(steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Sl
     Args:
         steps: in an order that computes every result.
         seconds: estimated time of each step.
-        room: bytes for temporaries, by device; a device without an entry is not limited.
+        room: the limit of bytes for temporaries, by device; a device without an entry is not limited.
         versions: slot of a new version → slot of the old one, which it may overwrite after the last read.
     """
     program = _Program(steps, seconds, slots, versions or {})

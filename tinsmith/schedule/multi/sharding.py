@@ -67,7 +67,7 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Shard
 
     Args:
         roots: concrete nodes of a canonical graph.
-        device: where values without a device are computed; a group computes them on each of its devices.
+        device: the device that computes values without a device; a group computes them on each of its devices.
     """
     spreader = Spreader(members(device)[0], {})
     spreader.walk(roots)

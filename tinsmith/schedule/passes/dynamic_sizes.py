@@ -1,7 +1,7 @@
 """Dynamic sizes: a graph that comes back with other sizes gets one program whose sizes are variables.
 
-Graphs that differ only in sizes have one *form*. The first sizes are compiled into programs of their own. When the same
-form arrives with a third set of sizes, the sizes that changed are compared over all sets: those that take the same
+Graphs that differ only in sizes have one *form*. The first sizes are compiled into separate programs. When the same
+form arrives with a third set of sizes, the sizes that changed are compared over all sets: sizes that take the same
 values are one variable, and a size that is a multiple, a product or a shifted copy of variables becomes that
 expression. A program with variables serves a graph only if all its expressions give exactly the graph's sizes, so that
 it never depends on how they were guessed. Constants that changed along with the sizes become arguments.
@@ -128,7 +128,7 @@ class SizeHistory:
 
     @property
     def why_not(self) -> str:
-        """The reason why new sizes get programs of their own; empty if a program with variables may serve them."""
+        """The reason why new sizes are compiled separately; empty if a program with variables may serve them."""
         return "running with variables takes longer than compiling another program" if self.is_slow else self.refused
 
 

@@ -264,7 +264,7 @@ class _Picked:
         source: shape (axes before, product of the indexed sizes, axes after).
         axis: position of the merged axis.
         flat: index into that axis, -1 where any coordinate is out of range.
-        shape: of the result: the index tensors' common shape in place of the merged axis.
+        shape: shape of the result: the index tensors' common shape in place of the merged axis.
         order: permutation of the original axes that brings picked ones together.
     """
 

@@ -177,7 +177,7 @@ class Sources:
         """Return a tensor over memory at address ``ptr`` of this process, without a copy on a device of the host.
 
         The memory must stay valid as long as tensors refer to it; later writes to it are visible. On a device with
-        memory of its own, or if the address is not aligned, the present content is copied.
+        separate memory, or if the address is not aligned, the present content is copied.
 
         >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
         >>> x = Tensor.from_blob(ctypes.addressof(numbers), (2,)); numbers[0] = 9.0; x.tolist()

@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
 """Neural-network operations: normalization, dropout, attention, embedding, and functions of ``torch.nn.functional``.
 
-Activations, windows (convolutions, pools) and the classification losses are in modules of their own in this folder."""
+Activations, windows (convolutions, pools) and the classification losses are in separate modules of this folder."""
 from __future__ import annotations
 
 import math

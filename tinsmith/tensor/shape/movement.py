@@ -537,7 +537,7 @@ def _numbers(repeats: Any) -> list[int] | None:
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:
-    """Return the size that -1 stands for if the other sizes have the product ``rest``; 0 if none fits."""
+    """Return the size to infer for -1 if the other sizes have the product ``rest``; 0 if no size fits."""
     total = x.numel()
     if not isinstance(rest, UOp) and not isinstance(total, UOp):
         return total // rest if rest and total % rest == 0 else 0
@@ -550,7 +550,7 @@ def _open_size(x: Tensor, rest: Any) -> Any:
 
 
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a shape in which None and -1 may stand for sizes to be inferred."""
+    """Return a shape in which None and -1 are sizes to be inferred."""
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
 
 

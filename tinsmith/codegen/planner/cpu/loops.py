@@ -171,7 +171,7 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
 
 def symbolic_rows(kernel: Kernel) -> bool:
     """Tile the innermost loop of symbolic size that some load of a sum does not depend on, so that several rows share
-    what is loaded; return True if there is one."""
+    the load; return True if there is such a loop."""
     loads = [n for f in kernel.folds for n in toposort(f.src[0]) if n.op is Ops.LOAD]
     for r in reversed(kernel.parallel):
         shared = loads and any(r not in n.ranges for n in loads)
