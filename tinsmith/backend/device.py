@@ -4,8 +4,9 @@ A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer``
 that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
 the data of the target; it never branches on a device's name.
 
-A stand-in for a device that is not on this machine: its source is generated and shown, another device runs the
-kernels."""
+A *stand-in* replaces a device that is not on this machine: its source is generated and shown, and another device runs
+the kernels.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -483,12 +484,12 @@ class _Compiler(Compiler):
 class StandIn(Compiled):
     """``Device["METAL"]`` on a machine without Metal, for showing its source.
 
-    Programs are scheduled, and kernels rendered, for the device's own target; each kernel is also compiled for
-    ``runner``, whose memory holds all buffers, so the values that a script reads are right.
+    Programs are scheduled, and kernels rendered, for the target of the absent device. Each kernel is also compiled for
+    ``runner``, whose memory holds all buffers, so the values that a script reads are correct.
 
     Args:
         device: canonical name of the absent device.
-        renderer: renders the shown source.
+        renderer: the renderer of the shown source.
         runner: the device that runs the kernels.
         missing: the error that opening the device itself raised.
     """

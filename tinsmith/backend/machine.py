@@ -1,11 +1,9 @@
-"""Measured data of this machine, and the timing of kernels.
+"""Measured data of this machine (bandwidths, peak rates, launch costs), and the timing of kernels.
 
-Kernel timing: the same launch repeated in one graph; the minimum over several rounds.
-
-Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
-
-``python -m tinsmith machine`` measures; ``machine()`` returns the known data. Only the explaining models read it:
-generated code never depends on a measurement."""
+``python -m tinsmith machine`` measures with generated kernels and caches the result; ``machine()`` returns it. Only
+predictions for the user read it: generated code never depends on a measurement. A kernel is timed by repeating the same
+launch in one graph; the result is the minimum over several rounds.
+"""
 from __future__ import annotations
 
 import functools
@@ -40,7 +38,7 @@ def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values:
         device: canonical name.
         values: the values of the program's variables, in order.
         budget: seconds to spend; at least two rounds are run.
-        launches: launches per round; unless given, as many as take ``ROUND`` seconds.
+        launches: launches per round; default: the number that takes ``ROUND`` seconds.
         clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
     """
     opened = Device[device]

@@ -1,9 +1,8 @@
 """Buffers, and the caching allocator below them.
 
-A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
-it.
-
-Buffers: device memory, allocated on first use and freed when nothing refers to it."""
+A buffer is device memory, allocated on first use and freed when nothing refers to it. The allocator keeps freed blocks
+in free lists, because fresh memory costs more than the kernel that fills it.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -31,8 +31,8 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
 
     Args:
         sink: the kernel's tensor graph.
-        renderer: writes the source for its target.
-        opts: opts to apply instead of the optimizer's choice.
+        renderer: the renderer that writes the source; its target selects the opts.
+        opts: opts to apply instead of the planner's choice.
     """
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = programs.get(key)

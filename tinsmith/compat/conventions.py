@@ -1,8 +1,8 @@
 """tinygrad's conventions while compat is installed: the import hook, and methods with another meaning.
 
-Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed.
-
-Makes ``import tinygrad...`` give the modules of ``names``, in front of an installed tinygrad."""
+The hook makes ``import tinygrad...`` return the modules of ``module_table.py``, in front of an installed tinygrad.
+Methods that differ between PyTorch and tinygrad get tinygrad's meaning.
+"""
 from __future__ import annotations
 
 import functools
@@ -137,7 +137,7 @@ def _pool(name: str, *order: str) -> Callable[..., Any]:
 
 
 def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> Any:
-    """A maker that takes an argument about memory, which is none before anything is realized."""
+    """Return a maker that takes an argument about memory, which is none before anything is realized."""
     def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(argument, None)
         ours = _OURS[name]
@@ -180,7 +180,7 @@ def _missing(name: str, instead: str) -> Callable[..., Any]:
 
 
 def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as its errors call it."""
+    """Return the method as its errors call it."""
     method.__name__ = name
     return guided(method)
 
@@ -245,7 +245,7 @@ def missing(module: str, name: str) -> NotBuiltError:
 
 
 def _below(module: str) -> list[str]:
-    """The modules right below one."""
+    """Return the modules right below one."""
     parts = (m.rpartition(".") for m in (*MODULES, *PLACES))
     return sorted({last for parent, _, last in parts if parent == module})
 

@@ -1,8 +1,4 @@
-"""``tinygrad.helpers`` and its progress bars.
-
-The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
-
-tinygrad's progress bars: those of ``tqdm``, with the arguments and methods of tinygrad's."""
+"""The functions and progress bars of ``tinygrad.helpers``, with tinygrad's names and signatures."""
 from __future__ import annotations
 
 import contextlib
@@ -84,7 +80,7 @@ def fully_flatten(items: Any) -> list[Any]:
 
 
 def make_tuple(x: Any, count: int) -> tuple[Any, ...]:
-    """``x`` ``count`` times if it is an int."""
+    """Return ``x`` ``count`` times if it is an int."""
     return (x,) * count if isinstance(x, int) else tuple(x)
 
 
@@ -113,18 +109,18 @@ def ceildiv(num: int, amt: int) -> int:
 
 
 def round_up(num: int, amt: int) -> int:
-    """The least multiple of ``amt`` not below ``num``."""
+    """Return the least multiple of ``amt`` not below ``num``."""
     return ceildiv(num, amt) * amt
 
 
 def unwrap(x: T | None) -> T:
-    """``x``, which is not None."""
+    """Return ``x``, which is not None."""
     assert x is not None, "unwrap: None"
     return x
 
 
 def round_down(num: int, amt: int) -> int:
-    """The greatest multiple of ``amt`` not above ``num``."""
+    """Return the greatest multiple of ``amt`` not above ``num``."""
     return num // amt * amt
 
 
@@ -134,7 +130,7 @@ def cdiv(x: int, y: int) -> int:
 
 
 def cmod(x: int, y: int) -> int:
-    """The remainder of ``cdiv``."""
+    """Return the remainder of ``cdiv``."""
     return x - cdiv(x, y) * y
 
 
@@ -144,17 +140,17 @@ def floordiv(x: int, y: int) -> int:
 
 
 def floormod(x: int, y: int) -> int:
-    """The remainder of ``floordiv``."""
+    """Return the remainder of ``floordiv``."""
     return x - floordiv(x, y) * y
 
 
 def next_power2(x: int) -> int:
-    """The least power of two not below ``x``."""
+    """Return the least power of two not below ``x``."""
     return 1 if x == 0 else 1 << (x - 1).bit_length()
 
 
 def polyN(x: Any, p: Sequence[float]) -> Any:
-    """A polynomial, coefficients from the highest power down.
+    """Return a polynomial, coefficients from the highest power down.
 
     >>> polyN(2.0, [1.0, 0.0, 3.0])
     7.0
@@ -169,7 +165,7 @@ def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def get_shape(x: Any) -> tuple[int, ...]:
-    """The shape of nested lists.
+    """Return the shape of nested lists.
 
     >>> get_shape([[1, 2], [3, 4], [5, 6]])
     (3, 2)
@@ -215,7 +211,7 @@ def getbits(value: int, start: int, end: int) -> int:
 
 
 def lo32(x: int) -> int:
-    """The low 32 bits."""
+    """Return the low 32 bits."""
     return x & 0xFFFFFFFF
 
 
@@ -252,7 +248,7 @@ def word_wrap(x: str, wrap: int = 80) -> str:
 
 
 def to_function_name(s: str) -> str:
-    """A name for a function of C: other signs as their code points in hexadecimal, without colours.
+    """Return a name for a function of C: other signs as their code points in hexadecimal, without colours.
 
     >>> to_function_name("a b-c")
     'a20b2Dc'
@@ -261,12 +257,12 @@ def to_function_name(s: str) -> str:
 
 
 def pluralize(st: str, cnt: int) -> str:
-    """A number and its noun."""
+    """Return a number and its noun."""
     return f"{cnt} {st}" + ("" if cnt == 1 else "s")
 
 
 def size_to_str(s: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Return a number of bytes in the unit that suits it."""
     unit = min(int(s).bit_length() // 10, 3) if s else 0
     return f"{s / 1024**unit:.2f} {('B', 'KB', 'MB', 'GB')[unit]}"
 
@@ -282,19 +278,19 @@ def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
 
 
 def colorize_float(x: float) -> str:
-    """A ratio of times: green for a gain, red for a loss."""
+    """Return a ratio of times: green for a gain, red for a loss."""
     return colored(f"{x:7.2f}x", "green" if x < 0.75 else "red" if x > 1.15 else "yellow")
 
 
 def time_to_str(t: float, w: int = 8) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in the unit that suits it."""
     factor, unit = next((1 / f, u) for f, u in ((1.0, "s "), (1e-3, "ms"), (1e-6, "us")) if t > f * 10 or u == "us")
     return f"{t * factor:{w}.2f}{unit}"
 
 
 # *** memory ***
 def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
-    """A ctypes array over writable bytes.
+    """Return a ctypes array over writable bytes.
 
     >>> from_mv(memoryview(bytearray(b"\\0")))[0]
     b'\\x00'
@@ -303,7 +299,7 @@ def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
 
 
 def to_mv(ptr: int, sz: int) -> memoryview:
-    """The ``sz`` bytes at an address."""
+    """Return the ``sz`` bytes at an address."""
     return memoryview((ctypes.c_uint8 * sz).from_address(ptr)).cast("B")
 
 
@@ -319,7 +315,7 @@ def flat_mv(mv: memoryview) -> memoryview:
 
 # *** files ***
 def temp(x: str, append_user: bool = False) -> str:
-    """A name in the folder of temporary files."""
+    """Return a name in the folder of temporary files."""
     return str(Path(tempfile.gettempdir()) / (f"{x}.{getpass.getuser()}" if append_user else x))
 
 

@@ -1,13 +1,10 @@
-"""Tables of tinygrad's modules and names.
+"""Tables of tinygrad's modules and names: module → name → ``package.module:attribute``.
 
-Table of tinygrad modules, current and earlier, and the Tinsmith modules that replace them.
-
-Each can be imported. Its names are looked up in ``names`` first, whichever module has them there; what is said here is
-the answer for those that Tinsmith does not have. A module below one of these has the same answer.
-
-Tables of tinygrad's modules and names: module → name → ``package.module:attribute``.
-
-Only tables. A name that is in none of them raises ImportError and points to docs/rosetta.md."""
+The table of modules lists current and earlier tinygrad modules, and the Tinsmith modules that replace them. Each can be
+imported. Its names are looked up in the table of names first; the text of a module is the answer for names that
+Tinsmith does not have, also in the modules below it. A name in neither table raises ImportError and points to
+docs/rosetta.md.
+"""
 from __future__ import annotations
 
 from typing import Final

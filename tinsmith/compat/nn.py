@@ -1,10 +1,8 @@
-"""tinygrad's layers, optimizers and state functions.
+"""tinygrad's layers, optimizers and state functions, where they differ from those of ``tinsmith.nn``.
 
-tinygrad's convolution layers: the length of ``kernel_size`` gives the number of axes.
-
-tinygrad's optimizers: those of ``nn.optim`` with the arguments ``device``, ``fused`` and ``classic``.
-
-tinygrad's state and file functions that differ from Tinsmith's in arguments or return value."""
+The length of ``kernel_size`` gives the number of axes of a convolution. Optimizers accept the arguments ``device``,
+``fused`` and ``classic``. State and file functions have other arguments or return values.
+"""
 from __future__ import annotations
 
 import os
@@ -58,21 +56,22 @@ def _one_axis(kernel_size: Ints) -> Ints:
 
 def Conv1d(in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints | str = 0,
            dilation: Ints = 1, groups: int = 1, bias: bool = True) -> Conv2d:
-    """A ``Conv2d`` over one axis."""
+    """Return a ``Conv2d`` over one axis."""
     return Conv2d(in_channels, out_channels, _one_axis(kernel_size), stride, padding, dilation, groups, bias)
 
 
 def ConvTranspose1d(in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
                     output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1,
                     bias: bool = True) -> ConvTranspose2d:
-    """A ``ConvTranspose2d`` over one axis."""
+    """Return a ``ConvTranspose2d`` over one axis."""
     return ConvTranspose2d(in_channels, out_channels, _one_axis(kernel_size), stride, padding, output_padding,
                            dilation, groups, bias)
 
 
 def _made(make: Callable[..., optim.Optimizer], params: Sequence[Tensor], lr: float, device: DeviceName | None,
           **arguments: Any) -> optim.Optimizer:
-    """Return the optimizer that ``make`` builds; raise if ``device`` is not the parameters': its state is there.
+    """Return the optimizer that ``make`` builds; raise if ``device`` differs from the device of the parameters, where
+    its state is.
 
     The step is always one program, as with tinygrad's ``fused``.
     """
@@ -168,7 +167,7 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
 
 
 def safe_load(fn: Source) -> dict[str, Tensor]:
-    """A file, or a tensor with its bytes, which ours does not take."""
+    """Return a file, or a tensor with its bytes, which ours does not take."""
     if not isinstance(fn, Tensor):
         return state.safe_load(fn)
     t, start, header = state.safe_load_metadata(fn)
@@ -190,18 +189,18 @@ def safe_save(tensors: Mapping[str, Tensor], fn: str | os.PathLike[str],
 
 
 def accept_filename(func: Callable[[Tensor], T]) -> Callable[[Source], T]:
-    """A function of a tensor of bytes that takes a path too."""
+    """Return a function of a tensor of bytes that takes a path too."""
     return lambda fn: func(fn if isinstance(fn, Tensor) else Tensor(Path(fn)))
 
 
 def mnist(device: str | None = None, fashion: bool = False, *, data: str | os.PathLike[str] | None = None,
           holdout: int | None = None, offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(training images, labels, test images, labels), as ours."""
+    """Return (training images, labels, test images, labels), as ours."""
     return datasets.fashion_mnist(device, data) if fashion else datasets.mnist(device, data, holdout, offline)
 
 
 def _from_np_dtype(npdtype: Any) -> DType:
-    """The dtype of a NumPy type."""
+    """Return the dtype of a NumPy type."""
     return to_dtype(np.dtype(npdtype).name)
 
 

@@ -1,12 +1,10 @@
 """tinygrad's schedules, captures and ops, as the tutorials use them.
 
-Schedules as the tutorials make and run them, over ``Tensor.schedule`` and ``CommandQueue``.
-
-tinygrad's capture API: ``TinyJit`` with its additional arguments, and ``function``.
-
-A kernel as the tutorials' ``LazyOp``: nested ops, with the views of their buffers at the leaves.
-
-Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table."""
+* Schedules, over ``Tensor.schedule`` and ``CommandQueue``.
+* The capture API: ``TinyJit`` with its additional arguments, and ``function``.
+* ``LazyOp``: a kernel as nested ops, with the views of its buffers at the leaves.
+* Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table.
+"""
 from __future__ import annotations
 
 import functools
@@ -44,7 +42,7 @@ def create_schedule(outs: Sequence[UOp | Tensor], seen: Any = None) -> CompiledS
 
 def create_schedule_with_vars(outs: Sequence[UOp | Tensor],
                               seen: Any = None) -> tuple[CompiledSchedule, dict[UOp, int]]:
-    """The program, and the values of the variables that it was made for."""
+    """Return the program, and the values of the variables that it was made for."""
     return Tensor.schedule_with_vars(*(Tensor(out) if isinstance(out, UOp) else out for out in outs))
 
 
@@ -60,7 +58,8 @@ R = TypeVar("R")
 
 
 class TinyJit(_TinyJit[R]):
-    """Tinsmith's ``TinyJit``; ``prune`` has no effect, since a replay runs only what its results depend on.
+    """Tinsmith's ``TinyJit``; ``prune`` has no effect, because a replay runs only the kernels that its results depend
+    on.
 
     >>> from tinsmith import Tensor
     >>> step = TinyJit(lambda x: x + 1, prune=True)
@@ -128,7 +127,7 @@ class LazyOp:
     src: tuple[LazyOp, ...]
 
     def __repr__(self) -> str:
-        """The tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
+        """Return the tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
         names: dict[int, str] = {}
         shared = _shared(self)
         lines: list[str] = []
@@ -230,7 +229,7 @@ def ast(item: ScheduledItem) -> Any:
 
 
 def _group(kind: str, *more: str) -> SimpleNamespace:
-    """The ops of a kind by name, with older spellings."""
+    """Return the ops of a kind by name, with older spellings."""
     found = {op.name: op for op in op_table() if op.kind == kind}
     return SimpleNamespace(**found, **{name: getattr(Ops, SPELLINGS.get(name, name)) for name in more})
 

@@ -1,11 +1,9 @@
 """tinygrad's context variables and device protocol.
 
-tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement.
-
-tinygrad's device protocol over ours: allocators with ``_alloc`` and ``_copyin``, devices of four or five parts.
-
-There, memory is copied whole, a compiler may write the source, and a program is made of a name and a binary and called
-with the blocks of memory themselves."""
+A context variable is a Tinsmith setting, a Tinsmith state, or a hint to the replacement. In the device protocol,
+allocators have ``_alloc`` and ``_copyin``, and devices have four or five parts. Memory is copied completely, a compiler
+may write the source, and a program is made of a name and a binary and called with blocks of memory.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -125,7 +123,7 @@ class ContextVar:
 
 
 def _defaults() -> dict[str, Any]:
-    """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
+    """Return every variable that tinygrad documents or its programs set, with its default value."""
     own = {s.name: s.default for s in DECLARED}
     return {**own, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
 
@@ -331,8 +329,8 @@ def _three(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 class Compiled(ours.Compiled):
-    """A device of ours, or one of tinygrad's: (name, allocator, compiler, runtime) with a compiler that writes the
-    source itself, by ``render(name, uops)``; (name, allocator, renderer, compiler, runtime) with a renderer of ours.
+    """A Tinsmith device, or one of tinygrad's form: (name, allocator, compiler, runtime) with a compiler that writes
+    the source by ``render(name, uops)``; or (name, allocator, renderer, compiler, runtime) with a Tinsmith renderer.
 
     A device of tinygrad's calls ``runtime(name, binary)``, and what that returns with the blocks of memory, the values
     of variables as ``vals=``, and ``global_size=`` and ``local_size=`` where the kernel has threads.

@@ -143,8 +143,8 @@ def make_private(folder: Path) -> None:
 
 
 def _folder_fault(folder: Path, default: bool, shared: bool) -> str:
-    """Return what is wrong with the cache folder, or "". Creates it if missing, and closes it to others if it holds
-    nothing else."""
+    """Return the fault of the cache folder, or "". Create the folder if it is missing; make it private if it contains
+    only cache entries."""
     make_private(folder)
     found = folder.stat()
     mode = stat.S_IMODE(found.st_mode)
@@ -162,7 +162,7 @@ def _folder_fault(folder: Path, default: bool, shared: bool) -> str:
 
 
 def _only_entries(folder: Path) -> bool:
-    """Return True if the folder holds only cache entries or downloads, so that closing it to others disturbs nobody."""
+    """Return True if the folder contains only cache entries or downloads, so that it can be made private safely."""
     return all(kind.name in DOWNLOADED or (kind.is_dir() and all(len(part.name) == 2 for part in kind.iterdir()))
                for kind in folder.iterdir())
 

@@ -152,11 +152,11 @@ TIMEOUT = 10.0
 
 def fetched(url: str, name: str | None = None, subdir: str | None = None, again: bool = False,
             headers: dict[str, str] | None = None) -> Path:
-    """Return the path of the downloaded file; a ``url`` that is a path is returned as it is.
+    """Return the path of the downloaded file; a ``url`` that is a path is returned unchanged.
 
     Args:
-        name: file name in the cache; the hash of the URL unless given.
-        again: download even if the file is cached.
+        name: file name in the cache; default: the hash of the URL.
+        again: True to download even if the file is cached.
 
     Raises:
         OSError: if the download or the write fails.

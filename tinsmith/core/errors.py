@@ -1,8 +1,8 @@
-"""User-facing errors: each has a stable id, names the op, and says what would fix it.
+"""User-facing errors: each has a stable id, names the op, and gives a remedy.
 
 Every class also inherits from the built-in exception that a Python programmer would catch for the same mistake.
-
-Recognition of exceptions raised by signal handlers."""
+``is_from_handler`` recognizes exceptions raised by signal handlers.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -114,9 +114,9 @@ class TinsmithError(RuntimeError):
 
     Args:
         op: the operation that failed, by the name that the user called.
-        message: what is wrong, with the shapes, dtypes and devices involved.
-        mend: what would fix it.
-        at: file and line to name; the user's current line unless given.
+        message: the fault, with the shapes, dtypes and devices involved.
+        mend: the remedy.
+        at: the file and line in the message; default: the user's current line.
     """
 
     id = "E000"
@@ -139,7 +139,7 @@ class TinsmithError(RuntimeError):
 
 
 class ShapeError(TinsmithError, ValueError):
-    """Shapes that do not fit each other or the operation."""
+    """Shapes that do not match each other or the operation."""
 
     id = "E010"
 
@@ -236,13 +236,13 @@ class JitError(TinsmithError, RuntimeError):
 
 
 class FileFormatError(TinsmithError, ValueError):
-    """A file that is not what its name or header says."""
+    """A file whose content contradicts its name or header."""
 
     id = "E080"
 
 
 class CommunicationError(TinsmithError, RuntimeError):
-    """Processes that do not fit together: a launcher that is missing, collectives in different orders, a lost rank."""
+    """A communication fault between processes: a missing launcher, collectives in different orders, a lost rank."""
 
     id = "E090"
 
@@ -253,7 +253,7 @@ class VerifyError(AssertionError):
 
 def is_from_handler(error: BaseException) -> bool:
     """Return True if a signal handler raised ``error``; code that explains or drops errors must re-raise such an error
-    as it is.
+    unchanged.
 
     Python passes a handler the frame that it interrupts; no other function receives its caller's frame.
 

@@ -1,14 +1,13 @@
 """Containers and caches that bound or follow the lifetime of objects.
 
-Weak containers run no Python code at the moment an object dies, and a pause of the garbage collector.
-
 Python runs weak-reference callbacks, finalizers and ``__del__`` wherever an object happens to die, and an exception
 raised there can only be printed and dropped: a Ctrl-C that arrives while one of them runs is lost. So the callbacks of
-this package are methods of built-in containers, which record the death; the cleanup runs later, in ordinary code.
+the weak containers here are methods of built-in containers, which record the death; the cleanup runs later, in ordinary
+code.
 
-The collector is paused while many live objects are created, which it would scan in vain.
-
-A least-recently-used table bounds in-memory caches; a thread-local list has values of its own in each thread."""
+The file also has a pause of the garbage collector (it would scan many new live objects without freeing any), values per
+thread (``OfThread``), and a least-recently-used table for in-memory caches (``Recent``).
+"""
 from __future__ import annotations
 
 import contextlib

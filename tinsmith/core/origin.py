@@ -1,10 +1,9 @@
 """Origins of graph nodes, and the observer of compiler passes.
 
-Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
-
-An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
-
-The observer hook of the compiler: passes and rewrite rules report their results to the current trace."""
+An origin is the method that the user called, its source line, and the model layer that was running. It is metadata:
+part of no cache key and of no kernel's symbol. Passes and rewrite rules report their results to the observer, which is
+the current trace.
+"""
 from __future__ import annotations
 
 import textwrap
@@ -95,8 +94,8 @@ def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
 
 
 def layers_text(labels: Iterable[str], most: int = 4) -> str:
-    """Return labels of layers as one text; of more than ``most``, the first ones and the number of the others. No
-    label is cut, so that it can be searched for.
+    """Return labels of layers as one text: at most ``most`` of them, then the number of the others. Labels are never
+    truncated, so that they can be searched for.
 
     >>> layers_text(["0 Linear", "1 relu"]), layers_text([f"{n} Linear" for n in range(9)], 2)
     ('0 Linear, 1 relu', '0 Linear, 1 Linear and 7 other layers')

@@ -1,22 +1,18 @@
 """Collectives as host commands, over MPI, with a check of their order.
 
-The order of collectives, compared between the processes of a group.
+A collective is a node of a graph, which a program runs on the memory of its buffers, also in a capture. The name of a
+command gives its operation and group, and is the same in all processes, so that they make the same programs and share
+cached ones.
 
-Each process keeps a hash of its sequence: kind, op, dtype and shape of each call. Processes compare hashes after calls
-1, 2, 4, … and every ``EVERY`` calls, before each call with ``CHECKED=1``. Where they differ, the texts of the calls
-since the last comparison are exchanged, and the first that differ are named. The monitor compares the calls that ranks
-wait in, so that an order which ends in a deadlock is named, too.
+**MPI.** Collectives run on arrays in the memory of tensors; nothing is pickled. Each function takes a group, the array
+for the result and the array of this process. Beyond ``LIMIT`` elements, MPI's counts (32 bits before MPI 4) would
+overflow: the data are sent in parts, through a copy where a part of the result is not contiguous.
 
-MPI's collectives on arrays that lie in the memory of tensors. Nothing is pickled; large counts are sent in parts.
-
-Each function takes a group, the array for the result and the array of this process. Where there are more than ``LIMIT``
-elements, MPI's counts (32 bits before MPI 4) would overflow: they are sent in parts, through a copy where a part of the
-result is not contiguous.
-
-Collectives as host commands: nodes of a graph that a program runs in the memory of its buffers, in a capture too.
-
-A command's name says what it does and in which group, and is the same in all processes, so that they make the same
-programs and share cached ones."""
+**Order.** Each process keeps a hash of its sequence: kind, op, dtype and shape of each call. Processes compare hashes
+after calls 1, 2, 4, … and every ``EVERY`` calls, or before each call with ``CHECKED=1``. If they differ, the texts of
+the calls since the last comparison are exchanged, and the first different ones are named. The monitor compares the
+calls in which ranks wait, so that an order that ends in a deadlock is named, too.
+"""
 from __future__ import annotations
 
 import functools
@@ -42,7 +38,7 @@ _TEXT: Final = 496  # bytes of a call's text
 
 
 def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> None:
-    """Note call number ``group.calls`` and compare the sequence with that of the other processes, if it is time to.
+    """Record call number ``group.calls``, and compare the sequence with the other processes if a comparison is due.
 
     Args:
         what: the call, with op, dtype and shape.
@@ -145,7 +141,7 @@ def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
 
 
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
-    """Write what a process sends to ``out``."""
+    """Receive data from a process into ``out``."""
     to = _words(out)
     for begin, end in _parts(len(to), LIMIT):
         group.comm.Recv(to[begin:end], source, tag)
@@ -193,8 +189,8 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
 
     Args:
         kind: a name of ``_RUN``.
-        shape: of the result.
-        options: what its function takes besides the arrays.
+        shape: the shape of the result.
+        options: further arguments of its function.
     """
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(_run, kind, group, options))

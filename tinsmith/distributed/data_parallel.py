@@ -1,8 +1,8 @@
-"""Data parallelism and ZeRO 1 and 2.
+"""Data parallelism, and ZeRO 1 and 2.
 
-Data parallelism: each process computes gradients of its part of a batch, and all step alike.
-
-ZeRO 1 and 2: each process keeps the optimizer's state, and the reduced gradients, of a part of the parameters."""
+In data parallelism each process computes the gradients of its part of a batch, and all apply the same step. With ZeRO
+each process keeps only a part of the optimizer's state (1), and of the reduced gradients (2).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +23,10 @@ BUCKET_BYTES: Final = 32 << 20
 
 def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | None = None,
                          bucket_bytes: int = BUCKET_BYTES) -> None:
-    """Replace the gradients of an optimizer's parameters by those of all processes: between ``backward`` and ``step``.
+    """Replace the gradients of an optimizer's parameters by their mean (or sum, by ``op``) over all processes. Call it
+    between ``backward`` and ``step``.
 
-    Gradients lie one behind the other in buckets, each of which is reduced by one call. The losses of the gradients are
+    Gradients are concatenated into buckets, each of which is reduced by one call. The losses of the gradients are
     computed with them, in one program. In one process nothing is done.
 
     >>> from tinsmith import nn
@@ -88,9 +89,9 @@ def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
 
 
 def replicate(model: Any, source: int = 0) -> Any:
-    """Give all processes the parameters and buffers of one process; returns the model.
+    """Copy the parameters and buffers of one process to all processes; return the model.
 
-    Needed only where they were not made from one seed, or loaded by one process alone.
+    This is needed only if the processes did not create them from the same seed, or if one process alone loaded them.
 
     >>> from tinsmith import nn
     >>> replicate(nn.Linear(2, 3)).weight.shape

@@ -1,13 +1,11 @@
-"""The processes of a program: launchers' variables, the start of MPI, groups and meshes.
+"""The processes of a program: variables of launchers, the start of MPI, groups and meshes.
 
-The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
+The launchers are ``mpirun`` of Open MPI and MPICH, ``srun`` and ``torchrun``. MPI is started at the first use, and only
+if a launcher started several processes: a program of one process does not import ``mpi4py``. All communication of a
+process is done by one thread at a time (``World.turn``), in one order.
 
-The processes of a program: who they are, groups of them, and the start of MPI.
-
-MPI is started at the first use, and only where a launcher started several processes: a program of one process imports
-no ``mpi4py``. All communication of a process goes through one thread at a time (``World.turn``), in one order.
-
-A mesh: processes, or devices of one process, in a grid with named axes; each line of it is a group."""
+A mesh arranges processes, or devices of one process, in a grid with named axes; each line along an axis is a group.
+"""
 from __future__ import annotations
 
 import importlib
@@ -33,12 +31,12 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class LauncherVariables(NamedTuple):
-    """The launcher's account of this process.
+    """The description of this process by its launcher.
 
     Attributes:
         launcher: "mpirun", "srun" or "torchrun"; "" for a process that no launcher started.
         rank, size: number of the process, and of processes.
-        local_rank, local_size: the same among those of one host; 0 and 1 where the launcher does not say.
+        local_rank, local_size: the same among the processes of this host; 0 and 1 if the launcher does not set them.
     """
 
     launcher: str = ""
@@ -59,7 +57,7 @@ _NAMES = (
 
 
 def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
-    """Return what the launcher's variables say.
+    """Return the values of the launcher's variables.
 
     >>> launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
     LauncherVariables(launcher='mpirun', rank=1, size=4, local_rank=0, local_size=1)
@@ -117,13 +115,13 @@ class ProcessGroup:
     """Processes that communicate: all of them, or those along an axis of a mesh.
 
     Attributes:
-        name: the same in all processes; part of the names of host functions, so it is an identifier.
+        name: an identifier, the same in all processes; part of the names of host functions.
         ranks: numbers of the processes in the world, in the order of the group.
         rank: number of this process in the group.
         comm: MPI's communicator for data; None in a group of one process.
         checks: MPI's communicator for comparisons of their sequences.
         calls: number of collectives so far.
-        sequence: a hash of them.
+        sequence: a hash of these collectives.
         recent: those since processes compared their sequences: the call's text, and the user's line.
     """
 
@@ -146,14 +144,14 @@ class ProcessGroup:
 
 @dataclass(eq=False, repr=False)
 class World:
-    """All processes of the program.
+    """The processes of the program.
 
     Attributes:
-        group: all of them.
+        group: the group of all processes.
         local_rank, local_size: number of this process, and of processes, on this host.
         hosts: the host of each process.
         mpi: ``mpi4py.MPI``; None in a program of one process.
-        turn: held while a thread communicates.
+        turn: the lock held while a thread communicates.
     """
 
     group: ProcessGroup
@@ -298,7 +296,7 @@ class Mesh:
 
     Attributes:
         shape: the size of each axis, by name.
-        devices: of a mesh in one process; () if each place is a process.
+        devices: the devices of a mesh in one process; () if the mesh consists of processes.
         place: this process's number along each axis.
     """
 
@@ -327,7 +325,7 @@ class Mesh:
         """Return this process's line of the mesh along an axis.
 
         Raises:
-            ArgumentError: for an unknown axis, or in a mesh of devices, where nothing communicates.
+            ArgumentError: for an unknown axis, or in a mesh of devices, which has no process groups.
         """
         if axis not in self.shape:
             raise ArgumentError("dist.mesh", f"no axis {axis!r} in {self}", f"one of {', '.join(self.shape)}")
@@ -403,11 +401,11 @@ def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
 
 
 def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
-    """Return the mesh and the axes over which a parameter was divided; None for a whole one."""
+    """Return the mesh and the axes over which a parameter is sharded; None if it is not sharded."""
     return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
 
 
 def divided(t: Tensor) -> tuple[ProcessGroup, ...]:
-    """Return the groups among which a parameter is divided; () for a whole one."""
+    """Return the groups among which a parameter is sharded; () if it is not sharded."""
     mesh, rule = placement(t) or (None, ())
     return () if mesh is None else tuple(mesh.group(a) for a in rule if a is not None and mesh.size(a) > 1)

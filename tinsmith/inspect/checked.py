@@ -1,11 +1,9 @@
-"""``CHECKED=2``: every kernel's result is compared with the interpreter's.
+"""``CHECKED=2``: kernels run one at a time on guarded buffers, and their results are compared with the interpreter.
 
-Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops.
-
-``CHECKED=2``: kernels run one at a time on guarded buffers of their own, and their results are verified.
-
-A kernel may write only its outputs; a sample of the output is compared with the interpreter. The allowed float error is
-measured: the interpreter also gets inputs that differ by a rounding error."""
+A kernel may write only its outputs. The interpreter computes a reference result: in full for small kernels, else for
+random boxes of its loops. The allowed float error is measured: the interpreter also gets inputs that differ by a
+rounding error.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -41,7 +39,7 @@ class Sample:
 
     Args:
         sink: the kernel's tensor graph.
-        whole: elements of the largest value up to which the kernel is interpreted in full.
+        whole: maximum number of elements of the largest value for a kernel to be interpreted in full.
         boxes: number of random boxes of a larger kernel.
         variables: values of its VARIABLEs.
     """
@@ -173,7 +171,7 @@ def verify_guards(steps: Sequence[Step]) -> None:
     """Check the guards of all buffers after a program.
 
     Raises:
-        CheckError: naming the first of its kernels, if a guard was overwritten.
+        CheckError: naming the first kernel of the program, if a guard was overwritten.
     """
     found = damaged()
     for b in found:

@@ -1,10 +1,8 @@
-"""DEBUG output of kernels, and the listing of a script's sources.
+"""DEBUG output of kernels, and the listing of a script's sources (``python -m tinsmith source script.py``).
 
-DEBUG output for a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
-
-The nodes of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
-
-Source listing of all kernels that a script runs: ``python -m tinsmith source script.py``."""
+Before a kernel runs, DEBUG prints its reason and opts (3), source (4), tree and UOps (5), and assembly (7). The nodes
+of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
+"""
 from __future__ import annotations
 
 import contextlib

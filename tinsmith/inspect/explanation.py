@@ -1,14 +1,12 @@
 """``explain()`` and ``plan()``: a program's kernels, reasons, times, traffic and memory.
 
-Explanation of a program: its kernels, the reason for each, opts, predicted and measured time, memory.
+``explain()`` schedules and lowers the graph again, so that the text never depends on a cache. Its kernels run on
+scratch memory: no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
 
-The graph is scheduled and lowered again, so that the text never depends on a cache. Its kernels run on scratch memory:
-no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
-
-Plan of a program before it runs: predicted time, memory traffic, memory, and the largest values.
-
-Times come from the model of ``codegen.planner.roofline``. Memory is the memory that the program requests from the
-allocator: inputs exist already; results and the blocks of temporaries are allocated when the program starts."""
+``plan()`` predicts time, memory traffic, memory and the largest values before anything runs. Times come from the model
+of ``codegen.planner.roofline``. Memory is the memory that the program requests from the allocator: inputs exist
+already; results and the blocks of temporaries are allocated when the program starts.
+"""
 from __future__ import annotations
 
 import textwrap
@@ -53,15 +51,15 @@ class KernelReport:
     """One kernel of a program.
 
     Attributes:
-        name: as ``DEBUG=2`` shows it.
-        reason: why its result has memory of its own.
+        name: the name in ``DEBUG=2`` output.
+        reason: the reason why its result is stored.
         writes, reads: numbers of buffers.
         origin: methods and lines of the user's program that it computes.
-        opts: what the optimizer chose.
+        opts: the chosen opts.
         estimate: the predicted time, its parts, and the roofline.
         seconds: measured; None if it was not run.
         transcendentals: number of exponentials, logarithms and similar functions that it computes.
-        plan: the kernel's structure, the candidate that was chosen, and why the next best lost.
+        plan: the kernel's structure, the chosen candidate, and the reason why the runner-up lost.
         occupancy: the share of a multiprocessor's threads that its blocks can occupy; None for devices without blocks.
     """
 
@@ -107,9 +105,9 @@ class Explanation:
     Attributes:
         steps: kernels and copies in order.
         machines: the machine data behind the estimates, by device.
-        input_bytes, output_bytes: of the buffers read, and of the results.
-        temporary_bytes: of the blocks that hold all other values; data copied from the host are inputs, as in a plan.
-        unshared_bytes: of these values if each had memory of its own.
+        input_bytes, output_bytes: bytes of the buffers that are read, and of the results.
+        temporary_bytes: bytes of the blocks of all other values; data copied from the host are inputs, as in a plan.
+        unshared_bytes: total bytes of these values without sharing of memory.
         temporary_count: the number of these values.
     """
 
@@ -170,8 +168,8 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
 
 
 def _with_data_in_place(schedule: Schedule) -> Schedule:
-    """Return the schedule as it runs once data of the host are on their device: ``realize`` keeps these copies, so they
-    are inputs and no temporaries. Only for a plan of memory."""
+    """Return the schedule for the case that data of the host are already on their device: ``realize`` keeps these
+    copies, so they are inputs instead of temporaries. Only for a plan of memory."""
     slots = list(schedule.slots)
     items = []
     for item in schedule.items:
@@ -210,7 +208,7 @@ def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Est
 
 # *** measuring ***
 def measured(compiled: CompiledSchedule) -> dict[int, float]:
-    """Return the seconds of each step of a program that has its arguments, run on memory of its own.
+    """Return the seconds of each step of a program that has its arguments, run on separate memory.
 
     Steps run in order, so each is measured on its real input values.
     """
@@ -335,8 +333,8 @@ class LiveValue:
 
     Attributes:
         kind: ``input``, ``result`` or ``temporary``.
-        shape: as in the program; (size,) if only the number of elements is known.
-        origin: method, file and line of the user's program that computes it; for some inputs, those that read it first.
+        shape: its shape in the program; (size,) if only the number of elements is known.
+        origin: method, file and line of the user's program that computes it; for some inputs, that read it first.
         first, last: the steps that write it and read it last, counted from 1; None for inputs and results.
     """
 
@@ -359,7 +357,7 @@ class DeviceMemoryUse:
         copied: part of ``inputs`` that has yet to be copied from the host.
         results: bytes of results that are not in place of an input.
         temporaries: bytes of the block for all other values.
-        others: bytes of existing tensors that it does not read.
+        others: bytes of existing tensors that the program does not read.
         step: the step at which the block is fullest, counted from 1; 0 without temporaries.
         kept: bytes that a captured function still holds for results and temporaries, from the previous call.
         temporary_count: number of values that share the block.
@@ -393,8 +391,8 @@ class Plan:
         kernels, copies: the numbers of each.
         seconds: predicted time of all kernels.
         operations, traffic: arithmetic operations, and bytes that kernels and copies read and write.
-        memory: by device that computes.
-        values: those in memory at the fullest step of each device, largest first.
+        memory: memory use, by device that computes.
+        values: values in memory at the fullest step of each device, largest first.
         again: number of kernels that are rematerialized for a memory budget.
         again_seconds: predicted time of these.
         budget: bytes for each device, 0 without one.
@@ -420,7 +418,7 @@ class Plan:
 
     @property
     def new_bytes(self) -> int:
-        """The part of it that is not allocated yet."""
+        """The bytes that are not allocated yet."""
         return sum(m.new for m in self.memory.values())
 
     def __str__(self) -> str:
@@ -458,7 +456,7 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
     """Return the plan of the program that ``execute.realize`` would run; it is scheduled and lowered, but not compiled.
 
     Args:
-        free: BUFFERs that nobody reads afterwards.
+        free: BUFFERs that nothing reads afterwards.
         data: BUFFERs without memory: placeholders for data that will be copied from the host before.
         origins: the origin of the value of a buffer that is not allocated yet.
     """

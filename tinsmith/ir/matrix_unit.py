@@ -1,4 +1,4 @@
-"""Matrix units as data rows: the shape of one step, the register layout of each operand, and the required features.
+"""Matrix units as data rows, and the layouts of the tiles that they read from local memory.
 
 A unit adds ``a[m, k] · b[k, n]`` to ``c[m, n]`` in one step. A ``Fragment`` is the register layout of one of the three:
 the mapping from (lane, register) to (row, column), where lanes are the cooperating threads. A position is written in
@@ -12,24 +12,23 @@ To add a unit, write a row and list it in a device's ``Target.units``. No other 
   lowered to ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer prints them (``emit`` names the instruction)
   and assigns tile numbers, of which ``accumulators`` may be live at once. Dot-product instructions on pairs or fours of
   elements (AVX512-BF16, VNNI) are such units whose tiles are vector registers;
-* a warp-level unit (``mma.sync``: 32 threads) gets its operands element by element, each lane those that its digits
-  give, and the rest of the kernel works on the elements that a lane holds. The lane number is ``SPECIAL`` ``lidx0``;
+* a warp-level unit (``mma.sync``: 32 threads) gets its operands element by element, as the digits of each lane say, and
+  the epilogue works on the registers of the lanes. The lane number is ``SPECIAL`` ``lidx0``;
 * both interpreters run every row from its digits alone, so a row can be tested before any renderer supports it.
 
 The row of an ``mma.sync`` of 16×8×16 halves, for example, has ``threads=32`` and the accumulator fragment
 ``Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))``: four registers; the low two bits of the lane select a pair
 of columns, the other bits the row.
 
-Layouts of staged tiles in local (shared) memory: swizzled rows of up to 128 bytes, ring slots, and bulk-copy boxes.
+A tile of local memory that a matrix unit reads directly (``StagedLayout``) is a stack of *chunks* of 64 elements of 16
+bits: first all rows of the first 64 columns, then all rows of the next 64. Indices, in the graph too, are (chunk, row,
+column in the chunk). The hardware swizzles the 16-byte pieces of a row on both sides, copy and matrix unit:
 
-A tile of local memory that a matrix unit reads directly is a stack of *chunks* of 64 elements of 16 bits: first all
-rows of the first 64 columns, then all rows of the next 64. Indices, in the graph too, count (chunk, row, column in the
-chunk); the swizzle of the 16-byte pieces of a row is applied by the hardware on both sides, copy and matrix unit:
-
-    piece c of row r lies at byte  r·128 + ((c xor (r mod 8)) · 16)
+    piece c of row r is at byte  r·128 + ((c xor (r mod 8)) · 16)
 
 so that the same piece of eight consecutive rows, which a unit reads together, falls into different banks. A tile whose
-width is no multiple of a 128-byte chunk uses rows of 64 or 32 bytes, and the swizzle permutes fewer pieces."""
+width is no multiple of a 128-byte chunk uses rows of 64 or 32 bytes, and the swizzle permutes fewer pieces.
+"""
 from __future__ import annotations
 
 import functools
@@ -214,7 +213,7 @@ class MatrixUnit:
 
     @property
     def rounds(self) -> bool:
-        """True if operands lose bits on their way to the unit (tf32)."""
+        """True if operands are rounded when they are copied to the unit (tf32)."""
         return in_memory(self.a) is not self.a
 
     @property

@@ -1,10 +1,8 @@
-"""Structure of kernels: their class (contraction, rows, scan, scatter, map) and the kinds of their ranges.
+"""Structure of kernels: their class (contraction, rows, scan, scatter, map), and the roles of their ranges.
 
-Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
-
-``structure`` classifies a full kernel as a contraction, row reductions, a scan, a scatter, or a map.
-
-Kinds of ranges (``Role``), and helpers for their sizes."""
+``structure`` classifies a complete kernel. The scheduler classifies tensor graphs, the planner kernel graphs, by the
+same functions. ``Role`` is the kind of a range; helpers give the sizes of ranges.
+"""
 from __future__ import annotations
 
 import enum

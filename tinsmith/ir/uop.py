@@ -553,15 +553,15 @@ Symbols.variable = UOp.variable
 
 
 class _Pickling:
-    """The nodes that one pickler, or one ``deepcopy``, has been given, for it to refer to them instead of pickling them
-    again: many tensors of one graph take linear time.
+    """The nodes that one pickler, or one ``deepcopy``, has already pickled. Further tensors of the same graph refer to
+    them, so that pickling many tensors takes linear time.
 
-    Only the memo of the pickler keeps it alive. It is pickled before each node, and thus asked again only by another
-    pickler that runs meanwhile, which needs nodes of its own.
+    Only the memo of the pickler keeps it alive. It is pickled before each node. So only another pickler, running at the
+    same time, can ask for it again; that one needs separate nodes.
 
     Attributes:
-        times: number of picklers that asked for it.
-        places: node → part that it is pickled in, and its number there.
+        times: number of picklers that have pickled it.
+        places: node → the part that contains it, and its number in the part.
     """
 
     __slots__ = ("__weakref__", "places", "times")
@@ -607,7 +607,7 @@ class _Pickled:
 
 
 class _Part:
-    """The nodes below one that are in no part yet, pickled as a flat list, so that deep graphs need no recursion.
+    """The nodes below a node that are not in a part yet, pickled as a flat list, so that deep graphs need no recursion.
 
     Attributes:
         nodes: in topological order.
@@ -628,7 +628,7 @@ class _Part:
 
 
 class _PartDone:
-    """The end of a part in a pickle: from here on, nodes refer to it. (Arguments of its nodes may be nodes, too.)"""
+    """The end of a part in a pickle: later nodes refer to the part. (Arguments of its nodes may be nodes, too.)"""
 
     __slots__ = ("part", "pickling")
 
@@ -654,7 +654,8 @@ def _one_of(_: Any, part: list[UOp], number: int, done: Any = None) -> UOp:
 
 
 def _last_of(_: Any, node: UOp) -> UOp:
-    """Return ``node``, the second of a pickled pair: the first is the ``_Pickling`` that it needs to be loaded."""
+    """Return ``node``, the second item of a pickled pair; the first is the ``_Pickling`` that must be loaded before
+    it."""
     return node
 
 

@@ -46,16 +46,16 @@ def _of_a_device(frame: types.FrameType) -> bool:
 
 
 class CaptureProfile:
-    """A profile function for the time of a capture; a profiler that is there already goes on.
+    """A profile function for the time of a capture; events are forwarded to a profiler that is already active.
 
-    The garbage collector waits meanwhile: it runs between any two lines, and what it calls (``gc.callbacks``,
-    finalizers of garbage from elsewhere) is nothing that the function does.
+    The garbage collector is paused meanwhile: it may run at any line, and its calls (``gc.callbacks``, finalizers of
+    unrelated garbage) do not belong to the function.
 
     Args:
-        state: learns of every function before it runs for the first time.
+        state: receives every function before it runs for the first time.
 
     Attributes:
-        calls: (what was called, file, line) of calls whose result is another one next time.
+        calls: (name of the function, file, line) of calls whose result may differ at the next call.
     """
 
     def __init__(self, state: State) -> None:
@@ -99,7 +99,7 @@ class CaptureProfile:
             self.printing -= 1
 
     def called(self, function: Any, kind: type, frame: types.FrameType) -> None:
-        """A function in C is called, of a module, a class, or an object of this kind."""
+        """Record the call of a C function of a module, a class, or an object of class ``kind``."""
         owner = function.__self__
         if function is print:
             self.printing += 1
@@ -113,7 +113,7 @@ class CaptureProfile:
             self.note(f"{text}{'.' if text == 'random' else ' '}{function.__name__}", frame)
 
     def note(self, name: str, frame: types.FrameType | None) -> None:
-        """Note a call that came from the user's code, if through a library then through one that passes it on."""
+        """Record a call that came from the user's code, directly or through a library that forwards it."""
         if frame is not None and _of_a_device(frame):
             return
         while frame is not None:
@@ -126,7 +126,7 @@ class CaptureProfile:
             frame = frame.f_back
 
     def reason(self) -> str:
-        """Why the call cannot be captured; empty if it can."""
+        """Return the reason why the call cannot be captured; empty if it can."""
         if self.state.failed:
             return self.state.failed
         calls = dict.fromkeys([*self.calls, *(() if self.calls else self.state.gone_on())])

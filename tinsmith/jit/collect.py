@@ -40,8 +40,9 @@ class JitItem:
     """One program that ran during capture: its schedule, the variables' names and values, and its buffers. Printing it
     gives one line; ``print(item.compiled)`` gives one for each kernel.
 
-    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then says what the inputs are.
-    ``holders`` are tensors from before the recording that held inputs, for what ``CacheCollector.finish()`` gives.
+    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then describes the inputs.
+    ``holders`` are tensors from before the recording that held inputs; the items returned by
+    ``CacheCollector.finish()`` use them.
     """
 
     compiled: CompiledSchedule
@@ -59,7 +60,7 @@ class JitItem:
 
     @property
     def rawbufs(self) -> list[Buffer]:
-        """The buffers that it runs on, inputs, then outputs; of a tensor that was assigned meanwhile, the new one."""
+        """The buffers that it runs on: inputs, then outputs. If a tensor was assigned meanwhile, its new buffer."""
         return [*(self._present(n, b) for n, b in enumerate(self.inputs)), *self.outputs]
 
     def _present(self, number: int, buffer: Buffer) -> Buffer:
@@ -72,16 +73,16 @@ class JitItem:
 
     def prg(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int] | None = None, wait: bool = False,
             jit: bool = True) -> float | None:
-        """Run the program again; the arguments are those of the tutorials.
+        """Run the program again; the arguments follow the tutorials.
 
         Args:
-            rawbufs: its buffers, or others of the same sizes in their place.
-            var_vals: values of variables, by variable; those of the first run unless given.
+            rawbufs: its buffers, or replacements of the same sizes.
+            var_vals: values of variables, by variable; default: those of the first run.
             wait: wait until it has run, and return the seconds that it took.
             jit: ignored.
 
         Raises:
-            JitError: for other numbers of buffers, and for a program of a captured function: it has no buffers.
+            JitError: for a wrong number of buffers, and for a program of a captured function, which keeps no buffers.
         """
         bound, count = self.compiled.bound, len(self.inputs)
         if not self.outputs or len(rawbufs) != len(self.rawbufs):
@@ -141,7 +142,7 @@ class CacheCollector:
 
     @classmethod
     def finish(cls) -> list[JitItem]:
-        """The programs since the latest ``start``."""
+        """Return the programs that ran since the latest ``start``."""
         collector = cls._current.pop()
         recorders.remove(collector)
         return collector.items

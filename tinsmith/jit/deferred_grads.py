@@ -30,7 +30,7 @@ class Unread(Buffer):
         self._source: Buffer | None = None  # the computed buffer that owns the memory
 
     def allocate(self) -> Buffer:
-        """Compute the value; its memory is this buffer's from then on."""
+        """Compute the value, whose memory becomes the memory of this buffer."""
         value = Tensor(self._graph)
         others = recorders.exchange([])
         try:
@@ -67,7 +67,7 @@ class SetAside:
                 self._entries.append((t, graph, unread))
 
     def end(self) -> None:
-        """Make unread gradients lazy again; compute those that other lazy values now refer to."""
+        """Make unread gradients lazy again; compute the gradients that other lazy values now refer to."""
         entries, self._entries = self._entries, []
         left: list[weakref.ref[Any]] = []
         while entries:

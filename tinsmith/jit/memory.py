@@ -11,7 +11,7 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def whole(t: Tensor) -> Tensor | None:
-    """Return a tensor of the whole storage that ``t`` shares, if it is not realized yet; else None."""
+    """Return a tensor of the complete storage that ``t`` shares, if it is not realized yet; else None."""
     if t._shared is None or alone(t) or placed(t._shared.storage.value):
         return None
     found = Tensor(t._shared.storage.value)
@@ -36,7 +36,7 @@ def settle(t: Tensor) -> None:
 
 
 def compute(results: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-    """Compute the results and the written tensors; where several share memory, compute their whole storage once."""
+    """Realize the results and the written tensors; if several share memory, realize their complete storage once."""
     counts = Counter(id(t._shared.storage) for t in {id(t): t for t in results}.values() if t._shared is not None)
     several = [t for t in results if t._shared is not None and counts[id(t._shared.storage)] > 1]
     wholes: dict[int, Tensor] = {}

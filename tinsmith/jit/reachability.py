@@ -29,7 +29,7 @@ _new: Final = object.__new__
 
 
 def _sole(t: Tensor) -> list[int]:
-    """Reference counts of a tensor's buffer, of its parts, of its nodes, and of its storage."""
+    """Return the reference counts of a tensor's buffer, of its parts, of its nodes, and of its storage."""
     counts = []
     node = t.uop
     while node.op is not Ops.BUFFER:
@@ -41,7 +41,7 @@ def _sole(t: Tensor) -> list[int]:
 
 
 def _direct(t: Tensor) -> tuple[int, int, int]:
-    """Return the reference counts of a tensor's buffer, the buffer's node, and the one view of it, ``t.uop``."""
+    """Return the reference counts of a tensor's buffer, of the buffer's node, and of ``t.uop``, its only view."""
     view = t.uop
     return references(view.src[0].arg), references(view.src[0]), references(view)
 
@@ -59,11 +59,12 @@ def _direct_counts() -> tuple[int, int, int]:
 def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> list[int]:
     """Return the reference counts (``_sole``) of a tensor that nothing else refers to: the expected counts.
 
-    They are measured on a tensor made here, whose buffer is, as in the caller, also in one list.
+    The counts are measured on a new tensor whose buffer is, as in the caller, also in one list.
 
     Args:
         views: number of movement ops from the buffer to the tensor's value.
-        above: number of these below the value of the tensor's shared storage; None: it has no shared storage.
+        above: number of these movement ops below the value of the tensor's shared storage; None: it has no shared
+            storage.
     """
     parts = () if layout is None else layout.devices
     held = [Shards([Buffer("NPY", 1, dtypes.float32) for _ in parts], layout) if layout is not None else
@@ -84,8 +85,8 @@ def _sole_counts(views: int, layout: ShardLayout | None, above: int | None) -> l
 def is_sole(t: Tensor) -> bool:
     """Return True if only ``t`` and one list refer to its buffer.
 
-    It sees the buffer through full views, or through any views of a storage that no other tensor shares, which sees the
-    buffer through full views.
+    ``t`` must be a full view of the buffer, or any view of a storage that no other tensor shares and that is itself a
+    full view of the buffer.
     """
     kept = not alone(t)
     if kept and not unseen(t):

@@ -1,8 +1,7 @@
-"""Models as text, and errors for PyTorch names that ``nn`` lacks.
+"""Models as text (``repr`` of layers as in PyTorch, ``summary``), and errors for PyTorch names that ``nn`` lacks.
 
-Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
-
-PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
+The error for a layer or module method of PyTorch without a counterpart names the replacement.
+"""
 from __future__ import annotations
 
 import math
@@ -108,9 +107,9 @@ class SummaryRow(NamedTuple):
     """One layer of a summary.
 
     Attributes:
-        path: where the model holds it, as in its state: ``encoder.0``; empty for the model.
+        path: its path in the model's state dict, such as ``encoder.0``; empty for the model.
         layer: its class.
-        shape: of its first result: a shape, or None if it was not called or returned no tensor.
+        shape: the shape of its first result; None if it was not called or returned no tensor.
         parameters: elements of the tensors that it holds itself, without running statistics.
     """
 
@@ -198,7 +197,7 @@ def _size(t: TensorBase) -> int:
 
 
 def _tensors(value: Any) -> Iterator[TensorBase]:
-    """Yield the tensors in the attributes, lists and dicts of a layer, without those of layers that it holds."""
+    """Yield the tensors in the attributes, lists and dicts of a layer, except the tensors of its sublayers."""
     for _, child in _children(value):
         if isinstance(child, TensorBase):
             yield child

@@ -38,12 +38,12 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     It is a sequence of its steps in order; printing it gives one line per step.
 
     Attributes:
-        schedule: without ``ScheduleItem``s if the program was loaded from disk.
+        schedule: the schedule; without ``ScheduleItem``s if the program was loaded from disk.
         layouts: for each root, the layout of its outputs over devices; empty if everything is on single devices.
         missing: bytes by which the program exceeds MEMORY_BUDGET.
         arguments: buffers and bound values of the tensors it was made for (``Tensor.schedule``), else None.
-        places: for each step, where its origins stand in the canonical graph: (number of the node, index).
-        named_for: the origins of the graph that the steps are named for, once another graph has run it.
+        places: for each step, the positions of its origins in the canonical graph: (number of the node, index).
+        named_for: the origins that the steps show at present; they change if another graph runs the program.
     """
 
     schedule: Schedule
@@ -85,7 +85,8 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         return {v for s in self.schedule.slots for _, of in s.terms or () for v in of}
 
     def bound_for(self, values: Sequence[int]) -> Bound:
-        """Return the schedule prepared to run with values of its variables, and memory for the next powers of two."""
+        """Return the schedule prepared to run with ``values`` of its variables, with memory for sizes rounded up to
+        powers of two."""
         room = tuple(1 << (v - 1).bit_length() if n in self._sized and v > 1 else 1 for n, v in enumerate(values))
         found = self._bounds.get(room)
         if found is None:
@@ -98,7 +99,7 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
 
 @dataclass(eq=False, repr=False)
 class KernelItem:
-    """Consecutive steps of one worker that are launched together, including copies that the device makes itself.
+    """Consecutive steps of one worker that are launched together, including copies that the device performs itself.
 
     ``turn`` is the lock to hold during the launch.
     """
@@ -132,7 +133,7 @@ class KernelItem:
 
 @dataclass(eq=False, repr=False)
 class CopyItem:
-    """One copy between two devices, or between a device and the host, that no device makes itself."""
+    """One copy between two devices, or between a device and the host, that no device performs itself."""
 
     step: Step
     target: str
@@ -158,7 +159,7 @@ def copy_item(step: Step, slots: Sequence[Slot]) -> CopyItem:
 
 
 def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
-    """Return the program a step launches; None for a copy that its device does not make itself."""
+    """Return the program that a step launches; None for a copy that its device does not perform itself."""
     if step.program is not None:
         return step.program
     target, source = (slots[s] for s in step.slots)
@@ -175,10 +176,11 @@ class Bound:
         in_place: (number of an output, number of the input whose memory it may overwrite).
         blocks: (device, bytes) of each block of temporaries.
         places: slot → its position among the *bases*: inputs, outputs, blocks.
-        slots: of the schedule.
+        slots: the slots of the schedule.
         parts: the items to run, in order.
-        carried: the (old, new) slots of steps that carry an old version over.
-        queue: runs the same on several devices concurrently; None if all devices share one worker.
+        carried: the (old, new) slots of steps that copy an old version to the memory of a new one.
+        queue: the command queue that runs the same steps on several devices concurrently; None if all devices share one
+            worker.
     """
 
     def __init__(self, compiled: CompiledSchedule, slots: Sequence[Slot], plan: MemoryPlan) -> None:
@@ -206,7 +208,7 @@ class Bound:
 
     @functools.cached_property
     def parts_in_place(self) -> list[KernelItem | CopyItem]:
-        """The items to run if all old versions that are carried over lie in the memory of the new ones."""
+        """The items to run if every old version that is carried over is already in the memory of the new one."""
         found = parts([s for s in self._steps if not s.carries], self.slots)
         for part in found:
             if isinstance(part, KernelItem):
@@ -222,7 +224,8 @@ class Bound:
         return self.parts
 
     def new_outputs(self, values: Sequence[int] | None = None) -> list[Buffer]:
-        """Return new memory for the outputs: of the size for ``values`` of the variables, else of the greatest."""
+        """Return new memory for the outputs: for the sizes at ``values`` of the variables, else for the maximum
+        sizes."""
         return [Buffer(s.device, s.size if values is None else s.elements(values), s.dtype) for s in self.outputs]
 
     def new_blocks(self) -> list[Buffer]:
@@ -237,8 +240,8 @@ class Bound:
 
 
 def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | CopyItem]:
-    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no
-    device makes ends a group."""
+    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no device performs ends a
+    group."""
     found: list[KernelItem | CopyItem] = []
     last = None  # the worker of the last item, if that launches kernels
     for step in steps:
@@ -256,8 +259,7 @@ programs: Recent[tuple[object, ...], Program] = Recent()
 
 
 def program_key(device: str, launch: Launch) -> tuple[object, ...]:
-    """Return the cache key of a loaded program; schedules that run one source, compiled
-    alike, on one device share it."""
+    """Return the cache key of a loaded program; schedules with the same source, compiler and device share it."""
     return device, launch.symbol, settings.code_key
 
 

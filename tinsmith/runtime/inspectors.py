@@ -89,5 +89,5 @@ profile: Profile
 
 
 def register(**tools: Any) -> None:
-    """Take in modules under the names of this module's variables."""
+    """Set variables of this module to the given modules of tools."""
     globals().update(tools)

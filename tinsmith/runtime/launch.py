@@ -38,7 +38,7 @@ def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]
     """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite.
 
     Args:
-        values: of the program's variables, to give each output its size for these instead of the greatest.
+        values: the values of the program's variables; None: outputs get their maximum sizes.
     """
     outputs = bound.new_outputs(values)
     if free:
@@ -53,10 +53,10 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     """Run a compiled schedule and return its results.
 
     Args:
-        inputs: in order; one over several devices takes one number for each of its parts.
-        values: of its variables, by number.
-        free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
-        exact: give results and temporaries memory for these values instead of the greatest.
+        inputs: the input buffers, in order; a buffer over several devices takes one number for each of its parts.
+        values: the values of its variables, by number.
+        free: numbers of inputs that nothing reads afterwards: a new version may overwrite their memory.
+        exact: allocate results and temporaries for ``values`` instead of the maximum sizes.
     """
     if compiled.missing:
         raise OutOfMemoryError("realize", f"the program exceeds memory_budget={bytes_text(settings.memory_limit)} by "
@@ -150,7 +150,7 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
 
 
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    """Run step by step and observe each step: its time, or its accesses to memory."""
+    """Run step by step, and observe the time or the memory accesses of each step."""
     looked_at = settings.CHECKED >= 2
     of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
     if looked_at:
@@ -262,7 +262,7 @@ def _synchronize(device: str) -> None:
 
 
 class Recorder(Protocol):
-    """An observer of graphs whose values are wanted, of programs that run for them, and of reads on the host."""
+    """An observer of realized graphs, of the programs that run for them, and of reads on the host."""
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None: ...

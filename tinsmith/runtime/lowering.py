@@ -1,9 +1,7 @@
-"""From a canonical graph to loaded programs: lowering, and parallel compilation.
+"""From a canonical graph to loaded programs: a schedule, sources, binaries and a memory plan.
 
-Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
-them.
-
-Lowering: from a canonical graph to a schedule, sources, loaded programs and a memory plan."""
+Threads compile kernels while the main thread generates the next sources; then it helps them.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -71,7 +69,7 @@ class _Job:
 class Compilation:
     """The compilation of a schedule's kernels; used in a ``with`` block.
 
-    Compilers that report no ``threads`` run in ``load``, as does everything if there is only one kernel.
+    Compilers that report no ``threads`` run in ``load``, as does the compilation of a single kernel.
     """
 
     def __init__(self) -> None:
@@ -127,7 +125,7 @@ class Compilation:
             load(device, batch)
 
     def _serve(self) -> None:
-        """Compile jobs from the queue until it gives None (the loop of a compiler thread)."""
+        """Compile jobs from the queue until it returns None (the loop of a compiler thread)."""
         while (job := self._queue.get()) is not None:
             self._run(job)
 
@@ -183,10 +181,10 @@ def arrange(schedule: Schedule) -> None:
 
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
           free: Collection[int] | None = None) -> CompiledSchedule:
-    """Schedule, lower and load the program of a canonical graph; of all caches only that of binaries is used.
+    """Schedule, lower and load the program of a canonical graph, using only the cache of binaries.
 
     Args:
-        opts: opts for kernels, by their number, instead of the optimizer's choice.
+        opts: opts for kernels, by their number, instead of the planner's choice.
         free: numbers of inputs whose memory new versions may overwrite; None for any of them. Used by a memory budget.
     """
     if settings.recorded:
@@ -246,7 +244,8 @@ def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
     """Write the source of an item's kernel and begin to compile it.
 
     Returns:
-        What runs, and what is shown of it: another kernel where another device runs for this one; None for copies.
+        The kernel that runs and the kernel that is shown to users (they differ if another device runs for this one);
+        None for copies.
     """
     if item.sink is None:
         return None, None

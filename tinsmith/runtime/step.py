@@ -30,7 +30,7 @@ class Step:
         launch: launch data; a full ``KernelProgram`` if it was lowered in this process.
         item: the schedule item it was lowered from, if in this process.
         carries: it copies an old version to the new one's memory; skipped if that is the same.
-        written_for: the kernel generated for the device itself, if another device runs a kernel for it.
+        written_for: the kernel generated for the original device, if a stand-in device runs another kernel.
     """
 
     device: str

@@ -24,10 +24,10 @@ class Slot:
         number: its index in ``Schedule.slots``.
         size: elements; the maximum for a symbolic size.
         may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
-        in_parts: several items write it: each a disjoint part, or a part of what an item before them carried over.
+        in_parts: several items write it: disjoint parts, or parts of an old version that an earlier item carried over.
         terms: a symbolic size as a sum of (factor, numbers of the program's values that it is multiplied by); None if
             it has another form.
-        shape, origin: of the value, for messages only; a program loaded from disk has neither.
+        shape, origin: shape and origin of the value, for messages only; a program loaded from disk has neither.
     """
 
     number: int
@@ -61,15 +61,15 @@ class ScheduleItem:
         device: the device that runs it.
         sink: the kernel's graph; None for a copy.
         slots: buffers in the order of the PARAMs; (target, source) for a copy.
-        reason: why its result has memory of its own.
+        reason: the reason why its result is stored.
         origin: (method, file, line) in the user's program of each operation it computes.
         variables: the bound symbolic sizes it takes as arguments.
         outputs: number of leading slots that it writes.
         tiles: row-by-column values that it recomputes tile by tile, each with its axes (True:
             parallel, False: reduced).
-        statistics: its result is a statistic of the rows of these tiles, not a contraction of them.
+        statistics: its result is a statistic of the rows of these tiles, not a contraction.
         again: it has run before and is rematerialized under a memory budget.
-        carries: it copies an old version to the memory of the new one: nothing is to be done if both are the same.
+        carries: it copies an old version to the memory of the new one; skipped if both have the same memory.
     """
 
     device: str

@@ -1,10 +1,10 @@
 """Values of the tensor graph, and sets of positions along their axes.
 
-Values of the tensor graph: their sizes, the views above them, and the ops that read or fill memory of their own.
+Helpers for values: their sizes, the views above them, and the ops that read or fill memory of their own. A set of
+positions is a sum of strided terms, so that queries take constant time for any number of positions:
 
-Sets of positions along an axis, as sums of strided terms: queries take constant time for any number of positions.
-
-first + 8·i + j, i < n, j < 2    →    2 of every 8 positions"""
+    first + 8·i + j, i < n, j < 2    →    2 of every 8 positions
+"""
 from __future__ import annotations
 
 import math

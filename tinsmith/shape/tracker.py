@@ -1,11 +1,8 @@
-"""ShapeTracker, and the composition of two views.
-
-Composition of two stacked views into one.
+"""ShapeTracker: a stack of views that represents any chain of movement ops, and the composition of two views into one.
 
 The upper view yields a flat position; the lower view takes that position's mixed-radix digits. If every digit is an
 affine function of the upper indices, and no digit carries into the next, the composition is a single view.
-
-ShapeTracker: a stack of views that represents any chain of movement ops."""
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -371,7 +368,7 @@ class ShapeTracker:
         return last + 1
 
     def unit_stride_axes(self, ignore_valid: bool = False) -> list[int]:
-        """Return the axes along which neighbours lie side by side in memory.
+        """Return the axes along which elements are adjacent in memory.
 
         >>> ShapeTracker.from_shape((2, 3)).unit_stride_axes()
         [1]

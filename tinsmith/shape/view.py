@@ -1,8 +1,7 @@
-"""View, and its reshapes.
+"""View: one strided, offset and optionally padded index map of a flat memory region.
 
-Dimension merging, and reshape: merge dimensions as far as possible, then split them at the new sizes.
-
-View: one strided, offset and optionally padded index map of a flat memory region."""
+A reshape merges dimensions as far as possible, then splits them at the new sizes.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The cost models of CPU cores and of GPUs.
+"""The cost models of a CPU core (``CpuModel``) and of a GPU (``GpuModel``).
 
-The cost model of a CPU core: caches, prefetch and the costs of tiles, with where they were measured.
-
-The cost model of a GPU: thread blocks, registers, local memory and the costs of their use."""
+``CpuModel`` has caches, prefetch and the costs of tiles, with the place of each measurement. ``GpuModel`` has thread
+blocks, registers and local memory, and the costs of their use.
+"""
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -1,14 +1,12 @@
-"""Values and functions of the host: Python data, known values, host calls.
+"""Values and functions of the host: Python data as nodes, known values, and host calls.
 
-Values that the host knows without running a kernel, and bounds checks of such indices.
+Python numbers become constants; other data are copied. Known values are values that the host can read without running a
+kernel: lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. Such an index that
+is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is dropped;
+``CHECKED=1`` reports it.
 
-These are lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. An index among
-them that is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is
-dropped; ``CHECKED=1`` reports it.
-
-Host calls: operations that a function of the host computes from complete values in host-addressable memory.
-
-Python data and arrays as nodes: numbers are constants, everything else is copied."""
+A host call is an operation that a function of the host computes from complete values in host-addressable memory.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -135,7 +133,7 @@ class TinygradRules:
 
 
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
-    """A node for Python data: scalars are constants, everything else is copied from a NumPy array.
+    """Return a node for Python data: scalars become constants, other data are copied from a NumPy array.
 
     Raises:
         DTypeError: if no dtype holds it.

@@ -1,15 +1,13 @@
-"""Origins of graph nodes, and the display of tensors.
+"""Origins of new graph nodes (method, user's line, model layer), and the display of tensors.
 
-Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
+Layers have no common base class: any object may be one. The path of a layer is therefore derived from the call stack:
+each object whose method is running is searched in the attributes, lists and dicts of the object whose method called it.
+The result is kept per layer and verified at each use, so that recording an operation seldom walks the complete stack.
 
-Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
-whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
-is kept per layer and verified at each use, so that recording an operation seldom walks the whole stack.
-
-``repr`` and notebook display of a tensor: its values if they are cheap, else its shape, dtype and source line.
-
+``repr`` and the notebook display show the values of a tensor if they are cheap, else its shape, dtype and source line.
 Cheap values are values in memory, data from the host, and at most FEW values of a small graph. Nothing else is
-computed, however small the result: a scalar loss may depend on a full epoch."""
+computed, however small the result: a scalar loss may depend on a full epoch.
+"""
 from __future__ import annotations
 
 import functools
@@ -94,7 +92,7 @@ def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
     """Return a function from the origins of a node to those of the nodes of its gradient, for the user's call of
     ``backward`` in which ``frame`` runs.
 
-    They have the method and the line of that call, and the label ``grad of`` the node's layer.
+    The new origins have the method and the line of that call, and the label ``grad of`` with the node's layer.
     """
     plain = origin_of(frame, tensor) or ("", "", 0)
 
@@ -216,10 +214,10 @@ def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> s
 
 
 def _may_run_a_layer(frame: FrameType | None) -> bool:
-    """Return False if no frame, from this one outwards, can be of a layer.
+    """Return False if no frame, from this one outwards, can belong to a layer.
 
-    The code of each frame tells, without a look at its variables. Frames of installed packages count if the user's
-    program called them: others run that program (pytest, a notebook).
+    Only the code of each frame is inspected, not its variables. Frames of installed packages are included if the user's
+    program called them; other such frames run the program (pytest, a notebook).
     """
     method_of_package = False
     while frame is not None:
@@ -247,11 +245,11 @@ def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[S
 
 
 def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[Step, ...]]]]:
-    """Return the label of the innermost running layer, and the objects that its path leads through, from the outermost
-    one on, each with the steps from the one before.
+    """Return the label of the innermost running layer, and the objects along its path, outermost first, each with the
+    path from the previous object.
 
     An object that no enclosing object holds starts the path if the path is still empty: the object of a training loop
-    may not hold the model. A layer that another layer creates temporarily counts as part of that layer.
+    may not hold the model. A layer that another layer creates temporarily is treated as a part of that layer.
     """
     names: list[str] = []
     chain: list[tuple[Any, tuple[Step, ...]]] = []
@@ -330,7 +328,7 @@ _paths: dict[tuple[int, int], tuple[tuple[Step, ...], int]] = {}
 
 
 def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
-    """Return the shortest way from ``owner`` to ``layer``; empty if ``owner`` does not hold it."""
+    """Return the shortest path from ``owner`` to ``layer``; empty if ``owner`` does not hold the layer."""
     key = id(owner), id(layer)
     size = len(getattr(owner, "__dict__", ()))
     steps, size_then = _paths.get(key, ((), -1))

@@ -174,7 +174,7 @@ class Older:
         return self.uop
 
     def schedule_with_vars(self: Tensor, *others: Tensor) -> tuple[CompiledSchedule, dict[UOp, int]]:
-        """``schedule``, and the values of the bound variables that it was made for.
+        """Return ``schedule``, and the values of the bound variables that it was made for.
 
         >>> v = Variable("v", 1, 4).bind(2)
         >>> Tensor([1, 2, 3, 4])[:v].sum().schedule_with_vars()[1].values()
@@ -199,7 +199,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _example(method: Callable[..., Any], name: str) -> str:
-    """The first example of a method, with another name in it."""
+    """Return the first example of a method, with another name in it."""
     lines = (method.__doc__ or "").splitlines()
     begin = next((i for i, line in enumerate(lines) if ">>>" in line), len(lines))
     end = next((i for i in range(begin, len(lines)) if not lines[i].strip()), len(lines))
@@ -214,13 +214,13 @@ def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Ca
 
 
 def _same(name: str, method: M) -> M:
-    """``method`` by another name."""
+    """Return ``method`` by another name."""
     found = guided(method)
     return cast(M, _named(found, name, f"The same as ``{method.__name__}``.", _example(method, name)))
 
 
 def _in_place(method: M, example: str = "") -> M:
-    """``method`` whose result is written to the memory of the tensor, which it returns."""
+    """Return ``method`` whose result is written to the memory of the tensor, which it returns."""
     name = f"{method.__name__}_"
 
     @functools.wraps(method)

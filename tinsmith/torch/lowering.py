@@ -1,8 +1,8 @@
 """From an FX graph to programs: its partition, and the lowering of each part.
 
-The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
-
-From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
+A part is a program; PyTorch runs the ops between parts. A part is lowered by applying rules node by node, and each
+result is checked against PyTorch's shapes.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -185,7 +185,7 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
 
 
 def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
-    """Call a rule with plain arguments, promoted as it asks for."""
+    """Call a rule with plain arguments, promoted as the rule requires."""
     args, more = _plain(list(args)), _plain(dict(kwargs))
     if rule.promote:
         tensors = [a for a in (*args, *more.values()) if isinstance(a, Tensor)]

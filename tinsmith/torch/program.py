@@ -1,10 +1,8 @@
-"""One compiled program for a part of an FX graph, over memory of PyTorch.
+"""One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory.
 
-The correspondence between PyTorch's dtypes and Tinsmith's.
-
-Shapes, strides and dtypes of PyTorch's tensors, and Tinsmith tensors over memory that has them.
-
-One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory."""
+This file also maps PyTorch's dtypes to Tinsmith's, and makes Tinsmith tensors over memory with the shapes and strides
+of PyTorch's tensors.
+"""
 from __future__ import annotations
 
 import math
@@ -134,7 +132,7 @@ class ProgramOutput:
     """The memory of an output: dense, allocated at each call.
 
     Attributes:
-        shape, strides: of the memory that the program writes.
+        shape, strides: shape and strides of the memory that the program writes.
         view: shape and strides that the result is seen with, if they differ (repeated rows).
         copied: shape and strides of memory that it is copied to (rows with gaps).
     """

@@ -1,11 +1,9 @@
-"""Drawings: graphs of programs, and data layouts as text.
+"""Drawings: graphs of the programs of a trace (SVG and DOT), and data layouts as text.
 
-Graph drawings: SVG and DOT of the programs of a trace.
-
-Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
-layout (Sugiyama): each node is below its sources, and near them within its layer.
-
-Text drawings of data layouts (fragments, swizzles, results, packed panels), made from the compiler's own data."""
+Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else a built-in layered
+layout (Sugiyama) does: each node is below its sources, and near them within its layer. Text drawings show fragments,
+swizzles, results and packed panels, made from the compiler's own data.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -288,7 +286,7 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
 # *** from a trace ***
 def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], name: str = "") -> Drawing:
     """Return a drawing of the graphs of some programs of a trace: each node by node, or by its groups if it is too
-    large. A constant and its views are no boxes: they stand in the box that reads them. The title begins with
+    large. Constants and their views have no boxes: they are shown in the box of their reader. The title begins with
     ``name``."""
     drawing = Drawing()
     for program in programs:
@@ -417,7 +415,7 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
 
     Args:
         operand: ``"a"``, ``"b"`` or ``"c"``.
-        rows, columns: how much of it is drawn.
+        rows, columns: the part that is drawn.
 
     >>> from tinsmith.target.units.x86 import fma
     >>> from tinsmith.core.dtypes import dtypes

@@ -1,13 +1,9 @@
-"""The page of a trace, its server, and the times that it shows.
+"""The page of a trace (one self-contained HTML file), its server, and the times that it shows.
 
-An HTTP server for the page of a trace, for this machine's browser only.
-
-It listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users of the
-machine and other pages in the browser cannot read it.
-
-Measured and predicted times of the programs of a trace and of their steps, from its events and estimates.
-
-The page of a trace: one self-contained HTML file, to serve or to send."""
+The server listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users
+of the machine and other pages in the browser cannot read it. Measured and predicted times of programs and steps come
+from the trace's events and estimates.
+"""
 from __future__ import annotations
 
 import hmac
@@ -35,7 +31,7 @@ _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
 
 
 class Server:
-    """A server of one page, in a thread of its own, inside a ``with`` block or until ``close``.
+    """A server of one page, in a separate thread, inside a ``with`` block or until ``close``.
 
     >>> with Server("<p>a page</p>") as server:
     ...     server.url.startswith("http://127.0.0.1:")
@@ -116,7 +112,8 @@ def times(document: Mapping[str, Any]) -> list[Times]:
 
     ``measured`` is the total of all runs of the program (None if it did not run), ``runs`` their number, ``predicted``
     the estimate of one run. ``items`` holds the same for each step, with the mean of its runs as measured time; a copy
-    has no prediction. A run of a kernel that several programs use counts for the one that was compiled last before it.
+    has no prediction. A run of a kernel that several programs use is assigned to the program that was compiled last
+    before the run.
     """
     programs = document["programs"]
     taken = _taken(programs, document["events"])
@@ -210,7 +207,7 @@ def folded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the HTML page of a trace. It loads nothing: scripts, styles and data are part of it."""
+    """Return the HTML page of a trace. The page contains its scripts, styles and data, and makes no requests."""
     data = json.dumps(folded(document), separators=(",", ":")).replace("<", "\\u003c")
     scripts = "\n".join(f"<script>\n{_script(_static(name))}\n</script>" for name in _SCRIPTS)
     licenses = "\n".join(_static(name) for name in _LICENSES).replace("--", "- -")

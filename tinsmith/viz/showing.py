@@ -1,8 +1,8 @@
 """The ways to show programs: methods of a tensor, and output at the end of a run.
 
-``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it.
-
-Output of ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at the end of a program, from the trace of its run."""
+``tensor.graph()`` and ``tensor.viz()`` draw one tensor's program, or show it as a page, without computing it. ``VIZ``,
+``GRAPH`` and ``JITGRAPH`` write the trace of a run at its end.
+"""
 from __future__ import annotations
 
 import shlex
@@ -60,7 +60,7 @@ class ServedPage:
 
 
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
-    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
+    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels on separate memory."""
     with trace.recording() as recording:
         compiled = make()
     if run and compiled.steps:

@@ -1,13 +1,9 @@
-"""The CPU device and its memory.
+"""The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
 
-Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it.
-
-Copies between queues of the worker pool, as commands like kernels: a captured program over several ``CPU:k`` stays
-one command table, and all threads share a long copy.
-
-The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
-
-``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang."""
+``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang. Freed blocks of memory are
+reused, because page faults of fresh memory cost more than the kernel that fills it. Copies between queues are commands
+like kernels: a captured program over several ``CPU:k`` is one command table, and all threads share a long copy.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,13 +1,14 @@
 """Machine code for the CPU: LLVM in this process, and C compilers.
 
-LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
+llvmlite compiles LLVM IR; it is imported lazily. The code generator emits vectors, unrolling and register tiles itself,
+so that only two clean-up passes and code generation at level 2 pay off. This file also has
 
-The compiler and loader, with the disk cache and the processor's features; the conversions of 16-bit floats that LLVM
-calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
-from each line of assembly to its line of LLVM IR, by debug information. The generator emits vectors, unrolling and
-register tiles itself, so that only two clean-up passes and code generation at level 2 pay off.
-
-Compilation of C source to a shared object with gcc or clang, whichever is on the PATH."""
+* the loader, with the disk cache and the features of the processor;
+* the conversions of 16-bit floats that LLVM calls by name if the processor has no instruction (no C library provides
+  all of them);
+* a map from each line of assembly to its line of LLVM IR, by debug information;
+* the compilation of C source to a shared object, with gcc or clang, whichever is on the PATH.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -233,7 +234,8 @@ _TOO_NEW: Final = {
 def host_features() -> frozenset[str]:
     """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
-    They come from the processor's own feature bits: its model name is a guess that is wrong in virtual machines.
+    They are read from the processor's feature bits, because features derived from its model name are wrong in virtual
+    machines.
 
     Raises:
         ArgumentError: for an unknown ``CPU_FEATURES``.
@@ -375,7 +377,7 @@ class ObjectCompiler:
     """The compiler from LLVM IR text to object files for this machine; results are kept in the disk cache."""
 
     def key(self) -> str:
-        """Return the cache key: everything besides the text that the object file depends on."""
+        """Return the cache key: everything that determines the object file except the text."""
         target = _target(settings.CPU_FEATURES)
         version = ".".join(map(str, _llvm().llvm_version_info))
         return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
@@ -385,7 +387,7 @@ class ObjectCompiler:
         """Return the object file of ``ir_text``.
 
         Raises:
-            CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
+            CompileError: if LLVM refuses the text, or if an intrinsic in it needs a feature that the processor lacks.
         """
         key = cache_key(ir_text, self.key())
         cached = cache_get("llvm", key)

@@ -1,17 +1,15 @@
-"""The worker pool of the CPU, and host functions that run on it.
-
-The worker pool: runs tables of kernels over all cores, with one native call per table.
+"""The worker pool of the CPU: it runs tables of kernels over all cores, with one native call per table.
 
 Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
 pool is native code (``pool_program.py``): workers spin, then sleep, and synchronize by barriers that take a fraction
 of a microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
-There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
-workers share; a table of serial commands runs on the submitting thread while another thread uses the pool. A kernel
-must not submit to the pool that runs it.
+There is one pool per process, started at its first run. Kernels that all workers share are serialized between threads
+of the user's program; a table of serial commands runs on the submitting thread while another thread uses the pool. A
+kernel must not submit to the pool that runs it.
 
-Host functions (NumPy and LAPACK) as commands of the pool: the thread that runs a command table calls back into
-Python."""
+Host functions (NumPy and LAPACK) are commands, too: the thread that runs the command table calls back into Python.
+"""
 from __future__ import annotations
 
 import atexit
@@ -198,7 +196,7 @@ class NativePool:
             done += self._native.submit(self._control, rest, count - done)
 
     def _run_stoppable(self, table_address: int, count: int) -> None:
-        """Run a table on a thread of its own, while the main thread, which receives signals, waits and can end it."""
+        """Run a table on a separate thread, while the main thread, which receives signals, waits and can end it."""
         run = _StoppableRun(self._native, self._control, self._records()[self.threads - 1], table_address, count)
         run.start()
         try:

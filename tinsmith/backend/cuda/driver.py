@@ -1,8 +1,8 @@
-"""The CUDA driver and NVRTC.
+"""The CUDA driver and NVRTC, through NVIDIA's Python bindings.
 
-One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
-
-NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
+The driver part holds one GPU's context, stream and events, and translates driver errors. NVRTC compiles CUDA C++ to PTX
+or cubin, and needs no GPU.
+"""
 from __future__ import annotations
 
 import functools
@@ -60,7 +60,7 @@ def gpu_count() -> int:
     """Return the number of GPUs, at least 1.
 
     Raises:
-        DeviceError: names what is missing: the bindings, the driver or a GPU.
+        DeviceError: if the bindings, the driver or a GPU is missing.
     """
     driver = bindings("driver")
     try:
@@ -88,7 +88,7 @@ class CudaGPU:
     """A GPU with its primary context, which is shared with other libraries of the process, and its own stream.
 
     Attributes:
-        lost: why the GPU is unusable; "" while it works. ``remedy``: what to do then.
+        lost: the reason why the GPU is unusable; "" while it works. ``remedy``: the advice for this case.
     """
 
     def __init__(self, name: str, number: int) -> None:

@@ -1,8 +1,8 @@
-"""GPU memory, copies between host and GPU, and tensor maps.
+"""GPU memory, pinned host memory, copies between host and GPU, and tensor maps.
 
-GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers.
-
-Tensor maps (TMA descriptors): they describe boxes of a buffer to the copy engine, and kernels take them by value."""
+Copies use a ring of pinned buffers. Tensor maps (TMA descriptors) describe boxes of a buffer to the copy engine;
+kernels take them by value.
+"""
 from __future__ import annotations
 
 import contextlib

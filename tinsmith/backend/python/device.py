@@ -1,18 +1,15 @@
-"""The PYTHON device and the launch of its kernels.
-
-Functions called by interpreted kernels, and their launch: block by block, warp by warp.
-
-The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
+"""The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
 ``PYTHON:G256`` for a grid of blocks of at most 256 threads, as on a GPU, with the matrix units of warps of 32.
 ``PYTHON:G256:C8`` splits work for 8 multiprocessors. ``PYTHON:G256:B232448`` gives blocks that many bytes for rings,
 and asynchronous units of four warps that read from them.
 
-The interpreter detects programs that are correct by chance. A data race (two threads access an element, one of them
-writes, and nothing orders them) is an error that names both statements (``memory.py``), and so is a deadlock of warps.
-Local memory is NaN before it is written. The last warp and the last block run first (``PYTHON:G256:S0``: the first; any
-other number but 1: in a random order)."""
+Kernels are launched block by block and warp by warp. The interpreter detects programs that are correct only by chance.
+A data race (two threads access an element, one of them writes, and nothing orders them) is an error that names both
+statements (``memory.py``), and so is a deadlock of warps. Local memory is NaN before it is written. The last warp and
+the last block run first (``PYTHON:G256:S0``: the first; any other number but 1: in a random order).
+"""
 from __future__ import annotations
 
 import itertools

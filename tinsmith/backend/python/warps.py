@@ -1,17 +1,14 @@
 """Warps, rings and asynchronous matrix units of the interpreter.
 
-The warps of a block, as generators that yield at synchronization points, and the order that these establish.
+The warps of a block are generators that yield at synchronization points. A new synchronizing op is a subclass of
+``Order``: the knowledge that an arriving warp publishes, the condition to continue, and the knowledge it has
+afterwards. Unordered accesses are then races, and a state in which no warp can continue is a deadlock.
 
-A new synchronizing op is a subclass of ``Order``: the knowledge that an arriving warp publishes, the condition to
-continue, and the knowledge it has afterwards. Asynchronous accesses to local memory are made by an ``Engine``. The rest
-follows: unordered accesses are races, and a state in which no warp can continue is a deadlock.
-
-Rings and asynchronous matrix units of the interpreter, with the latest completion that is legal.
-
-A copy completes only when a thread waits for it; until then its slot holds poison. The steps of a unit read their
-operands when they are drained, from the current contents of the slots; their accumulators are NaN before. The accesses
-of both are recorded as those of engines (``warps.py``): a read before the wait and a refill before all steps have
-drained are races."""
+Asynchronous accesses to local memory are made by an ``Engine``, at the latest legal time. A copy completes only when a
+thread waits for it; until then its slot holds poison. The steps of a unit read their operands when they are drained,
+from the current contents of the slots; their accumulators are NaN before. So a read before the wait, and a refill
+before all steps have drained, are races.
+"""
 from __future__ import annotations
 
 import random
@@ -123,7 +120,7 @@ class ThreadBlock:
     """The warps of a thread block, interleaved in an order that ``seed`` draws, between their barriers.
 
     Args:
-        seed: of the random order; FORWARD or BACKWARD: the first or the last warp that can run goes on.
+        seed: the seed of the random order; FORWARD or BACKWARD: the first or the last warp that can run continues.
 
     Raises:
         KernelError: for a deadlock.

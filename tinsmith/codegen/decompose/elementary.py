@@ -1,33 +1,27 @@
-"""Elementary functions in basic operations: exponentials, logarithms, trigonometric functions, powers.
+"""Elementary functions in basic operations: exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow.
 
-sin and cos of any angle in basic operations; cos(x) = sin(x + pi/2), where half a half turn is added exactly.
+All functions exist for float32 and float64. They use no tables and no calls, so that all lanes of a vector are computed
+at once; only the reduction of very large angles is in a branch. NaN propagates; signed zeros, infinities and subnormals
+follow IEEE 754. The float32 versions use no float64, which some targets lack.
 
-Small angles are reduced by subtracting multiples of pi in parts (Cody and Waite, ch. 8). Large ones are reduced in
+* Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the Elementary Functions" (1980) and J.-M.
+  Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11). The polynomials are minimax fits made for this file
+  with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic.
+* sin and cos subtract multiples of pi in parts for small angles (Cody and Waite, ch. 8). Large angles are reduced in
 integers, in an unlikely branch: M. Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM
-Newsletter 18, 1983).
-
-Power function for x ≥ 0: x**y = 2**(y·log2 x), with the logarithm and the product as sums of two floats
-(double-float arithmetic).
-
-The relative error of the result grows with the exponent: for a power of 2**100 to be correct to the last place, the
-exponent, and so the logarithm, needs 7 bits more than a float holds (Muller, 12.2; T. J. Dekker, "A floating-point
-technique for extending the available precision", Numerische Mathematik 18, 1971).
-
-exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow in basic operations, for float32 and float64.
-
-Every expression is free of tables and calls, so that all lanes of a vector are computed at once; only the reduction of
-very large angles is in a branch. Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the
-Elementary Functions" (1980) and J.-M. Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11); the polynomials
-are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN propagates;
-signed zeros, infinities and subnormals follow IEEE 754. Float32 needs no float64, which some targets lack.
+  Newsletter 18, 1983). cos(x) = sin(x + pi/2), where half a half turn is added exactly.
+* pow for x ≥ 0 is 2**(y·log2 x), with logarithm and product as sums of two floats (T. J. Dekker, "A floating-point
+  technique for extending the available precision", Numerische Mathematik 18, 1971). The relative error grows with the
+  exponent: for a power of 2**100 to be correct to the last place, the logarithm needs 7 bits more than a float has
+  (Muller, 12.2).
 
 The accuracies hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a product
 whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
-(``-ffast-math``), because ``(x + magic) - magic`` is used to round to an integer, nor where subnormals are flushed to
-0.
+(``-ffast-math``), because ``(x + magic) - magic`` rounds to an integer, nor where subnormals are flushed to 0.
 
 docs/numerics.md lists the measured errors; tests/codegen/test_transcendentals.py bounds them with MULADD rounded once
-and twice."""
+and twice.
+"""
 from __future__ import annotations
 
 import functools

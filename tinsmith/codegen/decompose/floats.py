@@ -1,10 +1,8 @@
 """Float formats: building blocks of the elementary functions, and emulation of 8-bit floats.
 
-Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
-
-Every helper takes and returns nodes of float32 or float64.
-
-Emulation of 8-bit floats: stored as bytes, computed in float32. No renderer sees their dtypes."""
+The building blocks are fitted constants, and operations on bits and on sums of two floats; each takes and returns nodes
+of float32 or float64. 8-bit floats are stored as bytes and computed in float32, so that no renderer sees their dtypes.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

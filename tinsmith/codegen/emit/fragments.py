@@ -1,34 +1,33 @@
-"""Emission on the accumulators of a matrix unit: their epilogue, and back-to-back contractions.
-
-Computation on the accumulators of a matrix unit, in the registers of the threads, and their epilogue.
+"""Emission on the accumulators of a matrix unit, in the threads' registers: epilogues, back-to-back contractions.
 
 A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
 one lane per row that a thread holds. An operand of the next product is a selection of such lanes.
 
-The epilogue stores full vectors after lanes have exchanged columns. A lane holds pairs of columns of many 8-column
+**Epilogue.** Lanes exchange columns so that each stores full vectors. A lane holds pairs of columns of many 8-column
 blocks. If a fragment has at least four such blocks, the four lanes of a row exchange them by shuffles so that each lane
 holds eight adjacent columns. This is a 4 × 4 transpose in two steps, one per bit of the lane number:
 
     lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
 
-The part of the stored value that depends only on the accumulator is computed before the exchange, in which two 16-bit
-elements travel as one 32-bit word.
+Operations that depend only on the accumulator run before the exchange, in which two 16-bit elements travel as one
+32-bit word.
 
-Back-to-back contractions over blocks with an online softmax (as in FlashAttention), on a matrix unit.
+**Back-to-back contractions** over blocks with an online softmax (as in FlashAttention):
 
     S = q·k of the block;  m = max(m, rows of S);  p = exp(S - m);  l = l·exp(m before - m) + rows of p
     O = O·exp(m before - m) + p·v                            on the unit, which accumulates into O
 
-The sums l and O of a block are relative to the running maximum m. The operands of each block arrive through rings
-(software pipelines in shared memory). Without warp specialization the block has one barrier per iteration, after all
-reads of the slots that are filled next have been drained.
+The sums l and O are relative to the running maximum m. The operands of each block arrive through rings (software
+pipelines in shared memory). Without warp specialization the loop has one barrier per iteration, after all reads of the
+slots that are filled next have been drained.
 
-With p computed one block ahead (``chains.make_ahead``), the unit overlaps the scores of the next block with the product
-of this one:
+If p is computed one block ahead (``made_ahead`` of ``transform/matrix_units.py``), the unit overlaps the scores of the
+next block with the product of the current one:
 
     S = q·k of block 0;  p, m, l of it
     for block:  S = q·k;  O = O + p·v of the block before;  drain S;  m, l;  drain O;  O = O·exp(m before - m);  p
-    O = O + p·v of the last"""
+    O = O + p·v of the last
+"""
 from __future__ import annotations
 
 import math
@@ -134,8 +133,8 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
 
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
-    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, if the rest
-    needs no other part of it; else the accumulator."""
+    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, provided
+    that the accumulator is used nowhere else; otherwise the accumulator itself."""
     order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
     pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
     border = set[UOp]()
@@ -279,7 +278,7 @@ def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
 
 
 def _named(lin: Emitter, n: UOp) -> bool:
-    """Return True if a value depends on named lines, which may have lanes."""
+    """Return True if a value depends on named lines (``Emitter.named``), which may have lanes."""
     return lin.rereads(n)
 
 

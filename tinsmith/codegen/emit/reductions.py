@@ -1,12 +1,13 @@
-"""Emission of reductions, in a thread and over the warps of a block.
+"""Emission of reductions: in one thread, and shared by the warps of a block.
 
-A thread has accumulators, the reduction loop, and the final combination. Block-wide reductions and scans go by warp
-shuffles, then one word per warp in local memory.
+A thread has accumulators, a reduction loop, and a final combination. Block-wide reductions and scans use warp shuffles,
+then one word per warp in local memory:
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-In the kernel graph every thread's partial result is in local memory (``codegen/transform/thread_blocks.py``). That
-form defines the semantics; it is emitted for targets without shuffles."""
+The kernel graph, which defines the semantics, keeps the partial result of every thread in local memory
+(``codegen/transform/thread_blocks.py``). Targets without shuffles run this form.
+"""
 from __future__ import annotations
 
 import functools
@@ -246,15 +247,15 @@ class OnlineWriter(FoldWriter):
         return known
 
     def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
-        """Split a sum's step into the weight exp(block maximum - maximum), the sum over the block, and the block
-        maximum."""
+        """Split the step of a sum into three parts: the weight exp(block maximum - maximum), the sum over the block,
+        and the block maximum."""
         top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
         first, second = body.src
         return (first, second, top) if top in toposort(first) else (second, first, top)
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:
-        """Finish a sum. Relative to an infinite maximum it would be NaN; relative to 0 instead, if all values are -inf,
-        it is 0."""
+        """Finish a sum. If all values are -inf, the sum is taken relative to 0 and is 0; relative to the infinite
+        maximum it would be NaN."""
         line, lin = super().finish(g, f, c), self.lin
         if g == 0:
             return line
@@ -270,7 +271,8 @@ _BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
 
 
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
-    """Write ``fold`` with warp shuffles if it has the form above and its threads fill warps; return False otherwise."""
+    """Write ``fold`` with warp shuffles if it has the form in the module's docstring and its threads fill warps; return
+    False otherwise."""
     found = _part_of_a_thread(fold)
     warp, threads = lin.kernel.target.warp, lin.block_size
     if found is None or not warp:
@@ -387,7 +389,7 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
 
 
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """Move loads of read-only global memory before the barriers of their loop that need not precede them, so that they
+    """Move loads of read-only global memory before those barriers of their loop that they need not follow, so that they
     are in flight while threads wait. At most ``most`` values per thread are moved."""
     if any(n.op is Ops.LOAD for line in lines if line.op is Ops.LOAD for n in toposort(line.src[1])):
         lines = _stores_later(lines, most)

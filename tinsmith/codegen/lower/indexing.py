@@ -1,8 +1,8 @@
-"""Index maps of movement ops, and the elements that loops access (footprints).
+"""Index maps of movement ops, and footprints: the elements of a value that loops access.
 
-Movement ops as index maps: the source index of each output element, and the condition under which it exists.
-
-Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
+A movement op maps each output element to its source index and the condition under which it exists. A footprint is a box
+along one loop or a sum of loops.
+"""
 from __future__ import annotations
 
 import itertools
@@ -146,7 +146,7 @@ def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
 def moved_back(node: UOp, view: UOp) -> UOp:
     """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
 
-    The elements that a SHRINK drops are padding in the result: they have no position in what is viewed.
+    The elements that a SHRINK drops are padding in the result, because the viewed value has no position for them.
     """
     below = node.src[0].shape
     if node.op is Ops.RESHAPE:

@@ -31,10 +31,10 @@ class TileSteps(NamedTuple):
     """The steps of tiles through a sum, one after the other.
 
     Attributes:
-        number: steps of the busiest core.
+        number: number of steps of the busiest core.
         products: cycles of the multiply-adds of one step.
-        fed: cycles to load the operands of one step, which overlap with ``products``.
-        beside: cycles of one step that overlap with neither.
+        fed: cycles to load the operands of one step; loads overlap with ``products``.
+        beside: cycles of one step that overlap neither with products nor with loads.
         speed: the fraction of the peak rate that is reached.
     """
 
@@ -92,8 +92,8 @@ def unit_steps(number: float, unit: MatrixUnit, copies: tuple[int, int]) -> Tile
 
 
 def unit_results(target: Target, count: int, turned: int | None = None) -> Moved:
-    """Return the cost of storing ``count`` results of a unit. If memory does not run along its columns, ``turned`` is
-    the side of the blocks that are transposed in registers on the way."""
+    """Return the cost of storing ``count`` results of a unit. If memory is not contiguous along its columns, ``turned``
+    is the side of the blocks that are transposed in registers first."""
     often = 1.0 if turned is None else next(often for side, often in target.core.tile.turned if turned >= side)
     return Moved("result", count * often)
 
@@ -139,7 +139,8 @@ def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequen
 
 def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
     """Return the cycles to load and store ``lanes`` elements, as a vector along ``r`` or, for None, one by one. A load
-    is weighted by its number of elements relative to the largest access: few elements stay in registers or near."""
+    is weighted by its number of elements relative to the largest access, because a few elements stay in registers or in
+    the first cache."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     beyond = max(lanes - 1, 1)  # lanes after the first
     total = 0.0
@@ -151,8 +152,8 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
 
 
 def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
-    """Return the position in ``Core.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0), 2
-    stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
+    """Return the position in ``CpuModel.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0),
+    2 stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
     if r is None:
         return 4
     stride = stride_of(index, r)
@@ -184,11 +185,11 @@ def row_price(target: Target, vectors: float, cycles: float, stored: float, loop
     """Return the price of reductions of rows.
 
     Args:
-        vectors: vectors that are read.
-        cycles: cycles to read one of them.
+        vectors: number of vectors that are read.
+        cycles: cycles to read one vector.
         stored: cycles to store the results.
         loops: cycles of loop overhead.
-        rows: row ends, at each of which the lanes are combined.
+        rows: number of row ends; the lanes are combined at each.
         chain: dependent operations at a row's end.
         together: rows whose ends overlap.
         far: the data do not stay in the second cache.
@@ -209,7 +210,7 @@ def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Pri
 # *** GPU: grids of thread blocks ***
 def rate_of_core(unit: MatrixUnit, target: Target) -> float:
     """Return the multiplications and additions per cycle of one multiprocessor on ``unit``. A multiprocessor has
-    ``Blocks.units`` units of one warp each; a unit of several warps (wgmma) uses all of them."""
+    ``GpuModel.units`` units of one warp each; a unit of several warps (wgmma) uses all of them."""
     blocks = target.blocks
     if unit.emit == "muladd":
         return 2.0 * blocks.fma
@@ -251,7 +252,7 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
     Args:
         length: elements of the sum.
         results: elements of the sum that the unit could process during the epilogue, while it is idle.
-        rows: rows of patches (convolution) that bulk copies bring for each ``ROW_BYTES`` of the sum.
+        rows: rows of patches (convolution) that bulk copies transfer for each ``ROW_BYTES`` of the sum.
     """
     data, long = target.blocks, length + results
     if tile.turns:  # ping-pong: one group's epilogue overlaps with another's products

@@ -33,7 +33,7 @@ NO_WORK = Work(0, 0, 0)
 
 
 def repeated(ranges: Iterable[UOp]) -> int:
-    """Return how many times a loop body runs; a RANK range counts as one step, because the threads of a block share
+    """Return the number of runs of a loop body; a RANK range counts as one step, because the threads of a block share
     it."""
     return count_of(r for r in ranges if r.arg[1] is not Role.RANK)
 
@@ -70,8 +70,7 @@ def work_of(kernel: Kernel) -> Work:
 
 
 def transcendentals(sink: UOp) -> int:
-    """Return how many exponentials, logarithms and similar functions a lowered kernel computes, before
-    decomposition."""
+    """Return the number of exponentials, logarithms and similar functions of a lowered kernel, before decomposition."""
     return sum(count_of(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
 
 
@@ -81,5 +80,5 @@ def elements_of(access: UOp) -> int:
 
 
 def size_of(param: UOp) -> int:
-    """Return the number of elements of a kernel argument; a symbolic size counts as its greatest value."""
+    """Return the number of elements of a kernel argument; the maximum for a symbolic size."""
     return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])

@@ -1,16 +1,13 @@
-"""LLVM IR of arithmetic and of the CPU's matrix units.
-
-Arithmetic in LLVM IR: instruction sequences for ops whose semantics no single instruction or intrinsic has.
-
-Matrix units of the CPU in LLVM IR: dot products on vector registers, and AMX tile registers.
+"""LLVM IR of arithmetic without a single instruction or intrinsic, and of the CPU's matrix units.
 
 Dot products (VNNI, bf16): tiles are vectors, so that LLVM allocates their registers. Each 32-bit lane of an accumulator
 gets the dot product of the two or four elements in that lane of both operands: b is a vector from memory, a is the same
 32 bits in every lane.
 
-AMX: fixed tile numbers for the fragments. An accumulator keeps its tile for its live range. Operands are loaded at
-their use into the remaining tiles in turn (least recently used first), and loaded again after eviction or at the start
-of a basic block (rematerialized), so that only addresses stay live."""
+AMX: fragments have fixed tile numbers. An accumulator keeps its tile for its live range. Operands are loaded at their
+use into the remaining tiles (least recently used first), and loaded again after eviction or at the start of a basic
+block (rematerialized), so that only addresses stay live.
+"""
 from __future__ import annotations
 
 import struct

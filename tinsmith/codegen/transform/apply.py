@@ -224,7 +224,7 @@ def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:
 
 
 def _outer_product(k: KernelGraph, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
-    """Apply the fallback without a matrix unit, as opts of their own: PADTO, lanes along n, copies along n and m."""
+    """Apply the fallback without a matrix unit, as separate opts: PADTO, lanes along n, copies along n and m."""
     trial = k.copied()
     for axis, multiple in ((m, copies[0]), (n, lanes * copies[1])):
         if multiple > 1 and range_size(trial.ranges[axis]) % multiple:
@@ -290,7 +290,7 @@ def apply(k: KernelGraph, opt: Opt) -> None:
     """Apply one opt and record it in ``k.opts``.
 
     Raises:
-        ArgumentError: if the opt is not legal here, with a list of the axes; the kernel is unchanged.
+        ArgumentError: if the opt is illegal for this kernel; the message lists the axes, and the kernel is unchanged.
     """
     try:
         said = HANDLERS[opt.op](k, opt)

@@ -1,27 +1,28 @@
-"""Chains of contractions on a matrix unit, and the online softmax between them.
+"""Chains of contractions on a matrix unit (back-to-back GEMM), and the opt ONLINE.
 
-Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
+**Chains**: a contraction of a function of contractions, with the intermediate tile in registers.
 
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
 
 A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
 operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
-Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
-lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
+Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few adjacent
+lanes. The STAGE says that the sum is computed once for all readers; it is in registers because the unit leaves it
+there.
 
-Online softmax (Milakov and Gimelshein, 2018) as a rewrite, the opt ONLINE: a maximum and the sums relative to it
-become one loop over blocks.
+**Online softmax** (Milakov and Gimelshein, 2018): a maximum and the sums relative to it become one loop over blocks.
 
     m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
 
-``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be rescaled to another one. So each block has
-a maximum and sums of its own, and the sums of all blocks are rescaled to the common maximum:
+A sum relative to one number can be rescaled to another: ``exp(x - m') = exp(m - m')·exp(x - m)``. So each block has its
+own maximum and sums, and the sums of all blocks are rescaled to the common maximum:
 
     b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
 
 The linearizer runs over the blocks once, carrying the running maximum and the sums relative to it. Local memory holds
-one block at a time, whatever the length of the rows."""
+one block at a time, whatever the length of the rows.
+"""
 from __future__ import annotations
 
 import math
@@ -52,7 +53,7 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     on ``unit`` and units with the same fragments.
 
     Args:
-        split: divides a range into copies and the unit's part; called with (range, copies, size of the part).
+        split: a function of (range, copies, size of the part) that splits a range into copies and the unit's part.
         copies: copies of the unit's columns.
     """
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
@@ -161,8 +162,8 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
 
 
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
-    """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
-    columns; None if there is none, or if ``columns`` is not a power of two."""
+    """Return the widest unit with the same types and depth as ``like`` whose width divides ``columns``; None if there
+    is none, or if ``columns`` is not a power of two."""
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
@@ -217,8 +218,7 @@ def finite(top: UOp) -> UOp:
 
 
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
-    """Return the number that a value is relative to, the maximum or ``finite`` of it; None if it is not relative to
-    either.
+    """Return the shift of a value: the maximum or its ``finite`` form; None if the value is relative to neither.
 
     A value is relative if it is guarded to 0 or a product with exp(x - shift), which depends on the maximum nowhere
     else.

@@ -1,17 +1,16 @@
-"""Opts on blocks of a contraction: SKIP (hidden blocks) and CARRY (sums accumulated block by block).
+"""Opts on blocks of a contraction: SKIP (blocks hidden by a mask) and CARRY (accumulation in memory block by block).
 
-The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
-add nothing to a sum.
+**SKIP**: blocks and steps of a loop that a mask hides completely are not computed, because they add nothing to a sum. A
+hidden element is 0, or -inf below an exponential. The result is exact for finite values; a NaN or an infinity among
+hidden elements does not propagate if its complete block is skipped.
 
-A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden
-elements no longer propagates if its complete block is skipped.
-
-Sums accumulated in memory block by block, the opt CARRY: contractions of one tile along both of its sides.
+**CARRY**: contractions that reduce one tile along both of its sides.
 
     dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
 
-Each sum runs over the parallel range of the other. ``CARRY`` cuts both ranges into blocks and shares the loops over
-blocks: a tile of s is computed once, and every result adds the tile's contribution."""
+Each sum runs over the parallel range of the other. ``CARRY`` splits both ranges into blocks and shares the loops over
+blocks: a tile of s is computed once, and every result adds the tile's contribution.
+"""
 from __future__ import annotations
 
 import math
@@ -108,8 +107,8 @@ def _negated(condition: UOp) -> UOp:
 
 
 def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
-    """Return the statements over blocks to which some blocks add nothing, each with the condition that a block adds
-    something."""
+    """Return the statements over blocks that a mask can hide, each with the condition that a block is visible (adds
+    something)."""
     found = {}
     around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
     for s in k.stores:
@@ -123,7 +122,7 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
 
 
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
-    """Return the loops over blocks whose last blocks a mask hides, each with the number of blocks before them."""
+    """Return the loops over blocks whose last blocks a mask hides, each with its number of visible blocks."""
     found = {}
     shared = THREADS if k.products else ()  # the threads of a unit's block share the loop count
     around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
@@ -145,8 +144,8 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
 
 
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
-    """Return the step of a loop up to which no mask hides anything, and the masks' constant values up to there; None if
-    none is known.
+    """Return the step of a loop before which no mask hides an element, and the constant values of the masks before it;
+    None if none is known.
 
     A mask is the condition of a WHERE one side of which is constant, 0 or -inf.
     """
@@ -256,16 +255,15 @@ def block_of(size: int, allowed: range) -> int:
 
 
 def carries(store: UOp, r: UOp) -> UOp | None:
-    """Return the sum over ``r`` if it is all that a statement stores and has a type that keeps partial sums; else
-    None."""
+    """Return the sum over ``r`` if a statement stores it unchanged and its dtype can hold partial sums; else None."""
     fold = store.src[2]
     plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
     return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
 
 
 def crossing(sink: UOp) -> list[list[UOp]]:
-    """Return both sides of the tiles that statements share: for each side the ranges of it in the statements, those
-    that reduce it first. Empty unless all statements share the tiles."""
+    """Return both sides of the tiles that statements share: for each side its ranges in all statements, first in those
+    that reduce it. Empty unless all statements share the tiles."""
     main, sides = sink.src[0], list[dict[UOp, None]]()
     for s in sink.src[1:]:
         names = names_across(s, main) or {}
@@ -325,7 +323,8 @@ def adds_only(k: KernelGraph, r: UOp) -> bool:
 
 
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
-    """Compute ``amount`` steps of a loop whose sums are accumulated in memory at once; a sum adds their total."""
+    """Compute ``amount`` steps of a loop at once, if its sums are accumulated in memory; each sum then adds the total
+    of the steps."""
     opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
                 "UPCAST of a BLOCK loop must divide it, and its steps may only add to sums")
     outer, inner = k.split(r, amount, Role.UPCAST)
@@ -339,8 +338,8 @@ def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
 
 
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
-    """Return the sum so far, at an address that the steps do not move, and the value that a step adds; None if the
-    store is no such sum."""
+    """Return the load of the sum so far, whose address does not depend on the steps, and the value that a step adds;
+    None if the store does not accumulate."""
     memory, offset, value, valid, loop = store.src
     if loop in offset.ranges | valid.ranges:
         return None
@@ -365,8 +364,9 @@ def continued(sink: UOp) -> UOp:
 
 
 def goes_on(part: UOp) -> bool:
-    """Return True if a sum has a loop in whose accumulators it can continue: one per element, and not in a unit's
-    fragment order. Fully unrolled sums are added up first, so that steps do not depend on each other."""
+    """Return True if a sum can continue in the accumulators of its loop: these hold one value per element, not a unit's
+    fragment. Fully unrolled sums do not continue: they are added up first, so that steps do not depend on each
+    other."""
     if part.op is not Ops.FOLD or part.arg is not Ops.ADD or part.src[0].op is Ops.MMA:
         return False
     roles = {r.arg[1] for r in bound_ranges(part)}
@@ -374,8 +374,8 @@ def goes_on(part: UOp) -> bool:
 
 
 def in_register(store: UOp) -> bool:
-    """Return True if a sum over blocks stays in a register of the thread that adds to it: only expanded ranges and
-    those of threads and the grid move its address."""
+    """Return True if a sum over blocks stays in a register of the thread that adds to it: its address depends only on
+    expanded ranges, threads and axes of the grid."""
     if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
         return False
     if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter

@@ -1,14 +1,13 @@
 """The opt STAGE, and the opts that order memory accesses: HINT, ROTATE and WALK.
 
-The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
+STAGE copies a value to local memory in the layout in which it is filled and read. A load, or a value computed from
+loads alone, becomes a *panel*: the boxes of elements that its readers need, with borders of overlapping windows stored
+once; or rows of a *matrix* for the threads of a block. A value computed from reductions becomes a *tile* that all
+readers share, up to renaming of ranges. An operand of a matrix unit is stored in the order or layout that the unit
+reads. ``stage_builder.py`` builds all of these nodes.
 
-A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
-borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from
-reductions becomes a *tile* that all readers share, up to renaming of ranges. An operand of a matrix unit is stored in
-the order or layout that the unit reads. ``stage_builder.py`` builds all of these nodes.
-
-Opts that fetch, issue or order memory accesses early, without changing a value: HINT (prefetch and non-temporal
-stores), ROTATE (software-pipelined loads) and WALK (tile order)."""
+HINT (prefetch and non-temporal stores), ROTATE (software-pipelined loads) and WALK (tile order) change no value.
+"""
 from __future__ import annotations
 
 import math
@@ -81,8 +80,8 @@ def _widened(k: KernelGraph, load: UOp) -> UOp:
 
 
 def converted(load: UOp, top: UOp) -> UOp:
-    """Return the value that pointwise float operations with constants make of a load before anything else reads it: the
-    element of a tile, computed once when the tile is staged instead of by every thread that reads it."""
+    """Return the largest value computed from a load by pointwise float operations with constants, if nothing else reads
+    the values between: it is computed once when the tile is staged, instead of by every thread that reads it."""
     inside, value = toposort(top), load
     while True:
         users = [n for n in inside if value in n.src]
@@ -95,8 +94,8 @@ def converted(load: UOp, top: UOp) -> UOp:
 
 # *** panels: loaded values ***
 def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
-    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory runs along it, else (or for 0) element by
-    element.
+    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory is contiguous along it, else (or for 0)
+    element by element.
 
     Ranges that only occur as one sum (position and offset of a window) are staged as that sum: a padded tile.
     """
@@ -115,9 +114,9 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
 
 
 def _turned(k: KernelGraph, value: UOp) -> UOp | None:
-    """Return the thread range that stores run along but the value's memory does not (a transposition); None if there is
-    none. Each row of the stage is laid out along it and padded by one element, so that threads that fill the stage
-    column by column do not all hit one bank."""
+    """Return the thread range along which stores are contiguous but the value's memory is not (a transposition); None
+    if there is none. Each row of the stage runs along this range and is padded by one element, to avoid bank conflicts
+    of threads that fill the stage column by column."""
     if any(r.arg[1] is Role.VECTOR for r in value.ranges):
         return None
     along = [r for r in k.order if r.arg[1] is Role.LOCAL and r in value.ranges
@@ -127,10 +126,10 @@ def _turned(k: KernelGraph, value: UOp) -> UOp | None:
 
 
 def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
-    """Return new ranges that fill a box, and the position that they stand for.
+    """Return new ranges that fill a box, and the position in the box as an expression of them.
 
-    If memory runs along the box, they are full vectors, or for a value with lanes as many copies as can be transposed
-    in registers.
+    If memory is contiguous along the box, the ranges form full vectors, or, for a value with lanes, the number of
+    copies that can be transposed in registers.
     """
     lead = box.lead
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
@@ -281,8 +280,9 @@ class Ahead:
         loop: the number of the loop.
         prefetch: iterations that its cache line is prefetched ahead; 0: not.
         rotate: it is issued one iteration before its value is needed.
-        last: of several reductions over the loop that read it in turn, only the last prefetches.
-        first: of the copies only the first prefetches, because the others' lines belong to other iterations.
+        last: if several reductions over the loop read it one after the other, only the last prefetches.
+        first: only the first register copy prefetches, because the lines of the other copies belong to other
+            iterations.
     """
 
     loop: int
@@ -347,9 +347,9 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
 
 
 def walk(k: KernelGraph, opt: Opt) -> None:
-    """Order tiles in bands: ``band`` tiles of one loop, and in each band all of the other, so that neighbours share the
-    cache. With amount -1 an axis of the grid runs from the last block to the first: the blocks with most work start
-    first."""
+    """Order tiles in bands: a band is ``band`` tiles of one loop times all tiles of the other, so that consecutive
+    tiles share operands in the cache. With amount -1 an axis of the grid runs from the last block to the first, so that
+    the blocks with most work start first."""
     if opt.amt == -1:
         r = k.axis(opt)
         opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards,

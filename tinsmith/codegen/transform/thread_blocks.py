@@ -1,23 +1,22 @@
-"""Opts of blocks of threads: the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
-
-Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
+"""Opts of blocks of threads: the axes of the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
 
 A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
 the partial results back:
 
     FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
 
-Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
+Its semantics are those of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
 barrier after the stage.
 
-Block-wide histogram and rank of keys, the opt RANK: threads of a block share the counts of equal keys.
+RANK computes block-wide histograms and ranks of keys:
 
     count of d:      FOLD(key(r) == d, r)
     rank of step s:  FOLD(r < s and key(r) == key(s), r)
 
-Taken literally, both compare all pairs. The opt RANK keeps these nodes in the graph and divides the steps among
-threads: each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
-(``codegen/emit/block_rank.py``)."""
+Taken literally, both compare all pairs. The opt keeps these nodes in the graph and divides the steps among threads:
+each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
+(``codegen/emit/block_rank.py``).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -47,8 +46,8 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
     """Turn every parallel loop that all stores and large reductions depend on into an axis of the grid (or into
     ``role``).
 
-    A loop that a large reduction does not depend on stays a loop: else every block would compute the same reduction
-    again.
+    A loop that a large reduction does not depend on stays a loop, because otherwise every block would repeat the same
+    reduction.
     """
     for r in k.parallel:
         if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
@@ -99,8 +98,8 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
 
 
 def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
-    """Return a sort key of an axis of a block: the distance between neighbours in the largest memory that they access.
-    The axis with the nearest neighbours comes first, so that they are in one warp."""
+    """Return a sort key of an axis of a block: the distance between adjacent threads in the largest memory that they
+    access. The axis with the smallest distance comes first, so that its threads are in one warp (coalescing)."""
     if not k.scan_threads.isdisjoint(axis):
         return (-1 << 62, 0)  # a scan: neighbours exchange values
     found = [(1, 0)]
@@ -135,8 +134,8 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
 
 
 def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
-    """Apply ``change`` to ``k`` unless its blocks then have too many threads; only a trial shows which ranges share an
-    axis."""
+    """Apply ``change`` to ``k`` unless its blocks then have too many threads. The change is tried on a copy, because
+    ranges may share an axis."""
     trial = k.copied()
     change(trial)
     threads, most = threads_per_block(trial), k.target.block_threads
@@ -261,7 +260,7 @@ def _share(k: KernelGraph, g: UOp) -> None:
 
 
 def no_locals(k: KernelGraph, opt: Opt) -> None:
-    """Let every thread work alone: the device chooses the size of blocks. It must come before LOCAL and GROUP."""
+    """Use no threads of a block: the device chooses the size of blocks. This opt must come before LOCAL and GROUP."""
     opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
     opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
                 "a list of opts without LOCAL, GROUP and GROUPTOP")
@@ -274,7 +273,7 @@ class Count(NamedTuple):
     Attributes:
         steps: the range.
         key: the key of each step.
-        asked: the key that is counted; it does not depend on ``steps``.
+        asked: the key to count, which does not depend on ``steps``.
         before: only steps below this one count (a rank); None: all steps.
     """
 
@@ -385,8 +384,8 @@ def follows(key: UOp, value: UOp) -> bool:
 
 
 def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:
-    """Return the step that a thread takes in a turn: adjacent threads of a warp take adjacent steps, and a warp's turns
-    follow each other."""
+    """Return the step that a thread computes in iteration ``turn``: adjacent threads of a warp take adjacent steps, and
+    the iterations of a warp are consecutive."""
     return (thread // warp * (turns * warp) + turn * warp + thread % warp).simplify()
 
 

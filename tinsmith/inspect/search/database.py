@@ -1,12 +1,9 @@
 """The database of search results, and opts given by hand.
 
-The database of search results: a text file with one JSON object per line, so that files of several machines can be
-merged.
-
-A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the
-same key the fastest counts, in any order, so files are merged by concatenation.
-
-Manual opts: one kernel of a program under a list of opts given by the user, to inspect and to run."""
+The database is a text file with one JSON object per line: a kernel, rendered for a target on a machine, took this time
+with these opts. Of lines with the same key the fastest is used, in any order, so files of several machines are merged
+by concatenation. ``with_opts`` runs one kernel of a program under a list of opts given by the user.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -53,10 +50,10 @@ class SearchResult:
         kernel: hash of the kernel's graph.
         target: hash of everything else that its source depends on.
         machine: the processor's name.
-        name: of the kernel with these opts, for users.
+        name: display name of the kernel with these opts.
         opts: the fastest that was found.
         us, before_us: microseconds with these opts, and with the default opts.
-        width: of the beam.
+        width: beam width.
     """
 
     kernel: str
@@ -170,8 +167,8 @@ class Tuned:
         runs_on: the tensor's device.
         opts: the opts that were applied.
         source: text for the device's compiler.
-        source_c: the same program as C, as ``DEBUG=4`` prints it; the source itself where that is C already.
-        schedule: the whole program with this kernel in it, not run: a list of items that print one line each.
+        source_c: the same program as C, as printed by ``DEBUG=4``; the source itself if it is C already.
+        schedule: the complete program with this kernel, not run: a list of items that print one line each.
         uops: the linear program.
         kernel: the full kernel program.
     """

@@ -1,14 +1,12 @@
-"""BEAM: opts chosen by measured time.
+"""BEAM search (``BEAM=n``): opts chosen by measured time instead of by the cost model.
 
-Beam search over lists of opts by measured time: the best lists so far are extended by every legal opt.
-
-The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was too slow or
-gave a wrong result. Only the extensions that the model of ``estimate`` ranks best are measured.
-
-BEAM search (``BEAM=n``): opts chosen by measured time instead of by the cost model.
+The best lists of opts so far are extended by every legal opt; only the extensions that ``estimate`` ranks best are
+measured. The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was
+too slow or gave a wrong result.
 
 Each candidate is compiled, checked and timed in a child process with a time limit. A crash or a hang costs only that
-child and that candidate. Results are kept in a text file (``beamdb``), so each kernel is searched once."""
+child and that candidate. Results are kept in a text file (``database.py``), so each kernel is searched once.
+"""
 from __future__ import annotations
 
 import atexit
@@ -78,7 +76,7 @@ def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: M
 
     Args:
         starts: kernels with opts already applied, the default first.
-        machine: for the model that selects the kernels to measure.
+        machine: the machine of the model that selects the kernels to measure.
         measure: returns the seconds of a kernel, or None.
     """
     search = _Search(width, target, machine, measure)

@@ -1,15 +1,13 @@
 """Linear forms of integer expressions, and symbolic sizes.
 
-Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
-
-Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
-
-A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
-``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also stand inside the arguments of movement ops; the
+A linear form is {term: coefficient} plus a constant. A size is a polynomial with integer coefficients over its
+variables (quotients and remainders count as variables). Its normal form makes provably equal sizes the same node:
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also occur inside the arguments of movement ops; the
 functions here find the variables there, and their bindings.
 
 A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
-for those values only, so the JIT evaluates such conditions again before it replays a program with other values."""
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -227,7 +225,7 @@ watchers: OfThread[Watcher] = OfThread()
 
 
 def value_of_size(size: Any) -> int:
-    """Return the value of a size or condition under the values that its variables are bound to; tell the watchers.
+    """Return the value of a size or condition for the bound values of its variables, and report it to the watchers.
 
     >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
     9
@@ -247,7 +245,7 @@ def holds(condition: UOp) -> bool:
     """Return True if a condition on sizes holds: for every value of its variables or, if unprovable, for their bound
     values.
 
-    A node that is not a condition on variables alone, such as one of a kernel, is an ordinary node and counts as true.
+    A node that is not a condition on variables alone, such as a node of a kernel, counts as true.
 
     >>> n = UOp.variable("n", 1, 9).bind(4)
     >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)

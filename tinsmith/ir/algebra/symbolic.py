@@ -1,10 +1,9 @@
 """Integer algebra, and rewrites that hold for every value of every dtype.
 
 Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
-unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong
-for NaN, infinities or signed zeros are in ``ir.algebra.symbolic``.
-
-Rewrites that are wrong for NaN, infinities or signed zeros; applied only under ``FASTMATH=1``."""
+unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rewrites that are wrong for
+NaN, infinities or signed zeros are a separate set, applied only under ``FASTMATH=1``.
+"""
 from __future__ import annotations
 
 import math

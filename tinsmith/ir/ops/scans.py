@@ -1,14 +1,12 @@
 """Ops whose meaning is a longer function: SCAN, HISTOGRAM and HOST.
 
-Meanings and gradients of SCAN, which carries one value along an axis, and HISTOGRAM, which carries one per key.
+SCAN carries one value along an axis, HISTOGRAM one per key. Their gradients follow G. E. Blelloch, "Prefix sums and
+their applications" (1990): the transpose of a running sum is a running sum from the other end.
 
-Gradients after G. E. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
-sum from the other end.
-
-The HOST op: functions computed on the host by NumPy: LAPACK factorizations and pocketfft transforms.
-
-Each function takes and returns arrays of one dtype; multiple results are packed into one array. No function raises for
-values: a matrix without a factorization gives NaN, and the other matrices of its batch get their results."""
+HOST calls a function of NumPy on the host: LAPACK factorizations and pocketfft transforms. Each function takes and
+returns arrays of one dtype; multiple results are packed into one array. Values never raise errors: a matrix without a
+factorization gives NaN, and the other matrices of its batch get their results.
+"""
 from __future__ import annotations
 
 import itertools

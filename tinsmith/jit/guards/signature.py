@@ -1,12 +1,11 @@
 """Call signatures, and the names that a function can read.
 
-Bytecode analysis: the globals, attributes and modules that a Python function can read.
+A signature is a hashable cache key of a call's arguments. It has the shape, dtype, device and view of each tensor, and
+which of them share a buffer or are one object; Python scalars and NumPy arrays by value; other objects by identity.
+``state.py`` guards the contents of those objects, and all other state that the function reads.
 
-Call signatures: hashable cache keys of a call's arguments.
-
-Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
-and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
-looked at by ``jit.state``."""
+Bytecode analysis finds the globals, attributes and modules that a Python function can read.
+"""
 from __future__ import annotations
 
 import array
@@ -39,11 +38,11 @@ class Names(NamedTuple):
 
     Attributes:
         spaces: names of globals.
-        attributes: names of attributes of anything, with ``texts``.
-        texts: those that could be such names.
-        stored: attributes that it sets.
-        modules: those imported by the code itself.
-        any: attributes are looked up by names that are computed.
+        attributes: names of attributes of any object, including ``texts``.
+        texts: string constants that could be names of attributes.
+        stored: names of attributes that the code sets.
+        modules: names of modules that the code imports.
+        any: True if attributes are looked up by computed names.
     """
 
     spaces: frozenset[str]
@@ -75,7 +74,7 @@ def names_of(code: types.CodeType) -> Names:
 
 @functools.lru_cache(maxsize=4096)
 def all_names(code: types.CodeType) -> tuple[str, ...]:
-    """Names of globals and of attributes in a function and those inside it."""
+    """Return the names of globals and of attributes in a function and in its inner functions."""
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -84,7 +83,7 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def line_naming(code: types.CodeType, name: str) -> int:
-    """The first line of a function with this name in it; 0 if there is none."""
+    """Return the first line of a function that contains this name; 0 if there is none."""
     line = code.co_firstlineno
     for i in dis.get_instructions(code):
         line = i.starts_line or line
@@ -118,14 +117,14 @@ WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 
 def fields_of(tree: Any) -> list[str]:
-    """Names of a dataclass's fields; empty for anything else."""
+    """Return the names of a dataclass's fields; empty for other values."""
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return []
     return [f.name for f in dataclasses.fields(tree) if hasattr(tree, f.name)]
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists, dicts and dataclasses, in order."""
+    """Return the leaves of nested tuples, lists, dicts and dataclasses, in order."""
     found: list[Any] = []
     _collect(tree, found)
     return found
@@ -198,12 +197,12 @@ def writable(tree: Any) -> Iterator[Any]:
 
 
 def fresh(leaf: Any) -> Any:
-    """A value that is no tensor, for one call alone if it can be written to."""
+    """Return a value other than a tensor for the results of one call: a copy if it is mutable."""
     return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
 
 
 def base_of(uop: UOp) -> UOp:
-    """The node below movement ops and ``detach()``: these are views of its memory."""
+    """Return the node below movement ops and ``detach()``, which are views of its memory."""
     node = uop.base
     while node.op is Ops.DETACH and node.arg is None:
         node = node.src[0].base
@@ -216,8 +215,8 @@ def placed(uop: UOp) -> bool:
 
 
 def view_of(uop: UOp) -> tuple[Any, ...]:
-    """The views between a node and its base, as a value; empty for the base itself. Of reshapes in a row only the last
-    one counts."""
+    """Return the views between a node and its base as a hashable value; empty for the base itself. Of consecutive
+    reshapes only the last one is kept."""
     chain: list[tuple[Any, ...]] = []
     while uop.op.kind == "movement" or (uop.op is Ops.DETACH and uop.arg is None):
         if uop.op is not Ops.RESHAPE or not chain or chain[-1][0] is not Ops.RESHAPE:
@@ -227,7 +226,7 @@ def view_of(uop: UOp) -> tuple[Any, ...]:
 
 
 def surroundings(function: Any) -> list[Any]:
-    """The values that a function's own code names, besides its arguments."""
+    """Return the values that a function's own code names, other than its arguments."""
     if isinstance(function, functools.partial):
         return [*function.args, *function.keywords.values(), *surroundings(function.func)]
     if isinstance(function, types.MethodType):
@@ -255,8 +254,8 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
     The values of bound variables are not part of the description: a replay takes other values.
 
     Args:
-        args, kwargs: the call's; tensors among them must be realized.
-        held: gets the objects whose identity is part of the description: it is valid for as long as they live.
+        args, kwargs: the arguments of the call; tensors among them must be realized.
+        held: receives the objects whose identity is part of the description, which is valid as long as they live.
     """
     call = _Call({}, {}, {}, held)
     parts: list[Any] = []
@@ -267,7 +266,7 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def _short(part: Any) -> str:
-    """A part of a description: of a tensor its size, dtype and place."""
+    """Return a part of a description as text for messages: the size, dtype and place of a tensor."""
     if type(part) is tuple and len(part) == 7 and isinstance(part[1], DType):
         size, dtype, where, view = part[:4]
         shape = next((arg for op, arg, _ in view if op is Ops.RESHAPE), None)
@@ -288,7 +287,8 @@ class _Call:
     held: list[Any] | None
 
     def variable(self, bind: UOp) -> tuple[UOp, int]:
-        """A bound variable without its value: two that are equal in one call must be equal in the other."""
+        """Return a bound variable without its value. Two variables that are equal in one call must be equal in the
+        other."""
         variable = bind.src[0]
         return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
 
@@ -329,7 +329,7 @@ def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
 
 
 def _unbound(value: Any, call: _Call) -> Any:
-    """Sizes with numbers of bound variables in place of their values."""
+    """Return sizes with bound variables replaced by their numbers."""
     table = {b: UOp.variable(f"{b.src[0].arg[0]}#{call.variable(b)[1]}", *b.src[0].arg[1:])
              for u in symbols(value) for b in toposort(u) if b.op is Ops.BIND}
     return with_symbols(value, table)
@@ -348,7 +348,7 @@ def by_identity(value: Any) -> bool:
 
 
 def _one(value: Any, held: list[Any] | None) -> Any:
-    """A scalar or an array by value, anything else by identity."""
+    """Return the description of a scalar or an array by value, of any other object by identity."""
     kind = type(value)
     if kind in EXACT:
         return kind, value

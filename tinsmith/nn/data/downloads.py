@@ -156,7 +156,7 @@ class _Transfer:
 
 
 def _answered(work: Callable[[], T], transfer: _Transfer) -> T:
-    """Run ``work`` in a thread and return its result: a DNS lookup has no time-out of its own.
+    """Run ``work`` in a thread and return its result: a DNS lookup has no time-out.
 
     Raises:
         OSError: if no server has answered in time.

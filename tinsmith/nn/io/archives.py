@@ -1,8 +1,8 @@
-"""Archives (tar, zip) and NumPy array files as tensors.
+"""Tar and zip archives, and NumPy array files, as tensors.
 
-Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies.
-
-NumPy array files, ``.npy`` and ``.npz``. Object arrays, which need pickle, are rejected."""
+Uncompressed members of archives are views of the mapped file, not copies. ``.npy`` and ``.npz`` files with object
+arrays, which need pickle, are rejected.
+"""
 from __future__ import annotations
 
 import io

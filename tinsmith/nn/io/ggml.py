@@ -1,12 +1,9 @@
-"""GGUF files and the GGML block formats in them.
+"""GGUF files (metadata and weights of language models), and the GGML block formats in them.
 
-Dequantization of GGML block formats to float32, as tensor operations.
-
-A block is a row of bytes with packed low-bit integers and their scale factors. The functions return a lazy graph over
-the bytes, so dequantization fuses into the kernel that reads the values. The package ``gguf`` provides the codebooks of
-the IQ formats, and a NumPy implementation that the tests compare with.
-
-GGUF files (metadata and weights of language models). The package ``gguf`` parses the header."""
+A block is a row of bytes with packed low-bit integers and their scale factors. Dequantization to float32 returns a lazy
+graph over the bytes, so it fuses into the kernel that reads the values. The package ``gguf`` parses the header and
+provides the codebooks of the IQ formats, and a NumPy implementation that the tests compare with.
+"""
 from __future__ import annotations
 
 import importlib

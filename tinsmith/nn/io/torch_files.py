@@ -1,13 +1,11 @@
-"""PyTorch checkpoint files, read without running code that they name.
+"""PyTorch checkpoint files: pickles of tensors and containers, read without running code that they name.
 
-JSON form of the parts of a checkpoint that are not tensors: plain values and random generator states.
+``pickle.Unpickler`` lets a file set attributes of any object that it may name, and allocate memory of any size. The
+safe unpickler here is a stack machine over the opcodes of ``pickletools``. It only builds containers, numbers and
+strings, and calls functions of an allow-list.
 
-A safe unpickler for plain data: a stack machine over the opcodes of ``pickletools`` that runs no code of the file.
-
-``pickle.Unpickler`` lets a file set attributes of any object that it may name, and allocate memory of any size. Here a
-file can only build containers, numbers and strings, and call functions of an allow-list.
-
-PyTorch checkpoint files: pickles of tensors and containers, read without running code that they name."""
+The parts of a checkpoint that are not tensors (plain values, states of random generators) have a JSON form.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,7 @@
-"""Activation and loss layers.
+"""Activation and loss layers with PyTorch's names.
 
-Activation layers with PyTorch's names. Where a function is enough, use the method: ``Tensor.relu``.
-
-Loss layers with PyTorch's names, called with (predictions, targets)."""
+If a function is enough, use the method (``Tensor.relu``). Losses are called with (predictions, targets).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,8 +1,6 @@
-"""Convolution and pooling layers.
-
-Convolution layers.
-
-Pooling layers: fixed window size (``MaxPool2d``, …) and fixed output size (``AdaptiveAvgPool2d``, …)."""
+"""Convolution and pooling layers; pools have a fixed window size (``MaxPool2d``) or output size
+(``AdaptiveAvgPool2d``).
+"""
 from __future__ import annotations
 
 import math
@@ -26,7 +24,7 @@ class Conv2d(Layer):
     """2-D convolution: ``[N, in, H, W] → [N, out, H', W']``, initialized as in PyTorch.
 
     Args:
-        padding: of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding: padding of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
         padding_mode: the values of the padding: "zeros", "reflect", "replicate" or "circular".
 
     >>> from tinsmith import nn

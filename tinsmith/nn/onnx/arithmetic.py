@@ -1,8 +1,7 @@
-"""Elementwise and quantized operators of ONNX.
+"""Elementwise and quantized operators of ONNX: functions of tensors by ONNX's names, with attributes as keywords.
 
-Elementwise operators, by ONNX's names: functions of tensors, with attributes as keywords.
-
-Quantized operators: low-bit integers with scale and zero point."""
+Quantized operators work on low-bit integers with scale and zero point.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,12 +1,10 @@
-"""ONNX operators that hold graphs, and operators on sequences and text.
+"""ONNX operators that contain graphs, and operators on sequences, optional values and text.
 
-Operators that hold graphs. Conditions and counts are read on the host, so each path is a straight program.
+Conditions and counts of control flow are read on the host, so each path is a straight-line program. Sequences are
+Python lists, optional values may be None, and texts are host arrays of Python strings.
 
-Operators on sequences (Python lists) and optional values (None).
-
-Text operators, on host arrays of Python strings, and operators that convert text to numbers.
-
-``RegexFullMatch`` is not here: Python's expressions may take a time exponential in what a stranger's file holds."""
+``RegexFullMatch`` is missing on purpose: Python's regular expressions can take exponential time on untrusted input.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -198,7 +196,7 @@ def TfIdfVectorizer(x: Any, *, max_gram_length: int, max_skip_count: int, min_gr
 # Of the domain ai.onnx.ml
 def LabelEncoder(x: Any, *, default_float: float = -0.0, default_int64: int = -1, default_string: str = "_Unused",
                  default_tensor: Tensor | None = None, **named: Any) -> Any:
-    """The value of each key, by a list of keys and one of values."""
+    """Return the value of each key, by a list of keys and one of values."""
     keys, values = (next((named[k] for k in named if k.startswith(kind)), ()) for kind in ("keys_", "values_"))
     keys, values = (known(v).reshape(-1).tolist() if isinstance(v, Tensor) else
                     v.reshape(-1).tolist() if isinstance(v, np.ndarray) else list(v) for v in (keys, values))

@@ -1,11 +1,8 @@
 """ONNX models: the runner, graphs as sequences of steps, and the resolution of operators.
 
-ONNX graphs as sequences of steps, and the resolution of operators.
-
 An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
 (a definition by other operators), which the package ``onnx`` provides.
-
-A model of ONNX's, read from a file and run on tensors."""
+"""
 from __future__ import annotations
 
 import importlib
@@ -40,7 +37,7 @@ _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of th
 
 
 def package() -> Any:
-    """The package ``onnx``.
+    """Return the package ``onnx``.
 
     Raises:
         ArgumentError: if it is not installed.
@@ -55,7 +52,7 @@ def value_of(proto: Any, folder: str = "") -> Any:
     """A TensorProto as a tensor, or as an array of text.
 
     Raises:
-        FileFormatError: if its data are not what its shape and type say.
+        FileFormatError: if its data contradict its shape or type.
     """
     if proto.data_type != STRING and proto.data_type not in DTYPES:
         raise FileFormatError("OnnxRunner", f"{proto.name!r} is of element type {proto.data_type}", "numbers or text")
@@ -143,7 +140,7 @@ class OnnxNode:
         return out if isinstance(out, tuple) else (out,)
 
     def _body(self, values: list[Any]) -> OnnxGraph:
-        """The graph that defines this operator; it can depend on the types of its inputs."""
+        """Return the graph that defines this operator; it can depend on the types of its inputs."""
         key = tuple(_type_number(v) for v in values)
         if key not in self.expanded:
             self.expanded[key] = self._expand(values)
@@ -208,7 +205,7 @@ def _type_proto(value: Any) -> bytes:
 
 
 def attribute_of(proto: Any, model: Model) -> Any:
-    """An attribute's value: numbers, text, tensors, graphs, and lists of them."""
+    """Return an attribute's value: numbers, text, tensors, graphs, and lists of them."""
     kinds = package().AttributeProto
     if proto.type == kinds.GRAPH:
         return OnnxGraph.of(proto.g, model)
@@ -259,7 +256,7 @@ class OnnxGraph:
         return cls(proto.node, inputs, [o.name for o in proto.output], constants, model)
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
-        """The outputs; names of graphs around this one are in ``outside``."""
+        """Return the outputs; names of graphs around this one are in ``outside``."""
         own = {name: fresh(value) for name, value in self.constants.items()}
         scope = {**outside, **own, **dict(zip(self.inputs, values))}
         for name in self.inputs[len(values) :]:
@@ -323,14 +320,14 @@ class OnnxRunner:
         self.graph_outputs = list(graph.outputs)
 
     def __call__(self, inputs: Mapping[str, Any], debug: int = 0) -> dict[str, Any]:
-        """The outputs by name: tensors, lists of tensors for sequences, arrays of text.
+        """Return the outputs by name: tensors, lists of tensors for sequences, arrays of text.
 
         Args:
             inputs: tensors or arrays by name.
-            debug: as in tinygrad's; ``DEBUG`` says what runs.
+            debug: accepted as in tinygrad; use ``DEBUG`` to print kernels.
 
         Raises:
-            ArgumentError: for names that the model has not, or values of another rank or dtype.
+            ArgumentError: for unknown input names, or values of another rank or dtype.
         """
         if inputs.keys() != self.graph_inputs.keys():
             raise ArgumentError("OnnxRunner", f"the inputs are named {', '.join(inputs) or 'by nothing'}",

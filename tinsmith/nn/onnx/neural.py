@@ -34,7 +34,7 @@ def _pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], di
 
 
 def _padded(x: Tensor, pads: Pads, value: float = 0.0) -> tuple[Tensor, tuple[int, ...]]:
-    """The image, padded where its two ends differ, and the padding that is the same at both."""
+    """Return the image, padded where its two ends differ, and the padding that is the same at both."""
     if all(b == e for b, e in pads):
         return x, tuple(b for b, _ in pads)
     return x.pad([(0, 0), (0, 0), *pads], value=value), (0,) * len(pads)
@@ -173,7 +173,7 @@ def GlobalLpPool(x: Tensor, p: int = 2) -> Tensor:
 
 def MaxUnpool(x: Tensor, indices: Tensor, output_shape: Any = None, kernel_shape: Any = None, pads: Any = None,
               strides: Any = None) -> Tensor:
-    """ONNX ``MaxUnpool``: scatter the values to ``indices``, which count through the whole pooled batch."""
+    """ONNX ``MaxUnpool``: scatter the values to ``indices``, which are flat indices into the complete batch."""
     rank = len(kernel_shape)
     by, edges = strides or [1] * rank, pads or [0] * 2 * rank
     size = [(n - 1) * s - edges[k] - edges[rank + k] + kernel_shape[k]

@@ -1,8 +1,8 @@
 """ONNX operators on images and signals.
 
-Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
-
-Fourier transforms of parts of signals, and filters for them; complex numbers are a last axis of two."""
+Images: Resize, Upsample, GridSample, RoiAlign, DeformConv, and box selection (NonMaxSuppression). Signals: Fourier
+transforms, windows and filters; complex numbers are a last axis of two.
+"""
 from __future__ import annotations
 
 import functools
@@ -121,7 +121,8 @@ def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: fl
 
 
 def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
-    """Elements of images ``[n, c, …]`` at whole places ``[n, k]`` per axis; those outside are zeros, or the nearest."""
+    """Return the elements of images ``[n, c, …]`` at integer positions ``[n, k]`` per axis; positions outside give
+    zeros, or the nearest element."""
     n, c, *sizes = x.shape
     flat: Any = 0
     inside: Any = None

@@ -1,8 +1,4 @@
-"""ONNX operators that move elements, and reductions.
-
-Operators that move, pick and place elements.
-
-Reductions, running sums and orders."""
+"""ONNX operators that move, select and place elements, and reductions, scans and sorts."""
 from __future__ import annotations
 
 import math
@@ -292,7 +288,7 @@ def _spread(x: Tensor, axis: int, step: int) -> Tensor:
 
 def TensorScatter(past: Tensor, update: Tensor, write_indices: Tensor | None = None, axis: int = -2,
                   mode: str = "linear") -> Tensor:
-    """A cache with new entries from each batch's position on."""
+    """Return a cache with new entries from each batch's position on."""
     at = axis_of(axis, past.ndim)
     size, count = past.shape[at], update.shape[at]
     steps = Tensor.arange(count, dtype=dtypes.int64).reshape(*[-1 if n == at else 1 for n in range(past.ndim)])
@@ -303,7 +299,7 @@ def TensorScatter(past: Tensor, update: Tensor, write_indices: Tensor | None = N
 
 
 def _axes(x: Tensor, axes: Any, noop: int) -> tuple[int, ...] | None:
-    """The axes to reduce; None for none at all."""
+    """Return the axes to reduce; None for none at all."""
     given = [] if axes is None else ints(axes)
     if not given:
         return None if noop else tuple(range(x.ndim))

@@ -1,8 +1,4 @@
-"""The optimizers: adaptive ones (Adam and relatives) and those with momentum (SGD, LARS, Muon).
-
-Adaptive optimizers: LAMB, Adam and its variants, Adagrad, RMSprop.
-
-Momentum optimizers: SGD, LARS, Muon."""
+"""The optimizers: adaptive (LAMB, Adam and its variants, Adagrad, RMSprop) and with momentum (SGD, LARS, Muon)."""
 from __future__ import annotations
 
 import math

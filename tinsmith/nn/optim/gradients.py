@@ -1,8 +1,4 @@
-"""Gradient clipping, loss scaling, and moving averages of parameters.
-
-Gradient clipping, and loss scaling for float16 training.
-
-Exponential moving average of parameters."""
+"""Gradient clipping, loss scaling for float16 training, and exponential moving averages of parameters."""
 from __future__ import annotations
 
 import contextlib

@@ -70,7 +70,8 @@ def values_of(item: ScheduleItem) -> tuple[UOp, ...]:
 
 
 def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
-    """Return one item for several, with all their results; ``same`` names their common property in the reason."""
+    """Return the item that merges ``members``, with all their results; ``same`` names their common property in the
+    reason."""
     if len(members) == 1:
         return members[0]
     item = taken_together([Part(m, values_of(m), m.written) for m in members],
@@ -80,9 +81,10 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
 
 
 def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
-    """Return one item for parts of several, producers first.
+    """Return one item that computes ``parts`` of several items, producers first.
 
-    Its slots are the written ones that are ``kept`` (None: all), then each input once; ``what`` begins the reason.
+    Its slots are the written slots in ``kept`` (None: all), then each input once. The text of its reason begins with
+    ``what``.
     """
     written = list(kept) if kept is not None else [s for p in parts for s in p.written]
     inside = {s for p in parts for s in (*p.item.written, *p.written)}
@@ -102,7 +104,7 @@ def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None 
 def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:
     """Return True if ``group`` can be one kernel: its arguments are few enough, and merging creates no cycle.
 
-    ``late`` slots are known only after all loops, so neither the group nor a path back into it may read them.
+    ``late`` slots are complete only after all loops, so neither the group nor a path back into it may read them.
     """
     slots = {s for i in group for s in (*i.written, *i.read)}
     return len(slots) + len(late) <= MOST_BUFFERS and joinable(items, group, late)
@@ -118,7 +120,7 @@ def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A
 def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after: Callable[[UOp], bool]) -> bool:
     """Return True if a kernel reads slots of ``count`` elements (one per row) only row by row.
 
-    They may be broadcast only by EXPANDs for which ``after`` holds: along axes after the rows.
+    The slots may be broadcast only by EXPANDs for which ``after`` holds: along axes after the rows.
     """
     below: set[UOp] = set()
     for n in toposort(values_of(item)):
@@ -162,7 +164,7 @@ class Space(NamedTuple):
 
 
 def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
-    """Return the items with such sums moved into hosts, in dependency order; adds slots for partial sums."""
+    """Return the items with column sums moved into hosts, in dependency order; adds slots for partial sums."""
     items = _uncut(items, slots)
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
@@ -177,8 +179,8 @@ def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem
 
 def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
             wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with sums, and statistics that they share, moved into ``host``, if it
-    has not been merged already."""
+    """Return the items with the ``wanted`` sums, and the statistics that they share, moved into ``host``; unchanged if
+    the host was merged before."""
     costs, here = Device[host.device].target.costs, {id(i) for i in items}
     if id(host) not in here:
         return items
@@ -209,9 +211,9 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
 
 def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence[ScheduleItem],
                sums: Sequence[ScheduleItem], space: Space) -> list[ScheduleItem]:
-    """Return the merged host and the rests of the sums' kernels.
+    """Return the merged host, and for each kernel of a sum the item that finishes the sum from partial sums.
 
-    The host's results: its own and the statistics that other kernels read, then the partial sums.
+    The merged host stores its own results and the statistics that other kernels read, then the partial sums.
     """
     parts, rests = list[Part](), list[ScheduleItem]()
     for item in sums:
@@ -237,7 +239,7 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
 
 
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
-    """Return the rest of a kernel of sums: it sums the partial sums and computes its results from the totals."""
+    """Return the item that adds up partial sums, and computes the results of a kernel of sums from the totals."""
     totals = _sums(item)
     other = tuple(a for a in space.summed if a != space.axis)
     left = [n for n in toposort(values_of(item), lambda n: n not in totals) if n.op is Ops.PARAM]
@@ -253,7 +255,7 @@ def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleIte
 
 # *** joining sums that were split ***
 def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
-    """Return the items with split sums joined again, where hosts take all sums that read the partial results."""
+    """Return the items with split sums merged again, if hosts take all sums that read the partial results."""
     for parts in items:
         cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
         if not cut or any(slots[s].output for s in parts.written):
@@ -271,7 +273,7 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
 
 
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
-    """Return a kernel that sums another's partial sums as one kernel of joined sums."""
+    """Return one kernel of full sums for ``item`` and for the kernel ``parts``, whose partial sums it adds up."""
     made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
     joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
@@ -314,8 +316,8 @@ def _is_plain(item: ScheduleItem) -> bool:
 
 
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
-    """Return the kernel of as many elements as the sums that reads or computes most of their
-    inputs, at least half; or None."""
+    """Return the host for a kernel of sums, or None: the kernel with equally many elements that reads or computes most
+    of the inputs of the sums, at least half."""
     totals, target = _sums(item), Device[item.device].target
     size = totals[0].src[0].size
     needed = _in_order(item, [total.src[0] for total in totals])
@@ -387,7 +389,7 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
 
 
 def _has_rows(item: ScheduleItem) -> bool:
-    """Return True if a kernel is large, and its target can compute other maps of its rows in the same kernel."""
+    """Return True if a kernel is large, and its target can compute other maps of the same rows in this kernel."""
     costs = Device[item.device].target.costs
     return costs.maps_beside and _is_plain(item) and values_of(item)[0].size > costs.small_work
 
@@ -426,15 +428,16 @@ _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
 def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
-    """Return the items with such kernels merged, in dependency order; adds slots for partial sums."""
+    """Return the items with tiles, siblings and column sums merged, in dependency order; adds slots for partial
+    sums."""
     return fuse_sums(_siblings(_same_tiles(schedule.items)), schedule.slots)
 
 
 # *** the same tiles ***
 def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with contractions merged that one loop nest over the same tiles can compute.
+    """Return the items with contractions merged that a single loop nest over common tiles can compute.
 
-    Kernels of which one reads the other's contraction are not merged.
+    Two kernels are not merged if one reads the contraction of the other.
     """
     members = {id(i): [i] for i in items}
     for item in [i for i in items if i.tiles]:
@@ -452,7 +455,8 @@ def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
 def _one_walk(group: list[ScheduleItem]) -> bool:
     """Return True if the code generator can compute all kernels of a group in one walk over their tiles.
 
-    Sums along both sides of the tiles exclude statistics of their rows, which would have to be known before the walk.
+    A group with sums along both sides of the tiles cannot contain row statistics, because these must be complete before
+    the walk.
     """
     *members, item = group
     if any(m.variables or m.device != item.device for m in group):
@@ -472,7 +476,7 @@ def _crosses(sink: UOp) -> bool:
 def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
     """Return True if both kernels sum the same tiles along different sides.
 
-    Their common rows must have work for all cores, and both sides must divide into blocks.
+    Their common rows must occupy all cores, and both sides must divide into blocks.
     """
     target = Device[a.device].target
     for (node, axes), (other, others) in product(a.tiles, b.tiles):
@@ -599,7 +603,8 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Sibling
 def _at_its_place(item: ScheduleItem, written: set[int], over: Any = None) -> bool:
     """Return True if a kernel reads the slots at the index of its own result.
 
-    No view may be between; if it reduces axes of a shape (``over``: both), rows may be broadcast along these axes.
+    No view may come between read and result. If the kernel reduces axes of a shape (``over``: axes and shape), values
+    per row may be broadcast along these axes.
     """
     if over is None:
         return not any(s.op is Ops.PARAM and item.slots[s.arg[0]] in written

@@ -1,17 +1,13 @@
 """Order and memory of a schedule: dependencies, in-place updates, and the memory plan.
 
-Memory plan: temporaries of one program share one block of memory per device, packed by their live ranges.
-
-In-place updates: outputs of a program that may overwrite the memory of an input.
-
-The caller says which input buffers nobody outside the program reads afterwards. Inside the program, every other reader
-must run before the write, and the writing kernel may read an element only directly before it writes that element, in
-the same loop body.
-
-Dependency order of schedule items: each slot is written once (or in disjoint parts) before it is read.
-
-Passes that merge or move items ask ``joinable``, or keep levels that rise along every read (``horizontal``), then sort
-with ``toposorted``. ``verify_order`` checks the result of any pass."""
+* Dependency order: each slot is written once (or in disjoint parts) before it is read. Passes that merge or move items
+  call ``joinable``, or keep levels that rise along every read (``fusion/horizontal.py``), then sort with
+  ``toposorted``. ``verify_order`` checks the result of any pass.
+* In-place updates: outputs that may overwrite the memory of an input. The caller lists the input buffers that nothing
+  outside the program reads afterwards. Inside the program, every other reader must run before the write, and the
+  writing kernel may read an element only directly before it writes that element, in the same loop body.
+* Memory plan: temporaries share one block of memory per device, packed by their live ranges.
+"""
 from __future__ import annotations
 
 import heapq
@@ -107,10 +103,11 @@ _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
 def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
-    """Return output slot → number of the input whose memory it may overwrite if nobody reads that input afterwards.
+    """Return output slot → number of the input whose memory it may overwrite, provided that nothing outside reads that
+    input afterwards.
 
     Args:
-        schedule: in its final order.
+        schedule: the schedule in its final order.
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items

@@ -1,6 +1,6 @@
 """Stores into parts of a value: writes to slices, and parts of a concatenation.
 
-Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
+**Slice writes**: only the written part is stored if the new version takes the memory of the old one.
 
     new = where(inside, placed(v), old)      →      new = old (skipped if ``new`` is in the memory of ``old``)
                                                     new[part] = v
@@ -9,13 +9,14 @@ A write through a view is recorded as a select between the written values, place
 Here it becomes an item that *carries* the old version over, and one that stores the part: time and traffic of a write
 in place are those of the part. Values that are computed from other elements of the old version are stored first.
 
-Store into concatenation: the parts of an assembled value are written directly to their final positions.
+**Concatenation**: the parts of an assembled value are stored directly at their final positions.
 
     y = pad(a) + pad(b), disjoint positions      →      y[positions of a] = a, y[positions of b] = b
 
-An example are the phases of a strided convolution's data gradient. A part that nothing else reads becomes an ASSIGN to
+The phases of a strided convolution's data gradient are an example. A part that nothing else reads becomes an ASSIGN to
 a view of the assembled value: its movement ops are inverted, from the assembled value to the part. Elements of a part
-that would land outside the assembled value are not computed."""
+that would fall outside the assembled value are not computed.
+"""
 from __future__ import annotations
 
 import math
@@ -98,7 +99,8 @@ def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
 
 
 def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
-    """Return the slot of the temporary that an item copies to a new version as it is; None if it does anything else."""
+    """Return the slot of the temporary that an item copies unchanged to a new version; None if the item does anything
+    else."""
     if item.sink is None or item.sink.arg is not None or len(item.slots) != 2 or item.slots[0] not in schedule.versions:
         return None
     value = _below_reshapes(item.sink.src[0])
@@ -111,8 +113,8 @@ def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
 def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[ScheduleItem]:
     """Return ``item`` without the outputs that write a part of a tensor, followed by the items of each such output.
 
-    These are: the item that carries the old version over, the one that stores the part, and before it, where the
-    values depend on other elements of the old version, one that computes them into a temporary.
+    For each output: an item that carries the old version over; if the values depend on other elements of the old
+    version, an item that computes them into a temporary; and an item that stores the part.
     """
     if item.sink is None or item.sink.arg is not None or item.tiles:
         return [item]
@@ -153,7 +155,8 @@ def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -
 
 
 def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: set[int]) -> _Write | None:
-    """Return output ``n`` of a kernel as a write to a part of an input that nobody reads later; None if it is none."""
+    """Return output ``n`` of a kernel as a write to a part of an input that is not read later; None if it is not such a
+    write."""
     slot = schedule.slots[item.slots[n]]
     if slot.number not in schedule.versions or slot.nbytes < LEAST or slot.in_parts or any(
             isinstance(s, UOp) for s in value.shape):
@@ -197,7 +200,7 @@ def _selected(value: UOp, output: UOp) -> UOp | None:
 def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
     """Return the view of the tensor that a write fills, and its values; None if they are not placed like ``inside``.
 
-    ``inside`` is 1 at the written elements: constants below the movement ops that also place the values.
+    ``inside`` is 1 at the written elements: a constant, placed by the same movement ops as the values.
     """
     if inside.base.op is Ops.PAD or any(n.op not in (*_MOVES, Ops.EXPAND, Ops.CONST) for n in toposort(inside)):
         return None
@@ -220,7 +223,7 @@ def _within(view: UOp) -> bool:
 
 
 def _reads_only_what_it_writes(write: _Write) -> bool:
-    """Return True if the kernel reads of the old version only the element that it writes next."""
+    """Return True if the kernel reads only that element of the old version which it writes next."""
     if not any(n.op is Ops.PARAM and n.arg[0] == write.old for n in toposort(write.value)):
         return True
     if write.part.op is not Ops.ASSIGN:

@@ -1,10 +1,8 @@
-"""Collectives, and the order of steps that lets copies overlap with kernels.
+"""Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
 
-Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
-
-Each is a function from one node per device to one node per device. Nothing runs here: copies and sums are ordinary
-nodes, so the scheduler overlaps them with other work. Every element is combined once, or on all devices in the same
-order, so that the results on all devices are bit-identical.
+Each is a function from one node per device to one node per device. Copies and sums are ordinary nodes, so the scheduler
+overlaps them with other work: ``overlapped`` orders the steps so that copies run while kernels do. Every element is
+combined once, or on all devices in the same order, so that the results on all devices are bit-identical.
 
 With n devices and a value of b bytes, each device receives:
 
@@ -14,8 +12,7 @@ With n devices and a value of b bytes, each device receives:
 | reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
 | all-gather | (n - 1)/n·b in one round | – |
 | broadcast | b, (n - 1)·b leave the source | 2·b, of which 1·b leaves the source |
-
-Order of steps over several devices: copies overlap with kernels, since each device has queues of its own."""
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

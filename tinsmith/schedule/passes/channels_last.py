@@ -1,26 +1,23 @@
-"""Layout copies for bulk tensor copies (TMA): channels last, and padded rows.
+"""Layout copies for bulk tensor copies (TMA boxes): channels last, and padded rows.
 
-Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
-
-Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
-single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and
-weights [Cout, Cin, K, K]:
+**Channels last.** Boxes begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by single
+elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and weights
+[Cout, Cin, K, K]:
 
     Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
 
-A computed operand needs no extra copy: its kernel stores it channels last. A price decides whether a copy pays.
+A computed operand needs no additional copy: its kernel stores it channels last. A price decides whether a copy pays.
 
-Row padding: operands and results of large products are stored with a padded row pitch,
-so that TMA boxes can copy them.
-
-Matrix units that read staged operands get them by bulk tensor copies (boxes). A row pitch that is no multiple of
-``Target.bulk_copy`` bytes excludes boxes, and rows that begin inside a memory sector read one sector more
-each. A padded copy solves both:
+**Padded rows.** A row pitch that is no multiple of ``Target.bulk_copy`` bytes excludes boxes, and rows that begin
+inside a memory sector read one sector more each. A padded copy solves both:
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
-Units without ``turned`` read rows along the reduction only: the copy is then of the operand after its views. A copy
-pays if the operand's elements are reused often enough; a price in products decides."""
+Units without ``turned`` read only rows along the reduction: the copy is then of the operand after its views. A copy
+pays if the operand's elements are reused often enough; a price in products decides.
+
+``tile_cut`` splits the reduction of a matmul that has too few output tiles (split-K).
+"""
 from __future__ import annotations
 
 import math
@@ -55,7 +52,7 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
 
 
 def _lies(x: UOp) -> bool:
-    """Return True if a value is in memory already."""
+    """Return True if a value is already in memory."""
     return below_reshapes(x).op in _MEMORY
 
 
@@ -88,8 +85,8 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
 
 
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """Return the axis to store innermost: the fastest one that no window slides along; None if
-    it is no plain range or short."""
+    """Return the axis to store innermost: the fastest one that no window slides along; None if it is not a single
+    range, or is short."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
         if size > 1 and not at.ranges & slides:
@@ -123,10 +120,11 @@ class TileCut(NamedTuple):
 def tile_cut(node: UOp, target: Target) -> TileCut | None:
     """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
 
-    One chunk: it has enough tiles. None if no such unit computes it, or if rows of a box would be too short.
+    A split into one chunk means that there are enough tiles. None if no staged unit computes the sum, or if rows of a
+    box would be too short.
 
-    Each chunk costs its partial results, written and read once. Their rows follow the first operand; their columns
-    follow the memory order of the second.
+    The cost of a chunk is one write and one read of its partial results. Their rows follow the first operand; their
+    columns follow the memory order of the second.
     """
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
@@ -165,7 +163,7 @@ _STORED = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """Return the graph with such copies; unchanged if no unit reads staged operands."""
+    """Return the graph with copies to padded rows; unchanged if no unit of the target reads staged operands."""
     staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
@@ -200,9 +198,10 @@ def _reads(total: UOp) -> list[Read]:
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
-    """Return the product of ``total`` over padded copies of its operands, where that pays.
+    """Return the product ``total`` with padded copies of its operands, where these pay.
 
-    An operand is copied if its rows split sectors. For boxes, all operands that lack them must be copied, or none is.
+    An operand is copied if its rows begin inside a memory sector. To make boxes possible, all operands that are not
+    boxes must be copied, or none is.
     """
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
@@ -243,12 +242,12 @@ def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
 
 
 def _with_pitch(wide: UOp, like: UOp) -> UOp:
-    """Return the elements of ``like`` from the padded value ``wide``, which gets memory of its own."""
+    """Return the elements of ``like`` as a view of the padded value ``wide``, which is stored."""
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
 
 
 def _with_rows(node: UOp, target: Target) -> UOp:
-    """Return a product's 16-bit result in memory with padded rows, if it could not be stored in full vectors otherwise.
+    """Return a product whose 16-bit result is stored with padded rows, if full vectors could not be stored otherwise.
 
     The factor that has the columns is padded instead of the result.
     """

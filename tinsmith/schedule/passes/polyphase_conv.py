@@ -1,6 +1,6 @@
 """Rewrites of scattered sums: polyphase transposed convolutions, and scatter-add by sorting.
 
-Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
+**Polyphase decomposition** of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 
@@ -11,10 +11,10 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
 
-Scatter-add by sorting (such as the gradient of a gather), for targets with many cores.
-
-Indices are sorted stably, and each position sums its own updates in their order (a segmented sum): no update waits for
-another, and results are deterministic. With few positions, each position scans all updates instead."""
+**Scatter-add by sorting** (such as the gradient of a gather), for targets with many cores. Indices are sorted stably,
+and each position sums its own updates in their order (a segmented sum): no update waits for another, and results are
+deterministic. With few positions, each position scans all updates instead.
+"""
 from __future__ import annotations
 
 import itertools
@@ -40,14 +40,14 @@ class _Phases(NamedTuple):
 
 
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """Return the graph with such sums rewritten."""
+    """Return the graph with sums over strided transposed windows rewritten as dense sums, phase by phase."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
-    """Return True if window ``w`` is strided without dilation, its elements are summed (or
-    one each), and its axis is kept."""
+    """Return True if window ``w`` is strided without dilation, its elements are summed (or it has only one), and its
+    axis is kept."""
     summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
 
@@ -171,7 +171,7 @@ def _constant_along(n: UOp, axis: int) -> bool:
 
 
 def _by_each(n: UOp) -> UOp:
-    """Return a scatter-add as a masked sum: each position compares its index with those of all updates."""
+    """Return a scatter-add as a masked sum: each position compares its index with the indices of all updates."""
     base, index, x = n.src
     cube = (*base.shape, x.size)
     at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))

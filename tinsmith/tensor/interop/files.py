@@ -1,11 +1,9 @@
 # mypy: disable-error-code=misc
-"""Tensors backed by files, and hashes of their bytes.
+"""Tensors backed by memory-mapped files, and hashes of their bytes.
 
-Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
-
-Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
-
-Hashes of a tensor's bytes, computed on the host by Python's own library."""
+The parts of a file that a program reads are copied to its device. Writes to a file take effect at once: an unrealized
+tensor that reads the file sees later writes. Hashes are computed on the host by Python's own library.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -193,7 +191,7 @@ class Hashing:
     __slots__ = ()
 
     def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
-        """The hash of each row of bytes along the last axis, as bytes; the values are computed now.
+        """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
 
         >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
         'd0e47486bbf4c16a'
@@ -216,9 +214,10 @@ class Hashing:
         return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
 
     def hash(self: Tensor) -> Tensor:
-        """A hash of 16 bytes of all of the tensor's bytes; the values are computed now.
+        """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
 
-        Of a tensor beyond 1 MiB, the hashes of its parts of that size are hashed, until there is one.
+        A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
+        again, until one hash is left.
 
         >>> Tensor(b"Hello World!").hash().shape
         (16,)

@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
 """Movement ops, concatenation and splitting.
 
-Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``.
-
-Movement ops: new shapes and orders of the same elements. Nothing is computed; most results are views."""
+Movement ops give new shapes and orders of the same elements. Nothing is computed; most results are views.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -49,7 +48,8 @@ class Joining:
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Concatenate tensors along an axis. As in PyTorch, one of shape (0,) fits any others: only its dtype counts.
+        """Concatenate tensors along an axis. As in PyTorch, a tensor of shape (0,) can be concatenated with any others:
+        it only takes part in dtype promotion.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -191,7 +191,7 @@ class Movement(Joining):
         return self._view(RESHAPE, new)
 
     def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same as ``reshape``; with a dtype, the same as ``bitcast``.
+        """Return the same as ``reshape``; with a dtype, the same as ``bitcast``.
 
         >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
         ((2, 1), dtypes.int)
@@ -349,7 +349,7 @@ class Movement(Joining):
         return self._view(SLICE, box(full))
 
     def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """Slice each axis to its first elements, as many as the new size; None keeps an axis.
+        """Slice each axis to its first elements, up to the new size; None keeps an axis.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
         [[1, 2]]
@@ -492,7 +492,8 @@ class Movement(Joining):
         return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
     def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """The diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main one.
+        """Return the diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main
+        one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
         [1, 4]
@@ -511,7 +512,7 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
+        """Return a matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
@@ -531,7 +532,7 @@ def _numbers(repeats: Any) -> list[int] | None:
 
 
 def _open_size(x: Tensor, rest: Any) -> Any:
-    """Return the size that -1 stands for if the other sizes have the product ``rest``; 0 if none fits."""
+    """Return the size to infer for -1 if the other sizes have the product ``rest``; 0 if no size fits."""
     total = x.numel()
     if not isinstance(rest, UOp) and not isinstance(total, UOp):
         return total // rest if rest and total % rest == 0 else 0
@@ -543,7 +544,7 @@ def _open_size(x: Tensor, rest: Any) -> Any:
 
 
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a shape in which None and -1 may stand for sizes to be inferred."""
+    """Return a shape in which None and -1 are sizes to be inferred."""
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
 
 

@@ -1,10 +1,7 @@
 """Rules for elementwise ops, creation and random numbers.
 
-Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts.
-
-Rules for random numbers: counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
-
-Rules for ops that make tensors from numbers."""
+Random numbers are counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
+"""
 from __future__ import annotations
 
 import math

@@ -1,8 +1,4 @@
-"""Rules for views, movement and indexing.
-
-Rules for reading and writing by index.
-
-Rules for views and movement: reshaping, permuting, slicing, padding, joining."""
+"""Rules for views, movement (reshaping, permuting, slicing, padding, joining), and reads and writes by index."""
 from __future__ import annotations
 
 from collections.abc import Sequence

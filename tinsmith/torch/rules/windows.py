@@ -1,8 +1,4 @@
-"""Rules for convolutions, pooling, norms, resampling, matrix products and attention.
-
-Rules for convolutions, pooling, norms and resampling.
-
-Rules for matrix products and attention."""
+"""Rules for convolutions, pooling, norms, resampling, matrix products and attention."""
 from __future__ import annotations
 
 import math
@@ -366,7 +362,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 # *** attention ***
 def _bias(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor | None:
-    """Return what is added to the scores: -inf where a key is hidden."""
+    """Return the bias to add to the scores: -inf where a key is hidden."""
     bias = None
     if causal:
         rows = Tensor.arange(q.shape[-2], device=q.device).reshape(-1, 1)

@@ -1,18 +1,14 @@
 """Candidates of elementwise kernels and scans on a CPU, loop partitioning, and the opts that end every CPU candidate.
 
-Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
-Kernels with sizes known only at run time.
-
-A scan gets lanes along its steps, which are combined within a register, or lanes along a parallel range, or several
-rows whose dependence chains overlap.
-
-Loop partitioning (``CUT``) of elementwise loops, if the pieces take fewer steps than the full loop.
-
-Candidates of elementwise kernels on a CPU: the ranges along which to vectorize.
-
-Loops are partitioned first where their formula changes. If no range is contiguous in all accesses, a short interleaved
-range is unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers. The
-rows of a scatter run in order, a full row at a time, and every worker has columns of its own."""
+* Maps: a candidate per range to vectorize. Loops are partitioned first where their formula changes (``CUT``), if the
+  pieces take fewer steps than the full loop. If no range is contiguous in all accesses, a short interleaved range is
+  unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers.
+* Scatters: rows run in order, one full row at a time, and every worker has its own columns.
+* Scans: lanes along the steps, combined within a register; or lanes along a parallel range; or several rows whose
+  dependence chains overlap.
+* Kernels with sizes known only at run time: ranges of fixed size are vectorized and threaded.
+* ``finish`` applies prefetches, non-temporal stores and threads to every candidate.
+"""
 from __future__ import annotations
 
 import functools
@@ -100,7 +96,7 @@ def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
     prefetches, threads.
 
     Args:
-        work: ``weight_of`` the kernel before its opts.
+        work: the work of the kernel before its opts, by ``weight_of``.
         streams: allow non-temporal stores; False for a register tile, which stores its results in pieces.
     """
     if (together := steps_together(kernel)) is not None:
@@ -168,7 +164,7 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
 
 def symbolic_rows(kernel: Kernel) -> bool:
     """Tile the innermost loop of symbolic size that some load of a sum does not depend on, so that several rows share
-    what is loaded; return True if there is one."""
+    the load; return True if there is such a loop."""
     loads = [n for f in kernel.folds for n in toposort(f.src[0]) if n.op is Ops.LOAD]
     for r in reversed(kernel.parallel):
         shared = loads and any(r not in n.ranges for n in loads)
@@ -187,7 +183,7 @@ def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
     reduced range.
 
     Args:
-        rows: tiles of rows take registers, too.
+        rows: True if tiles of rows use registers, too.
     """
     lanes, copies = lanes_of(kernel, target), 2 if rows and target.vector_bytes < 64 else 4
 
@@ -240,8 +236,7 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
 
 
 def why_alone(kernel: Kernel) -> str:
-    """Return why a kernel runs on one worker, however large it is; empty if it is threaded or if no obstacle is
-    known."""
+    """Return the reason why a kernel runs on one worker; empty if it is threaded, or if no reason is known."""
     own = [[r for r in kernel.parallel if r in s.ranges and range_size(r) != 1] for s in kernel.stores]
     common = [r for r in kernel.parallel if all(r in loops for loops in own)]
     if any(r.arg[1] is Role.THREAD for r in kernel.order):
@@ -260,9 +255,9 @@ def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
 
 def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     """Partition parallel loops of elementwise statements at the iterations where their formula changes, if that is
-    cheaper. The loop that memory runs along comes first, then the enclosing ones from the inside out, since a loop is
-    copied with those around it. Return the fraction of the work that is left. ``cost``: the relative time of a step in
-    separate code."""
+    cheaper. The loop along which memory is contiguous comes first, then the enclosing ones from the inside out, because
+    a partition copies complete statements with all their loops. Return the fraction of the work that is left. ``cost``:
+    the relative time of a step in separate code."""
     left = 1.0
     along = {_along(s) for s in k.stores}
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
@@ -315,7 +310,8 @@ def _along(store: UOp) -> UOp | None:
 
 def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
     """Return the instructions for ``count`` values of a statement along a range, vectorized if it is the ``inner`` one.
-    What depends on enclosing loops only is hoisted and free; a partial vector costs a full one plus its masking."""
+    Instructions that depend on enclosing loops only are hoisted and free; a partial vector costs a full one plus its
+    masking."""
     along, work = _along(statement), 0
     for n in toposort(one_load(statement, frozenset() if along is None else along.ranges)):
         if along is not None and along not in n.ranges:
@@ -363,7 +359,8 @@ def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, 
 
 
 def _of_indices(condition: UOp) -> UOp:
-    """Return a comparison of indices that were cast to integers as a comparison of the indices, as guards are."""
+    """Return a comparison of indices that were cast to integers as a comparison of the indices themselves, the form of
+    guards."""
     sides = [as_index(s) for s in condition.src] if condition.op is Ops.CMPLT else []
     low, high = sides or (None, None)
     return condition if low is None or high is None else low.lt(high).simplify()
@@ -478,8 +475,9 @@ def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
 
 
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
-    """Unroll a short range on which less than half of the work depends, so that the rest is done once; and a range
-    whose iterations each read one input of their own (stacked tensors), so that no iteration tests for the others."""
+    """Unroll a short range on which less than half of the work depends, so that the other work is done once. Also
+    unroll a range whose iterations each read a different input (stacked tensors), so that no iteration tests for the
+    other inputs."""
     core = kernel.target.core
     for r in kernel.parallel:
         if r is lane_loop or not isinstance(range_size(r), int) or range_size(r) > core.written_out:
@@ -528,8 +526,8 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
 
 
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
-    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is read and added to is then
-    one block long, and no two workers add to the same address."""
+    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is updated is then one block
+    wide, and no two workers add to the same address."""
     shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
@@ -546,9 +544,9 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
 
 
 def parts_of_columns(size: int, threads: int, shares: int) -> int:
-    """Return the number of equal blocks that ``size`` is cut into, so that the workers are balanced: a multiple of
-    ``threads`` up to ``shares`` blocks each, else any number of at least ``shares`` each that divides, else blocks of
-    1; 0 if there are too few columns.
+    """Return the number of equal blocks that balances the workers: a divisor of ``size`` that is a multiple of
+    ``threads``, up to ``shares`` blocks per worker; else any divisor with at least ``shares`` blocks per worker; else
+    ``size`` blocks of 1. 0 if there are too few columns.
 
     >>> [parts_of_columns(size, 8, 4) for size in (64, 19, 36, 7)]
     [8, 19, 36, 0]

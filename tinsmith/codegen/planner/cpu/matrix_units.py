@@ -1,18 +1,14 @@
-"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands.
+"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands (back-to-back GEMM).
 
-Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
-blocks.
+**Matrix units of one thread** (``unit_ways``). The loops are, outermost first: batch, blocks of columns (divided over
+the workers), row tiles, column tiles of the block, the reduction. The column operand is packed in the unit's order once
+per block, so that it stays in the second cache. The row operand is read in place, or packed per row tile if its layout
+does not suit the unit.
 
-The loops, outermost first: batch, blocks of columns (divided over the workers), row tiles, column tiles of the block,
-the reduction. The column operand is packed in the unit's order once per block, so that it stays in the second cache;
-the row operand is read in place, or packed per row tile if its layout does not suit the unit.
-
-Candidates for contractions of computed operands on a CPU (back-to-back GEMM, attention): rows in local memory, and
-three register tiles.
-
-Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the row
-statistics (maximum, sum) read it along lanes, and the outer contraction reads it as broadcast scalars against vectors
-of its other operand."""
+**Computed operands** (``chain_ways``; attention). Per block of rows, the inner contractions fill a tile of local memory
+(a register tile of rows × vectors), the row statistics (maximum, sum) read it along lanes, and the outer contraction
+reads it as broadcast scalars against vectors of its other operand.
+"""
 from __future__ import annotations
 
 import math
@@ -140,8 +136,8 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
 
 
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
-    """Return the (rows, columns) of accumulator tiles that fit the unit's registers together with the operands of the
-    shorter side and one more."""
+    """Return the (rows, columns) of accumulator tiles that fit the unit's registers, together with the operands of the
+    shorter side and one operand of the other."""
     most = unit.accumulators
     return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
@@ -167,7 +163,7 @@ def _loads(operand: UOp) -> list[UOp]:
 
 
 def _loadable(operand: UOp, m: UOp, k: UOp) -> bool:
-    """Return True if the operand lies in memory as a row-major tile with rows along ``k``."""
+    """Return True if the operand is in memory as a row-major tile with rows along ``k``."""
     if operand.op is not Ops.LOAD or len(operand.src) > 2:
         return False
     terms, _ = linear_form(operand.src[1])
@@ -197,7 +193,7 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
 
 
 def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
-    """Vectorize the reductions that do not run on the unit, if memory runs along their range."""
+    """Vectorize the reductions that do not run on the unit, if memory is contiguous along their range."""
     for fold in kernel.folds:
         r, loads = max(fold.src[1:], key=range_size), _loads(fold.src[0])
         lanes = target.vector_bytes // max((n.dtype.itemsize for n in loads), default=1)
@@ -438,7 +434,7 @@ def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[U
 
 
 def columns(kernel: Kernel, core: CpuModel, lanes: int) -> None:
-    """Vectorize every outer contraction along its columns, with ``Core.tile_vectors`` vectors of accumulators."""
+    """Vectorize every outer contraction along its columns, with ``CpuModel.tile_vectors`` vectors of accumulators."""
     done: set[UOp] = set()
     while True:
         ready = [f for f in outer_folds(kernel.sink) if contraction(f)
@@ -459,7 +455,7 @@ def columns(kernel: Kernel, core: CpuModel, lanes: int) -> None:
 
 
 def rows(kernel: Kernel) -> None:
-    """Upcast the rows of every outer contraction: the loop of the factor without lanes."""
+    """Upcast the rows of every outer contraction: the loop of the factor that has no lanes."""
     for f in [f for f in outer_folds(kernel.sink) if contraction(f)]:
         factor = next((s for s in f.src[0].src if not any(r.arg[1] is Role.VECTOR for r in s.ranges)), f.src[0].src[0])
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
@@ -505,7 +501,7 @@ def _wants_panel(factor: UOp) -> bool:
 
 def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
     """Return the loops that enclose the packing of a factor: the parallel ones and the carried BLOCK loops; all BLOCK
-    loops if the panel would else exceed ``Core.largest_panel``. None if it is too large even then."""
+    loops if the panel would otherwise exceed ``CpuModel.largest_panel``. None if it is too large even then."""
     around = [r for r in kernel.order if r in factor.ranges and r in kernel.parallel
               and all(r in s.ranges for s in kernel.stores)]
     carried = {s.src[4] for s in kernel.stores if s.op is Ops.SCATTER_STORE}

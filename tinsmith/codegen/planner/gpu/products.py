@@ -1,17 +1,12 @@
-"""Candidates of a grid of thread blocks: the choice by structure, and contractions without rings.
+"""Candidates of a grid of thread blocks: the generators by structure (``BLOCKS``), and contractions without rings.
 
-Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
-
-The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
-a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
-of a step selects the sides of a tile: its multiply-adds, the words that threads read from local memory, the elements
-that they copy there.
-
-The candidates of targets with a grid of thread blocks (``BLOCKS``, by structure), and those of general reductions.
-
-* contractions: ``rings.py``, ``rings.py`` and ``products.py``;
-* memory-bound kernels: ``bandwidth.py``;
-* any other reduction: if there are too few results for a thread each, the threads of a block share it."""
+* Contractions: ``rings.py`` first, then this file. The ranges of each factor are merged into one. A block computes a
+  tile of (rows × columns); each thread, or each warp with a matrix unit, computes a register tile of it. Slices of both
+  operands are loaded one step ahead into a double buffer. The sides of a tile are chosen by the price of a step: its
+  multiply-adds, the words that threads read from local memory, and the elements that they copy there.
+* Memory-bound kernels: ``bandwidth.py``.
+* Other reductions: if there are too few results for one thread each, the threads of a block share a reduction.
+"""
 from __future__ import annotations
 
 import itertools
@@ -105,7 +100,7 @@ class BlockTile(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """Bytes of an element of each factor: in registers on its way, and in local memory."""
+    """Bytes of an element of each factor: in registers while it is copied, and in local memory."""
 
     carried: tuple[int, int]
     kept: tuple[int, int]
@@ -247,8 +242,8 @@ Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
     """Return a generator of candidates from rules, the most specific rule first; a rule applies its opts or returns
-    False. If several rules suit the kernel, ``estimate`` prices each, with a surcharge of ``Blocks.doubt`` on all but
-    the first."""
+    False. If several rules suit the kernel, ``estimate`` prices each; the prices of all but the first are multiplied by
+    ``GpuModel.doubt``."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         found = [(what, made) for what, choose in ways if (made := _made(kernel, target, choose)) is not None]
         for at, (what, made) in enumerate(found):
@@ -276,7 +271,7 @@ def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
 
 
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
-    """Share every large reduction among the threads of a block if there are fewer than ``Blocks.enough`` results."""
+    """Share every large reduction among the threads of a block if there are fewer than ``GpuModel.enough`` results."""
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # the threads of a block share these loops in any case
     if results_of(kernel) >= target.blocks.enough and not beside:
         return
@@ -300,8 +295,9 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
 
 
 def reuse_opts(kernel: Kernel, target: Target) -> None:
-    """Upcast a sum of products along a range of each factor alone, as long as all threads still have work: a loaded
-    element of one factor serves all copies along the other's range."""
+    """Upcast a sum of products along a range that only one factor has, and along one that only the other has, as long
+    as all threads still have work. A loaded element of one factor is then reused by all copies along the range of the
+    other."""
     fold = next(iter(kernel.folds), None)
     found = sum_of_products(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
     if fold is None or found is None or not all(n.op is Ops.LOAD for n in found[:2]):
@@ -336,7 +332,7 @@ def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def map_opts(kernel: Kernel, target: Target) -> bool:
-    """Vectorize along memory, then assign threads along memory."""
+    """Vectorize along contiguous memory, then assign adjacent threads to adjacent vectors."""
     share_work(kernel, None)
     picked_opts(kernel, target)
     thread_opts(kernel, target, vector_opts(kernel, target))

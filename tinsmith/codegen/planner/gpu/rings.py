@@ -1,24 +1,20 @@
 """Candidates of contractions and chains of contractions whose operands arrive through rings (wgmma).
 
-Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
-
 A block computes one tile of the result; a unit's row lists the tiles that suit it. Blocks of one tile size run in waves
-over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where the epilogue counts as
-further steps of the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps
-fill their rings (warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not
-a box of memory, the unit does not suit the kernel.
+over the cores, so the cheapest tile minimizes ``waves · tile / speed``, where the epilogue counts as further steps of
+the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps fill their rings
+(warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not a box of memory,
+the unit does not suit the kernel.
 
-The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They are merged
-into one range each, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes some
-channels at one position of the window. Bulk copies of boxes can bring patches of any shape, so the shape is chosen to
-waste least at the edges.
+The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. Each group is
+merged into one range, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes
+some channels at one position of the window. Bulk copies can bring patches of any shape, so the shape is chosen to waste
+least at the edges.
 
-Candidates for chains of contractions on a grid: attention (as FlashAttention), and other kernels of the same form.
-
-A block computes a tile of rows and all columns of the result, looping over blocks of the range between the
-contractions: ``ONLINE`` creates that loop, ``TC`` puts the chain on a matrix unit, ``LOCAL`` stacks warp groups along
-the rows, and one ``STAGE`` per operand creates the rings. A unit's row lists the tiles that suit it; blocks run in
-waves over the cores."""
+Chains (``chain_ways``: attention, and other kernels of the same form). A block computes a tile of rows and all columns
+of the result, looping over blocks of the range between the contractions. ``ONLINE`` creates that loop, ``TC`` puts the
+chain on a matrix unit, ``LOCAL`` stacks warp groups along the rows, and one ``STAGE`` per operand creates the rings.
+"""
 from __future__ import annotations
 
 import math
@@ -99,12 +95,12 @@ def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
 
 def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
             vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
-    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 is for
+    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 means
     the ranges of the sum, ``width`` elements of which form a step.
 
-    If memory runs along one of the ranges, that range is the fastest. Else the tile is the box that wastes least at the
-    edges, then the one with the shortest sides; along a range in ``vectors`` its side is a multiple of the value there.
-    Without windows a single long range is enough, and the others become axes of the grid.
+    If memory is contiguous along one of the ranges, that range is the fastest. Else the tile is the box that wastes
+    least at the edges, then the one with the shortest sides; its side along a range in ``vectors`` is a multiple of the
+    value there. Without windows a single long range is enough, and the others become axes of the grid.
     """
     sizes = [range_size(r) for r in ranges]
     longest = ranges[sizes.index(max(sizes))]
@@ -195,7 +191,7 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
     """Stage an operand in a ring of ``slots`` slots.
 
     Raises:
-        Unfit: if it is not a box of memory.
+        Unfit: if the operand is not a box of memory.
     """
     load = loaded(value)
     if load is None:
