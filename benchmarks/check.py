@@ -159,6 +159,8 @@ def rows() -> tuple[Row, ...]:
     return (
         *(Row(name, "product", partial(_case, name)) for name in product),
         Row("LSTM 20×16×64→128 + backward", "product", _lstm),
+        Row("conv 3/2 2×256×2000→256 along one axis", "product",
+            lambda: _captured(lambda x, w: x.conv2d(w, stride=2, padding=1), (2, 256, 2000), (256, 256, 3))),
         Row("conv, relu, max_pool 8×32×28²", "product",
             lambda: _captured(lambda x, w: x.conv2d(w, padding=1).relu().max_pool2d(2), images, (64, 32, 3, 3))),
         Row("pairwise distances 512×64", "product", lambda: _captured(

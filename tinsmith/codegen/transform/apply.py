@@ -80,7 +80,8 @@ def _tile(k: KernelGraph, opt: Opt) -> None:
     if not isinstance(range_size(r), int):
         return _tile_symbolic(k, opt, r)
     amount = opt.part_of(range_size(r))
-    opt.require(range_size(r) % amount == 0, "a tile must divide the range")
+    opt.require(range_size(r) % amount == 0 or (r.arg[1] is Role.LOOP and not is_partial(r)),
+                "a tile must divide the range of a reduction, a grid or a partial loop")
     k.split(r, amount, r.arg[1])
 
 

@@ -43,6 +43,8 @@ from tinsmith.ir.uop import toposort
 from tinsmith.target.cpu_model import CpuModel, TileCosts
 from tinsmith.target.target import Target
 
+LEAST_TILES = 4  # register tiles in a block of staged windows, at least
+
 
 @dataclass(frozen=True)
 class RegisterTile:
@@ -58,6 +60,7 @@ class RegisterTile:
         vectors: vectors of accumulators in a row of the tile.
         rows: ranges of the tile's rows, innermost first, each with its number of copies.
         pack: True if the panel is packed: copied to local memory in the order of the tile.
+        block: rows of the first range of ``rows`` whose windows of ``scalar`` are staged together; 0: no blocks.
     """
 
     fold: UOp
@@ -69,6 +72,7 @@ class RegisterTile:
     vectors: int
     rows: list[tuple[UOp, int]]
     pack: bool = False
+    block: int = 0
 
     @property
     def height(self) -> int:
@@ -83,7 +87,7 @@ class RegisterTile:
 def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the register tiles for the kernel's contraction."""
     for tile in _tiles(kernel, target):
-        packed = "packed" if tile.pack else "unpacked"
+        packed = ("packed" if tile.pack else "unpacked") + f", windows of {tile.block} rows staged" * bool(tile.block)
         yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, "
                         f"panel {packed}", _price(kernel, target, tile), partial(apply_tile, target=target, tile=tile))
 
@@ -112,12 +116,47 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[RegisterTile]:
                         yield tile
                     if count_of(frozenset(fold.src[1:])) * tile.width * 4 <= core.largest_panel:
                         yield replace(tile, pack=True)
+                        if block := _block_of_windows(target, tile):
+                            yield replace(tile, pack=True, block=block)
 
 
 def _load(operand: UOp) -> UOp | None:
     """Return the only load of an operand, below casts and arithmetic; None if there are several or none."""
     loads = [n for n in toposort(operand) if n.op is Ops.LOAD]
     return loads[0] if len(loads) == 1 else None
+
+
+def _block_of_windows(target: Target, tile: RegisterTile) -> int:
+    """Return the rows whose windows are staged together, as many as half of L2 holds.
+
+    0 unless windows slide along a range that is too long to stage in full, and the steps of the sum lie on many pages,
+    as in a convolution along one axis of [N, C, L].
+    """
+    load = _load(tile.scalar)
+    if load is None or len(tile.rows) != 1 or not _is_scattered(load, tile.fold, target.core):
+        return 0
+    slides, height = tile.rows[0]
+    boxes = footprints(load, [*(r for r in tile.fold.src[1:] if r in load.ranges), slides])
+    window = next(box for box in boxes if slides in box.weights)
+    apart = math.prod(box.size for box in boxes if box is not window) * max(load.dtype.itemsize, 4)
+    if len(window.weights) == 1 or apart * window.size <= target.l2_bytes // 2:
+        return 0
+    step = abs(window.weights[slides])
+    others = window.size - step * (range_size(slides) - 1)
+    most, least = (target.l2_bytes // 2 // apart - others) // step + 1, LEAST_TILES * height
+    whole = [n for n in range(least, most + 1) if range_size(slides) % n == 0]
+    return max(whole, default=most // height * height if most >= least else 0)
+
+
+def _stages_windows(tile: RegisterTile) -> bool:
+    """Return True if blocks of windows are staged: the blocks are full, so that no guard depends on the row."""
+    return bool(tile.block) and range_size(tile.rows[0][0]) % tile.block == 0
+
+
+def _is_scattered(load: UOp, fold: UOp, core: CpuModel) -> bool:
+    """Return True if the steps of a sum read from so many pages that they take more than half of the first TLB."""
+    pitches = {r: abs(stride_of(load.src[1], r) or 0) * load.dtype.itemsize for r in fold.src[1:]}
+    return math.prod(int(range_size(r)) for r, pitch in pitches.items() if pitch >= core.page) > core.tlb // 2
 
 
 def _copies_scalars(tile: RegisterTile) -> bool:
@@ -201,8 +240,14 @@ def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
     if _is_narrow(scalar):
         yield Moved("copied", distinct) if _copies_scalars(tile) else Moved("widened", products / tile.width, 1)
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
-    yield Moved("scalar_line", products / tile.width * share, distinct * size > target.l2_bytes // 2 and not staged)
-    if not _is_near(target, tile):
+    if tile.block and scalar is not None:
+        again = 1 + (reached - distinct) / distinct / tile.block  # blocks share the elements at their borders
+        yield Moved("copied", distinct * again * count_of(frozenset(r for r in scalar.ranges if r not in inside)))
+        yield Moved("scalar_line", products / tile.width * distinct / reached * size / target.core.line)
+    else:
+        far = 2 if _block_of_windows(target, tile) else int(distinct * size > target.l2_bytes // 2 and not staged)
+        yield Moved("scalar_line", products / tile.width * share, far)
+    if tile.block or not _is_near(target, tile):
         yield Moved("panel_vector", products / (tile.height * tile.lanes))
     yield Moved("result_row", results / tile.width, results * size > 4 * target.l2_bytes)
 
@@ -270,14 +315,17 @@ def _choose_rows(rows: list[UOp], limit: int, costs: TileCosts) -> list[tuple[UO
 
 def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
-    if covered_steps(kernel):
+    staged = _stages_windows(tile)
+    if covered_steps(kernel) and not staged:  # a stage is padded with zeros
         before = kernel.order
         kernel.apply(Opt(OptOps.SKIP))
         limited = dict(zip(before, kernel.order))
         tile = replace(tile, fold=tile.fold.substitute(limited), scalar=tile.scalar.substitute(limited))
+    if tile.block:
+        tile = _in_blocks(kernel, tile)
     scalar_load = _load(tile.scalar)
     lane_number, rows = tile.lane, list(tile.rows)
-    if scalar_load is not None and (len(scalar_load.src) > 2 or _copies_scalars(tile)):
+    if scalar_load is not None and (staged or len(scalar_load.src) > 2 or _copies_scalars(tile)):
         _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
@@ -297,6 +345,19 @@ def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
     _fetch_pieces(kernel, target)
     for outer in outer_rows:
         _peel_edges(kernel, outer)
+
+
+def _in_blocks(kernel: Kernel, tile: RegisterTile) -> RegisterTile:
+    """Split the rows into blocks, and return the tile of the rows of a block."""
+    slides, height = tile.rows[0]
+    before = kernel.order
+    outer, inner = split(kernel, OptOps.TILE, slides, tile.block)
+    assert outer is not None
+    fold = kernel.folds[0]
+    moved = dict(zip((r for r in before if r is not slides), (r for r in kernel.order if r not in (outer, inner))))
+    return replace(tile, fold=fold, scalar=next(x for x in fold.src[0].src if inner in x.ranges),
+                   panel=next(x for x in fold.src[0].src if inner not in x.ranges), lane=moved[tile.lane],
+                   other=[outer, inner, *(moved[r] for r in tile.other if r is not slides)], rows=[(inner, height)])
 
 
 def _fetch_pieces(kernel: Kernel, target: Target) -> None:
@@ -377,10 +438,13 @@ def _pack(kernel: Kernel, tile: RegisterTile, panel: UOp, batch: list[UOp], lane
     inside = [r for r in kernel.order if r in panel.ranges and r not in batch]
     fits = count_of(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
+    if tile.block:  # all panels pass over a block of windows while it is in L2
+        copies = [r for r in kernel.parallel if r not in panel.ranges and r is not kernel.parallel[-1]]
     copies = [r for r in copies if r not in batch]
     order_loops(kernel, [*batch, *copies, lane_outer])
     overlaps = any(len(box.weights) > 1 for box in footprints(panel, inside))
-    return _stage(kernel, panel, batch if fits and (copies or overlaps) else [*batch, lane_outer], target)
+    at_once = tile.block or (fits and (copies or overlaps))
+    return _stage(kernel, panel, batch if at_once else [*batch, lane_outer], target)
 
 
 def _loops_of_copies(kernel: Kernel, tile: RegisterTile, panel: UOp, lane_outer: UOp, target: Target) -> list[UOp]:
