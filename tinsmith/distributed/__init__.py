@@ -25,11 +25,12 @@ from tinsmith.distributed.collectives import (
            send,
 )
 from tinsmith.distributed.data_parallel import ZeroOptimizer, all_reduce_gradients, replicate, shard_batch
+from tinsmith.distributed.pipeline import Pipeline, pipeline
 from tinsmith.distributed.sharding import clip_grad_norm_, shard, vocabulary_cross_entropy
 from tinsmith.distributed.world import Mesh, init, launched, local_rank, mesh, rank, share_cores, world_size
 
-__all__ = ["Mesh", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
-           "broadcast", "clip_grad_norm_", "init", "load_checkpoint", "local_rank", "mesh", "rank", "recv",
+__all__ = ["Mesh", "Pipeline", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
+           "broadcast", "clip_grad_norm_", "init", "load_checkpoint", "local_rank", "mesh", "pipeline", "rank", "recv",
            "reduce_scatter", "replicate", "save_checkpoint", "send", "shard", "shard_batch", "vocabulary_cross_entropy",
            "world_size"]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy as np
 from tinsmith.core.errors import CommunicationError, place, user_line
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
+from tinsmith.distributed.messages import OUTBOX
 from tinsmith.distributed.monitor import numbered
 from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
@@ -153,6 +154,13 @@ def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
 
 
 
+def post(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
+    """Send a copy of ``x`` to a process, and do not wait for its arrival."""
+    OUTBOX.post(group, x, target, lambda own: [group.comm.Isend(own[begin:end], target, tag)
+                                               for begin, end in _parts(len(own), LIMIT)])
+
+
+
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
     """Write what a process sends to ``out``."""
     to = _words(out)
@@ -178,13 +186,19 @@ def _words(x: Array) -> Array:
     """Return an array as a line of words of the size of its elements: no type of the sender matters to the receiver."""
     return x.reshape(-1).view(f"u{x.dtype.itemsize}")
 
-_SENT = ("send", "receive")  # between two processes: no place in the order of a group
+_SENT = ("send", "receive", "post")  # between two processes: no place in the order of a group
 
 
 
 def _send(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
     out[...] = 0
     send(group, x, target, tag)
+
+
+
+def _post(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
+    out[...] = 0
+    post(group, x, target, tag)
 
 
 
@@ -199,23 +213,25 @@ def _barrier(group: ProcessGroup, out: Array, x: Array) -> None:
 
 _RUN: dict[str, Callable[..., None]] = {
     "all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather,
-    "all_to_all": all_to_all, "broadcast": broadcast, "send": _send, "receive": _receive,
+    "all_to_all": all_to_all, "broadcast": broadcast, "send": _send, "post": _post, "receive": _receive,
     "barrier": _barrier}
 
 
 
-def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
+def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str,
+          after: Sequence[Tensor] = ()) -> Tensor:
     """Return the lazy result of a collective on ``x``, computed on the host.
 
     Args:
         kind: a name of ``_RUN``.
         shape: of the result.
         options: what its function takes besides the arrays.
+        after: tensors of the host that are computed before, whatever they hold.
     """
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(_run, kind, group, options))
     here = x if on_host(x) else x.to("CPU")
-    return host_value(name, shape, here).to(x.device)
+    return host_value(name, shape, here, after=after).to(x.device)
 
 
 
@@ -225,11 +241,12 @@ def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[in
 
 
 
-def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array) -> None:
-    """Run a command: the function that programs call."""
+def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array, *_: Array) -> None:
+    """Run a command: the function that programs call. What it has to come after stands behind ``x``."""
     here, line = world(), user_line()
     here.check_thread()
-    details = (*options[len(options) * (kind in _SENT) :], x.dtype.name, tuple(x.shape))
+    moved = out if kind == "receive" else x
+    details = (*options[len(options) * (kind in _SENT) :], moved.dtype.name, tuple(moved.shape))
     what = kind if kind == "barrier" else f"{kind}({', '.join(map(str, details))})"
     with here.turn:
         call = watch.Waiting(kind, group.name, group.ranks, _peers(kind, group, options), group.calls + 1, what,

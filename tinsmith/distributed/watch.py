@@ -52,6 +52,7 @@ class Waiting(NamedTuple):
         return {**self._asdict(), "line": place(*self.line), "seconds": time.monotonic() - self.since}
 
 
+sending: list[int] = []  # ranks that messages of this process are on their way to
 _now: list[Waiting] = []
 _failed: list[Waiting] = []  # the last call that raised
 
@@ -179,9 +180,9 @@ class Watcher:
             self.sign()
 
     def sign(self) -> None:
-        """Write what this process waits for, and where it is."""
+        """Write what this process waits for, where it is, and whom it sends messages."""
         frame = sys._current_frames().get(self.main)
-        self.tell(line=place(*line_of(frame)), waiting=_call())
+        self.tell(line=place(*line_of(frame)), waiting=_call(), sending=list(sending))
 
     def raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an exception that ends this process, and end the others."""

@@ -355,6 +355,7 @@ class Mesh:
 Rule = tuple[str | None, ...]  # for each axis of a parameter, an axis of the mesh; () for none
 
 _placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a parameter → how it was divided
+_staged: Final[WeakTable[Tensor, tuple[Mesh, str, int]]] = WeakTable()
 _current: list[Mesh] = []
 _made: dict[tuple[Any, ...], Mesh] = {}
 
@@ -421,6 +422,19 @@ def group_of(op: str, axis: str | None) -> ProcessGroup:
 def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
     """Record that a parameter is this process's part of one that was divided over a mesh."""
     _placed[t] = (mesh, rule)
+
+
+
+def note_stage(t: Tensor, mesh: Mesh, axis: str, number: int) -> None:
+    """Record that only the processes at this one's place along ``axis`` have a tensor; ``number`` is its number among
+    the trained tensors, or among the others, of all stages."""
+    _staged[t] = (mesh, axis, number)
+
+
+
+def stage_of(t: Tensor) -> tuple[Mesh, str, int] | None:
+    """Return what ``note_stage`` recorded; None for a tensor of no stage."""
+    return _staged[t] if t in _staged else None  # noqa: SIM401
 
 
 

@@ -113,15 +113,19 @@ def on_host(*tensors: Tensor) -> bool:
 
 
 
-def host_value(name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
+def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Sequence[Tensor] = ()) -> Tensor:
     """Return the result of the function ``name`` of ``ir.ops.scans``, with the dtype of the first source.
 
     Args:
         shape: shape of the result.
         sources: the arguments, of one dtype; ``on_host`` must be true for them.
+        after: tensors of any dtype that are computed before the call. The function is given them, too, but must not
+            read them.
     """
-    shapes = tuple(tuple(t.shape) for t in sources)
-    return sources[0]._new(UOp(Ops.HOST, None, tuple(_in_memory(t.uop) for t in sources), (name, shapes, shape)))
+    read = [_in_memory(t.uop) for t in sources]
+    late = [n for n in dict.fromkeys(_in_memory(t.uop) for t in after) if n not in read]
+    shapes = (*(tuple(t.shape) for t in sources), *((1,) for _ in late))
+    return sources[0]._new(UOp(Ops.HOST, None, (*read, *late), (name, shapes, shape)))
 
 
 
