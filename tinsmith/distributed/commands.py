@@ -241,9 +241,9 @@ def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[in
 
 
 
-def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array, *_: Array) -> None:
-    """Run a command: the function that programs call. What it has to come after stands behind ``x``."""
-    here, line = world(), user_line()
+def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, *arrays: Array) -> None:
+    """Run a command: the function that programs call. Before its argument stands what it has to come after."""
+    here, line, x = world(), user_line(), arrays[-1]
     here.check_thread()
     moved = out if kind == "receive" else x
     details = (*options[len(options) * (kind in _SENT) :], moved.dtype.name, tuple(moved.shape))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
 from tinsmith.distributed.collectives import OPS, all_reduce, broadcast, gathered, scattered
-from tinsmith.distributed.world import Mesh, divided, group_of, world
+from tinsmith.distributed.world import Mesh, divided, group_of, stage_of, world
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.arguments import integer
@@ -50,6 +50,9 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     if axis is None and (parts := next((p for p in owners if divided(p)), None)) is not None:
         raise ArgumentError("dist.all_reduce_gradients", f"a parameter of shape {parts.shape} is a part, divided over "
                             f"{divided(parts)[0]}: others have other parts", 'axis="data", along which they are alike')
+    if axis is None and any(stage_of(p) is not None for p in owners):
+        raise ArgumentError("dist.all_reduce_gradients", "parameters of a dist.pipeline: other stages have others",
+                            'axis="data", along which they are alike')
     buckets = [(members, flat([p.grad for p in members if p.grad is not None])) for members in _buckets(owners, limit)]
     statistics = [b for part in optimizer.parts() for b in part.buffers]
     realize_tensors([*Tensor.take_losses(), *statistics, *(values for _, values in buckets)])

@@ -187,6 +187,7 @@ class Pipeline:
                     raise ShapeError("Pipeline.step", f"the loss has shape {out.shape}", "a scalar: .mean() or .sum()")
                 part = out.detach().cast(dtypes.float32)
                 total = part if total is None else total + part
+                run.after.append(part)  # the forward pass is computed before the next message
             else:
                 run.send(out, self.stage + 1, _FORWARD)
             kept[k] = own, out
@@ -251,8 +252,8 @@ class _Run:
             out = layer(out)
             drawn = random.state()[1] - begin
             if each not in (-1, drawn):
-                raise ArgumentError("dist.pipeline", f"layer {n} draws {drawn} random tensors for microbatch {k}, {each} "
-                                    "for others before", "layers that draw alike for all microbatches")
+                raise ArgumentError("dist.pipeline", f"layer {n} draws {drawn} random tensors for microbatch {k}, "
+                                    f"{each} for others before", "layers that draw alike for all microbatches")
             self.plan.draws[n] = first, drawn
             prefix = first + self.count * drawn
             if not isinstance(out, Tensor):
@@ -269,7 +270,7 @@ class _Run:
         if self.group.rank:
             self.send(x.grad if x.grad is not None else x.zeros_like(), self.group.rank - 1, _BACKWARD)
         # gradients are computed before the next message: else all microbatches' activations would be kept
-        self.after = [t.grad for t in self.parameters if t.grad is not None]
+        self.after += [t.grad for t in self.parameters if t.grad is not None]
 
     # *** commands ***
 
@@ -408,7 +409,8 @@ def _cut(x: Any, count: int, name: str) -> list[Any]:
     if isinstance(x, (list, tuple)):
         return list(x)
     if x.ndim == 0 or x.shape[0] < count:
-        raise ShapeError("Pipeline.step", f"{name} of shape {x.shape} for {count} microbatches", f"{count} or more rows")
+        raise ShapeError("Pipeline.step", f"{name} of shape {x.shape} for {count} microbatches",
+                         f"{count} or more rows")
     each, rest = divmod(x.shape[0], count)
     ends = [k * each + min(k, rest) for k in range(count + 1)]
     return [x[begin:end] for begin, end in pairwise(ends)]

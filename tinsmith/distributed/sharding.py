@@ -21,7 +21,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
-from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement
+from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement, stage_of
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.autograd.backward import Function
@@ -252,11 +252,10 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     with Tensor.no_grad():
         total = Tensor(0.0)
         for groups, members in by_axes.items():
-            squares = Tensor.stack(*(p.grad.cast(dtypes.float32).square().sum() for p in members
-                                     if p.grad is not None)).sum()
-            for group in groups:
-                squares = reduced(squares, "sum", group)
-            total = total + squares
+            total = total + functools.reduce(lambda x, group: reduced(x, "sum", group), groups, _squares(members))
+        stages = {mesh.group(axis) for p in parameters if (found := stage_of(p)) for mesh, axis, _ in (found,)}
+        for group in stages:  # of one pipeline
+            total = reduced(total, "sum", group)
         norm = total.sqrt().realize()
         factor = (max_norm / (norm + 1e-6)).minimum(1.0)
         for members in by_axes.values():
@@ -264,6 +263,11 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
                 if p.grad is not None:
                     p.grad = (p.grad * factor).cast(p.grad.dtype)
     return norm
+
+
+def _squares(members: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the squares of all gradients."""
+    return Tensor.stack(*(p.grad.cast(dtypes.float32).square().sum() for p in members if p.grad is not None)).sum()
 
 
 class _Copied(Function):

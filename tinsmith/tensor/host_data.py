@@ -119,13 +119,13 @@ def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Seque
     Args:
         shape: shape of the result.
         sources: the arguments, of one dtype; ``on_host`` must be true for them.
-        after: tensors of any dtype that are computed before the call. The function is given them, too, but must not
-            read them.
+        after: tensors of any dtype that are computed before the call, and before the sources if these allow it. The
+            function is given them before its arguments, and must not read them.
     """
     read = [_in_memory(t.uop) for t in sources]
     late = [n for n in dict.fromkeys(_in_memory(t.uop) for t in after) if n not in read]
-    shapes = (*(tuple(t.shape) for t in sources), *((1,) for _ in late))
-    return sources[0]._new(UOp(Ops.HOST, None, (*read, *late), (name, shapes, shape)))
+    shapes = (*((1,) for _ in late), *(tuple(t.shape) for t in sources))
+    return sources[0]._new(UOp(Ops.HOST, sources[0].dtype, (*late, *read), (name, shapes, shape)))
 
 
 
