@@ -93,11 +93,11 @@ _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
 
-def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
-    """Write the reduction of all processes' ``x`` to ``out``."""
+def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str, comm: Any = None) -> None:
+    """Write the reduction of all processes' ``x`` to ``out``, by the group's communicator unless another is given."""
     to, own, kind = _numbers(out), _numbers(x), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(own), LIMIT):
-        group.comm.Allreduce(own[begin:end], to[begin:end], kind)
+        (comm or group.comm).Allreduce(own[begin:end], to[begin:end], kind)
 
 
 
@@ -123,15 +123,16 @@ def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
 
 
 
-def all_to_all(group: ProcessGroup, out: Array, x: Array) -> None:
-    """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process."""
+def all_to_all(group: ProcessGroup, out: Array, x: Array, comm: Any = None) -> None:
+    """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process, by the
+    group's communicator unless another is given."""
     to, own = _words(out).reshape(group.size, -1), _words(x).reshape(group.size, -1)
     for begin, end in _parts(own.shape[1], LIMIT // group.size):
         if end - begin == own.shape[1]:
-            group.comm.Alltoall(own, to)
+            (comm or group.comm).Alltoall(own, to)
         else:
             part = np.empty((group.size, end - begin), own.dtype)
-            group.comm.Alltoall(np.ascontiguousarray(own[:, begin:end]), part)
+            (comm or group.comm).Alltoall(np.ascontiguousarray(own[:, begin:end]), part)
             to[:, begin:end] = part
 
 

@@ -127,6 +127,7 @@ class ProcessGroup:
         rank: number of this process in the group.
         comm: MPI's communicator for data; None in a group of one process.
         checks: MPI's communicator for comparisons of their sequences.
+        background: MPI's communicator of the thread of collectives that overlap with kernels; made at first use.
         calls: number of collectives so far.
         sequence: a hash of them.
         recent: those since processes compared their sequences: the call's text, and the user's line.
@@ -137,6 +138,7 @@ class ProcessGroup:
     rank: int = 0
     comm: Any = None
     checks: Any = None
+    background: Any = None
     calls: int = 0
     sequence: bytes = b""
     recent: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
