@@ -217,7 +217,8 @@ def rows_along(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     return parts.permute(dim, *range(dim), *range(dim + 1, x.ndim + 1))
 
 
-def _exchanged(x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
+def exchanged(x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
+    """Return the lazy result of ``all_to_all``."""
     rows = rows_along(x, split, group)
     part = rows.shape[1:]
     came = value("all_to_all", group, tuple(rows.shape), rows)
@@ -272,10 +273,10 @@ class _ReduceScatter(Function):
 class _AllToAll(Function):
     def forward(self, x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
         self.split, self.concat, self.group = split, concat, group
-        return _exchanged(x, split, concat, group)
+        return exchanged(x, split, concat, group)
 
     def backward(self, gradient: Tensor) -> Any:
-        return _exchanged(gradient, self.concat, self.split, self.group), None, None, None
+        return exchanged(gradient, self.concat, self.split, self.group), None, None, None
 
 
 class _Broadcast(Function):

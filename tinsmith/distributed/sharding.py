@@ -5,7 +5,7 @@ A rule gives, for each axis of a parameter, the axis of the mesh along which it 
 - along an axis in ``gathered`` ("data"), each process keeps its part (and its part of gradient and optimizer state),
   and the layer gathers the whole when it is called: ZeRO 3;
 - along another axis ("model"), each process computes with its part: ``nn.Linear`` by outputs (column parallel) or by
-  inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel).
+  inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel), ``Experts`` by experts (expert parallel).
 
 Over devices of one process a parameter is one tensor in parts (``Tensor.shard_``), and any layer will do.
 """
@@ -21,6 +21,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
+from tinsmith.distributed.experts import Experts
 from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement, stage_of
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
@@ -124,9 +125,12 @@ def _replace(layer: Any, names: Mapping[str, str], made: Mapping[int, Tensor], g
     computed = {a: tuple(axis if axis not in gathered else None for axis in rule) for a, rule in rules.items()}
     rows = computed.get("weight", (None,))
     if any(any(rule) for rule in computed.values()) and not (
-            isinstance(layer, Linear) or (isinstance(layer, Embedding) and not any(rows[1:]))):
+            isinstance(layer, Linear) or (isinstance(layer, Embedding) and not any(rows[1:])) or (
+                isinstance(layer, Experts) and len(computed) == 2 and len({rule[:1] for rule in computed.values()}) == 1
+                and not any(axis for rule in computed.values() for axis in rule[1:]))):
         raise ArgumentError("dist.shard", f"{type(layer).__name__} cannot compute with a part of {', '.join(rules)}",
-                            f"nn.Linear, rows of nn.Embedding, or an axis in gathered={tuple(gathered)}")
+                            "nn.Linear, rows of nn.Embedding, dist.Experts with whole experts, or an axis in "
+                            f"gathered={tuple(gathered)}")
     if isinstance(layer, Linear) and (len([a for a in rows if a]) > 1 or (layer.bias is not None and (
             computed.get("bias", (None,))[:1] or (None,)) != ((*rows, None)[:1]))):
         raise ArgumentError("dist.shard", f"weight {rows} and bias {computed.get('bias', ())} of a Linear",
@@ -163,13 +167,13 @@ class Parts:
             setattr(found, name, t)
         return found
 
-    def axis(self, layer: Any, dim: int) -> ProcessGroup | None:
+    def axis(self, layer: Any, dim: int, name: str = "weight") -> ProcessGroup | None:
         """Return the processes over which the weight is divided along ``dim`` as the layer computes; None for one."""
-        rule = self.rules.get("weight", ())
+        rule = self.rules.get(name, ())
         axis = rule[dim] if dim < len(rule) else None
         if axis is None or axis in self.gathered:
             return None
-        mesh, _ = _mesh_and_rule(layer.weight)
+        mesh, _ = _mesh_and_rule(getattr(layer, name))
         return mesh.group(axis)
 
 
@@ -177,7 +181,8 @@ class Parts:
 def _sharded(kind: Any) -> type[Any]:
     """Return the subclass of a layer's class that computes with parts."""
     call: Callable[..., Tensor] = (
-        _linear if issubclass(kind, Linear) else _embedding if issubclass(kind, Embedding) else _any)
+        _linear if issubclass(kind, Linear) else _embedding if issubclass(kind, Embedding) else
+        _experts if issubclass(kind, Experts) else _any)
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         return call(self, self._parts.whole(self, kind), *args, **kwargs)
@@ -213,6 +218,11 @@ def _embedding(layer: Any, whole: Any, idx: Tensor) -> Tensor:
     inside = (place >= 0) & (place < count)
     found = whole(inside.where(place, 0)) * inside.unsqueeze(-1).cast(whole.weight.dtype)
     return _Summed.apply(found, group).realize()
+
+
+def _experts(layer: Any, whole: Any, x: Tensor, gates: Tensor) -> Tensor:
+    found: Tensor = whole.run(x, gates, layer._parts.axis(layer, 0, "up"))
+    return found
 
 
 def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: str | None = None) -> Tensor:

@@ -201,7 +201,7 @@ class Watcher:
 
 
 class _Prefixed:
-    """Standard output with the number of the rank before each line. Lines are written whole, with one call: a launcher
+    """Standard output, or standard error, with the number of the rank before each line. Lines are written whole, with one call: a launcher
     would mix parts of lines of several ranks."""
 
     def __init__(self, out: Any, prefix: str) -> None:
@@ -229,8 +229,10 @@ class _Prefixed:
 
 
 def print_as(rank: int, ranks: str) -> None:
-    """Let only rank 0 print to standard output; with ``ranks="all"`` every rank, with its number before each line."""
+    """Let only rank 0 print to standard output; with ``ranks="all"`` every rank, with its number before each line, of
+    standard error, too."""
     if ranks == "all":
         sys.stdout = _Prefixed(sys.stdout, f"[{rank}] ")
+        sys.stderr = _Prefixed(sys.stderr, f"[{rank}] ")
     elif rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open as long as the process
