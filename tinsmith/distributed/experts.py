@@ -22,8 +22,8 @@ class Experts:
     """Two-layer perceptrons, of which each token uses ``k``: ``sum of gate * down(activation(up(x)))``.
 
     ``dist.shard(model, mesh, {"*.up": ("data",), "*.down": ("data",)}, gathered=())`` divides them among processes,
-    each of which gives its own tokens. The gradients of experts are then those of the mean of all processes' losses, and
-    ``all_reduce_gradients(optimizer, axis="data")`` leaves them out.
+    each of which gives its own tokens. The gradients of experts are then those of the mean of all processes' losses,
+    and ``all_reduce_gradients(optimizer, axis="data")`` leaves them out.
 
     >>> layer = Experts(4, 8, 16, k=2)
     >>> x, gates = Tensor.ones(2, 3, 8), Tensor.rand(2, 3, 4).softmax(-1)
@@ -69,7 +69,7 @@ class Experts:
     def run(self, x: Tensor, gates: Tensor, group: ProcessGroup | None) -> Tensor:
         """Return the same where the experts are divided among the processes of ``group``."""
         if tuple(gates.shape) != (*x.shape[:-1], self.count):
-            raise ShapeError("Experts", f"gates of shape {gates.shape} for x of shape {x.shape} and {self.count} experts",
+            raise ShapeError("Experts", f"gates of shape {gates.shape} for x of {x.shape} and {self.count} experts",
                              f"gates of shape {(*x.shape[:-1], self.count)}")
         tokens, width = math.prod(x.shape[:-1]), x.shape[-1]
         room = tokens if self.capacity is None else min(math.ceil(self.capacity * self.k * tokens / self.count), tokens)
@@ -97,7 +97,8 @@ class Experts:
         if group is None:
             return self._perceptron(rows)
         count, room, width = rows.shape
-        there = _Exchanged.apply(rows.reshape(group.size, count // group.size, room, width), group, group.size).realize()
+        parts = rows.reshape(group.size, count // group.size, room, width)
+        there = _Exchanged.apply(parts, group, group.size).realize()
         mine = there.transpose(0, 1).reshape(count // group.size, group.size * room, width)
         found = self._perceptron(mine).reshape(count // group.size, group.size, room, width).transpose(0, 1)
         return _Exchanged.apply(found, group, 1 / group.size).realize().reshape(count, room, width)

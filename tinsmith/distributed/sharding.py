@@ -22,6 +22,7 @@ from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
 from tinsmith.distributed.experts import Experts
+from tinsmith.distributed.sequence import Gathered, Scattered
 from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement, stage_of
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
@@ -64,6 +65,48 @@ def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collectio
     if made:
         for layer, path in list(_layers(model)):
             _replace(layer, path, made, gathered)
+    return model
+
+
+def sequence_parallel(model: Any, mesh: Mesh, layers: Collection[str] = ("*",), axis: str = "model", dim: int = 1
+                      ) -> Any:
+    """Let layers take and give parts of the sequence, in place, after ``shard``; returns the model.
+
+    ``Linear`` layers that are divided by outputs gather their input, those divided by inputs scatter their result.
+    All others, such as norms, compute with the parts, and the gradients of their parameters are added over ``axis``.
+    The value before these layers is divided by ``split_sequence``, the one after them joined by ``gather_sequence``.
+
+    >>> from tinsmith import nn
+    >>> from tinsmith.distributed.world import mesh
+    >>> block = sequence_parallel(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), mesh(model=1))
+    >>> block(Tensor.ones(2, 6, 4)).shape
+    (2, 6, 4)
+
+    Args:
+        layers: patterns of the names of layers, as "blocks.*".
+        axis: of the mesh, along which the linear layers are divided.
+        dim: the axis of the sequence in activations.
+
+    Raises:
+        ArgumentError: for an unknown axis, or if no layer has such a name.
+    """
+    if axis not in mesh.shape:
+        raise ArgumentError("dist.sequence_parallel", f"no axis {axis!r} in {mesh}", f"one of {', '.join(mesh.shape)}")
+    chosen = []
+    for layer, path in _layers(model):
+        attribute, full = next(iter(path.items()))
+        if any(fnmatchcase(full[: -len(attribute) - 1], pattern) for pattern in layers):
+            chosen.append((layer, path))
+    if not chosen:
+        raise ArgumentError("dist.sequence_parallel", f"no layer is called {' or '.join(layers)}", 'as "blocks.*"')
+    if mesh.size(axis) == 1 or mesh.devices:
+        return model
+    for layer, path in chosen:
+        if not hasattr(layer, "_parts"):
+            kind: Any = type(layer)
+            layer.__class__, layer._parts = _sharded(kind), Parts({}, ())
+        layer._parts.sequence = (mesh.group(axis), dim)
+        layer._parts.alike = [a for a in path if axis not in layer._parts.rules.get(a, ())]
     return model
 
 
@@ -149,10 +192,17 @@ def _mesh_and_rule(t: Tensor) -> tuple[Mesh, Rule]:
 
 
 class Parts:
-    """The division of a layer's parameters: for each one, the axes of the mesh."""
+    """The division of a layer's parameters: for each one, the axes of the mesh.
+
+    Attributes:
+        sequence: the processes that have parts of the sequence, and its axis; None if each has the whole.
+        alike: parameters that all of them have, each for its part.
+    """
 
     def __init__(self, rules: Mapping[str, Rule], gathered: tuple[str, ...]) -> None:
         self.rules, self.gathered = dict(rules), gathered
+        self.sequence: tuple[ProcessGroup, int] | None = None
+        self.alike: list[str] = []
 
     def whole(self, layer: Any, kind: type[Any]) -> Any:
         """Return a copy of the layer, of its original class, with its parameters gathered along ``gathered``."""
@@ -165,6 +215,10 @@ class Parts:
                 if axis is not None and axis in self.gathered:
                     t = _Gathered.apply(t, dim, mesh.group(axis)).realize()
             setattr(found, name, t)
+        for name in self.alike:
+            t = getattr(found, name)
+            if self.sequence is not None and t.dtype.is_float and t.requires_grad is not False:
+                setattr(found, name, _Copied.apply(t, self.sequence[0]))
         return found
 
     def axis(self, layer: Any, dim: int, name: str = "weight") -> ProcessGroup | None:
@@ -196,8 +250,11 @@ def _any(layer: Any, whole: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _linear(layer: Any, whole: Any, x: Tensor) -> Tensor:
     outputs, inputs = layer._parts.axis(layer, 0), layer._parts.axis(layer, 1)
+    sequence = layer._parts.sequence
     if outputs is not None:
-        found: Tensor = whole(_Copied.apply(x, outputs))
+        copied = _Copied.apply(x, outputs) if sequence is None else Gathered.apply(
+            x, sequence[1] % x.ndim, outputs).realize()
+        found: Tensor = whole(copied)
         return found
     if inputs is None:
         return _any(layer, whole, x)  # type: ignore[no-any-return]
@@ -205,7 +262,11 @@ def _linear(layer: Any, whole: Any, x: Tensor) -> Tensor:
         raise ShapeError("Linear", f"x of shape {x.shape} for a weight of which this process has the columns "
                          f"{whole.weight.shape}", "the output of a layer that is divided by outputs")
     bias, whole.bias = whole.bias, None
-    total = _Summed.apply(whole(x), inputs).realize()
+    if sequence is None:
+        total = _Summed.apply(whole(x), inputs).realize()
+    else:
+        part_size(x.shape, sequence[1] % x.ndim, inputs.size, "dist.sequence_parallel")
+        total = Scattered.apply(whole(x), sequence[1] % x.ndim, inputs).realize()
     return total if bias is None else total + bias
 
 

@@ -201,8 +201,8 @@ class Watcher:
 
 
 class _Prefixed:
-    """Standard output, or standard error, with the number of the rank before each line. Lines are written whole, with one call: a launcher
-    would mix parts of lines of several ranks."""
+    """Standard output, or standard error, with the number of the rank before each line. Lines are written whole, with
+    one call: a launcher would mix parts of lines of several ranks."""
 
     def __init__(self, out: Any, prefix: str) -> None:
         self._out, self._prefix, self._begun = out, prefix, ""
