@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.core.errors import CommunicationError, place, user_line
+from tinsmith.core.errors import ArgumentError, CommunicationError, place, user_line
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
 from tinsmith.distributed.messages import OUTBOX
@@ -36,6 +36,8 @@ from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.tensor.host_data import host_value, on_host
 from tinsmith.tensor.tensor import Tensor
+
+NOT_IN: Final[list[str]] = []  # the place, where collectives cannot run at once
 
 EVERY: Final = 64  # calls between two comparisons
 _HASH: Final = 16  # bytes
@@ -228,7 +230,12 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
         shape: of the result.
         options: what its function takes besides the arrays.
         after: tensors of the host that are computed before, whatever they hold.
+
+    Raises:
+        ArgumentError: where a collective cannot run at once.
     """
+    if NOT_IN:
+        raise ArgumentError(f"dist.{kind}", f"in {NOT_IN[0]}", "dist.pipeline(..., communicates=True)")
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(_run, kind, group, options))
     here = x if on_host(x) else x.to("CPU")

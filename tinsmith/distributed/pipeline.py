@@ -8,19 +8,23 @@ A step is one program in each process. Messages are its host commands, each of w
 they run in the order of ``passes``. Sends do not wait, and a receive waits for a pass that comes earlier in the
 partial order of all passes (forward: the stage before; backward: the stage after), which each process's order extends:
 there is always a process that can go on.
+
+Collectives run when they are called. Where layers or the loss call them (tensor parallelism), each pass is a program,
+or several, which run as they are made, in the same order.
 """
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError, shown, user_line
 from tinsmith.distributed import watch
-from tinsmith.distributed.commands import value
-from tinsmith.distributed.world import Mesh, note_stage, world
+from tinsmith.distributed.commands import NOT_IN, value
+from tinsmith.distributed.world import Mesh, divided, note_stage, world
 from tinsmith.nn.state import get_parameters, get_state_dict
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.create import random
@@ -60,7 +64,7 @@ def passes(schedule: str, stage: int, stages: int, microbatches: int) -> list[Pa
 
 def pipeline(layers: Sequence[Layer], mesh: Mesh, axis: str = "stage", *, loss: Callable[[Tensor, Any], Tensor],
              microbatches: int = 1, schedule: str = "1f1b", split: Sequence[int] | None = None,
-             reduction: str = "mean") -> Pipeline:
+             reduction: str = "mean", communicates: bool | None = None) -> Pipeline:
     """Divide layers, which are called one after the other, among the processes along an axis of a mesh.
 
     All processes make all layers alike; each keeps the parameters of its own, and gives them to its optimizer. Along
@@ -83,6 +87,8 @@ def pipeline(layers: Sequence[Layer], mesh: Mesh, axis: str = "stage", *, loss: 
         schedule: "1f1b" or "gpipe".
         split: the number of layers of each process; as equal as possible unless given.
         reduction: "mean" if the loss is a mean over rows, "sum" if it is a sum.
+        communicates: True if layers or the loss call collectives themselves. Unless given: if ``shard`` has divided
+            parameters.
 
     Raises:
         ArgumentError: for an unknown axis or schedule, a split that does not fit, or a parameter of layers in several
@@ -96,7 +102,7 @@ def pipeline(layers: Sequence[Layer], mesh: Mesh, axis: str = "stage", *, loss: 
     bounds = _bounds(len(layers), group.size, split)
     _check_ties(layers, bounds)
     return Pipeline(layers, mesh, axis, bounds, loss, integer("dist.pipeline", "microbatches", microbatches, least=1),
-                    schedule, reduction)
+                    schedule, reduction, _communicates(layers) if communicates is None else communicates)
 
 
 class _Value(NamedTuple):
@@ -133,8 +139,10 @@ class Pipeline:
     """
 
     def __init__(self, layers: Sequence[Layer], mesh: Mesh, axis: str, bounds: Sequence[int],
-                 loss: Callable[[Tensor, Any], Tensor], microbatches: int, schedule: str, reduction: str) -> None:
+                 loss: Callable[[Tensor, Any], Tensor], microbatches: int, schedule: str, reduction: str,
+                 communicates: bool) -> None:
         self._group = mesh.group(axis)
+        self._at_once = communicates and self._group.size > 1
         stage = self._group.rank
         self.layers = {n: layers[n] for n in range(bounds[stage], bounds[stage + 1])}
         self._loss, self._microbatches, self._schedule = loss, microbatches, schedule
@@ -182,10 +190,13 @@ class Pipeline:
                 continue
             own, out = run.forward(k, xs[k])
             if run.is_last:
-                out = self._loss(out, ys[k]) * weights[k]
+                with run.building():
+                    out = self._loss(out, ys[k]) * weights[k]
                 if out.shape != ():
                     raise ShapeError("Pipeline.step", f"the loss has shape {out.shape}", "a scalar: .mean() or .sum()")
                 part = out.detach().cast(dtypes.float32)
+                if self._at_once:
+                    realize_tensors([out, part])
                 total = part if total is None else total + part
                 run.after.append(part)  # the forward pass is computed before the next message
             else:
@@ -249,7 +260,8 @@ class _Run:
             first, each = self.plan.draws.get(n, (prefix, -1))
             random.restore((self.seed, self.base + first + k * max(each, 0)))
             begin = random.state()[1]
-            out = layer(out)
+            with self.building():
+                out = layer(out)
             drawn = random.state()[1] - begin
             if each not in (-1, drawn):
                 raise ArgumentError("dist.pipeline", f"layer {n} draws {drawn} random tensors for microbatch {k}, "
@@ -267,21 +279,40 @@ class _Run:
             out.backward()
         else:
             out.backward(self.received(_Value(tuple(out.shape), out.dtype), self.group.rank + 1, _BACKWARD))
+        gradients = [t.grad for t in self.parameters if t.grad is not None]
+        if self.pipe._at_once:  # in one program with that of the input
+            self.after += gradients
         if self.group.rank:
             self.send(x.grad if x.grad is not None else x.zeros_like(), self.group.rank - 1, _BACKWARD)
+        elif self.pipe._at_once:
+            realize_tensors(gradients)
         # gradients are computed before the next message: else all microbatches' activations would be kept
-        self.after += [t.grad for t in self.parameters if t.grad is not None]
+        self.after += gradients
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Refuse collectives: they would run at once, and with them the messages before, which run again later."""
+        before = list(NOT_IN)
+        NOT_IN[:] = [] if self.pipe._at_once or self.group.size == 1 else ["a layer or the loss of a dist.pipeline"]
+        try:
+            yield
+        finally:
+            NOT_IN[:] = before
 
     # *** commands ***
 
     def command(self, kind: str, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
         """Return the result of a command that comes after all others."""
         found = value(kind, self.group, shape, x, *options, after=[self.token, *map(_on_host, self.after)])
+        if self.pipe._at_once:
+            realize_tensors([found, *self.after])
         self.after, self.token = [], found
         return found
 
     def send(self, x: Tensor, target: int, tag: int) -> None:
         """Send a message, after the commands before."""
+        if self.pipe._at_once:
+            self.after.append(x)  # which then has memory of its own
         self.command("post", (1,), x.detach(), target, tag)
 
     def received(self, what: _Value, source: int, tag: int) -> Tensor:
@@ -358,6 +389,11 @@ def _on_host(t: Tensor) -> Tensor:
 
 
 # *** layers and batches ***
+
+
+def _communicates(layers: Sequence[Layer]) -> bool:
+    """Return True if ``shard`` has divided parameters of layers."""
+    return any(divided(t) for t in get_parameters(list(layers)))
 
 
 def _note_stages(pipe: Pipeline, layers: Sequence[Layer], mesh: Mesh, axis: str) -> None:
