@@ -86,6 +86,12 @@ def test_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_mpi
+def test_launch_of_a_module(tmp_path: Path) -> None:
+    done = run_python(["-m", "tinsmith", "launch", "-n", "2", "-m", "tinsmith", "explain-error", "E040"], tmp_path)
+    assert done.returncode == 0 and done.stdout.count("E040") >= 2, done.stderr
+
+
+@needs_mpi
 def test_restart_without_a_lost_host(tmp_path: Path) -> None:
     """The second host does not answer: the first run cannot start, the second one has the other host."""
     script, hosts = tmp_path / "program.py", tmp_path / "hosts"
