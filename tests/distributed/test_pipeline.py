@@ -10,8 +10,8 @@ from tests.distributed.running import needs_mpi, passes, run
 from tinsmith import Tensor, nn
 from tinsmith import distributed as dist
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
-from tinsmith.distributed.pipeline import _check_ties
-from tinsmith.distributed.pipeline import passes as order
+from tinsmith.distributed.pipelining import _check_ties
+from tinsmith.distributed.pipelining import passes as order
 
 MODEL = """
 from tinsmith.nn.state import get_parameters, get_state_dict

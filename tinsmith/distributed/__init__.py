@@ -4,7 +4,7 @@
 - ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO);
   ``background.py``: collectives that overlap with kernels.
 - ``sharding.py``: parameters in parts; ``sequence.py``: activations in parts; ``experts.py``: experts in parts;
-  ``pipeline.py``: layers in stages.
+  ``pipelining.py``: layers in stages.
 - ``checkpoint.py``: checkpoints that all processes write, and any number reads.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs,
   by MPI on arrays in place, and the check of their order; ``messages.py``: sends that do not wait.
@@ -28,7 +28,7 @@ from tinsmith.distributed.collectives import (
 )
 from tinsmith.distributed.data_parallel import ZeroOptimizer, all_reduce_gradients, replicate, shard_batch
 from tinsmith.distributed.experts import Experts
-from tinsmith.distributed.pipeline import Pipeline, pipeline
+from tinsmith.distributed.pipelining import Pipeline, pipeline
 from tinsmith.distributed.sequence import gather_sequence, split_sequence
 from tinsmith.distributed.sharding import clip_grad_norm_, sequence_parallel, shard, vocabulary_cross_entropy
 from tinsmith.distributed.world import Mesh, init, launched, local_rank, mesh, rank, share_cores, world_size

@@ -195,8 +195,6 @@ class Pipeline:
                 if out.shape != ():
                     raise ShapeError("Pipeline.step", f"the loss has shape {out.shape}", "a scalar: .mean() or .sum()")
                 part = out.detach().cast(dtypes.float32)
-                if self._at_once:
-                    realize_tensors([out, part])
                 total = part if total is None else total + part
                 run.after.append(part)  # the forward pass is computed before the next message
             else:
