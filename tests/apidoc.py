@@ -14,12 +14,7 @@ from tinsmith import Tensor, dtypes, nn  # noqa: E402
 from tinsmith.backend.device import Device  # noqa: E402
 from tinsmith.codegen.opt import OptOps  # noqa: E402
 from tinsmith.compat.conventions import _ADDED  # noqa: E402
-from tinsmith.compat.module_table import (  # noqa: E402
-    METHODS,
-    MODULES,
-    PLACES,
-    REASONS,
-)
+from tinsmith.compat.module_table import METHODS, MODULES, PLACES, REASONS  # noqa: E402
 from tinsmith.core.settings import DECLARED, ELSEWHERE  # noqa: E402
 
 PAGE = ROOT / "docs" / "api.md"

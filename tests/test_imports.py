@@ -145,7 +145,7 @@ print(Tensor([1, 2]).dot(Tensor([3, 4])).item(), "tinsmith.codegen.compile_kerne
 def test_environment_is_read_by_the_settings_alone() -> None:
     """Every variable is declared once; compat's getenv serves scripts, the pool and distributed programs look for
     launchers, the cache for the platform's folders of its user."""
-    allowed = {"core/settings.py", "core/disk_cache.py", "compat/helpers.py", "compat/variables.py",
+    allowed = {"core/settings.py", "core/cache_security.py", "compat/helpers.py", "compat/variables.py",
                "compat/conventions.py",
                "distributed/world.py", "distributed/launcher.py", "backend/cpu/pool.py", "examples/beautiful_mnist.py"}
     wrong = []

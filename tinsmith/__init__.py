@@ -25,7 +25,7 @@ from tinsmith.core.settings import Context, settings
 from tinsmith.core.suggestions import guide, hint_at_gradients, unknown
 from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
-from tinsmith.runtime import step
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.launch import endings
 from tinsmith.tensor.autograd.backward import Function
 from tinsmith.tensor.interop import protocols
@@ -40,12 +40,12 @@ from_dlpack = Tensor.from_dlpack
 guide(TinyJit)
 hint_at_gradients()
 protocols.install()
-step.register(search=Late("tinsmith.inspect.search.search"), trace=Late("tinsmith.inspect.trace"),
+inspectors.register(search=Late("tinsmith.inspect.search.search"), trace=Late("tinsmith.inspect.trace"),
                     debug=Late("tinsmith.inspect.debug"), checked=Late("tinsmith.inspect.checked"),
                     profile=Late("tinsmith.inspect.profile"))
-endings.append(lambda trace: viz.ending.finish(trace))
+endings.append(lambda trace: viz.showing.finish(trace))
 if settings.VIZ:
-    step.trace.current()  # so that a script that computes nothing is told so at its end
+    inspectors.trace.current()  # so that a script that computes nothing is told so at its end
 
 
 def __getattr__(name: str) -> object:

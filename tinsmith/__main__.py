@@ -38,7 +38,8 @@ from tinsmith import Tensor, conformance, viz
 from tinsmith.backend.cpu import llvm, os_calls
 from tinsmith.backend.device import Device
 from tinsmith.backend.machine import machine, measure
-from tinsmith.core.disk_cache import cache_dir, cache_entries, cache_prune, fault, make_private
+from tinsmith.core.cache_security import cache_dir, fault, make_private
+from tinsmith.core.disk_cache import cache_entries, cache_prune
 from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import plural
@@ -263,7 +264,7 @@ def show_trace(path: str, html: str | None, port: int) -> int:
             Path(html).write_text(text, "utf-8")
             print(f"{html}: {len(text.encode()) / 1e6:.1f} MB")
             return 0
-        with viz.serve.Server(text, port) as server:
+        with viz.page.Server(text, port) as server:
             print(f"{server.url} (Ctrl-C ends)", flush=True)
             server.wait()
     except (OSError, TinsmithError) as error:

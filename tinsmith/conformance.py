@@ -32,7 +32,7 @@ _EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22
 
 
 class Result(NamedTuple):
-    """The outcome of one case; ``message`` says what went wrong."""
+    """The outcome of one case; ``message`` describes the fault."""
 
     name: str
     ok: bool

@@ -23,7 +23,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, TinsmithError
 from tinsmith.core.settings import Context
 from tinsmith.ir import ProgramBuilder
-from tinsmith.runtime.compiled_schedule import run_program
+from tinsmith.runtime.custom_program import run_program
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -15,7 +15,7 @@ from tinsmith.backend.machine import measure
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
 from tinsmith.ir.builder import ProgramBuilder
-from tinsmith.runtime.compiled_schedule import run_program
+from tinsmith.runtime.custom_program import run_program
 
 ABSENT = "METAL:1" if sys.platform != "darwin" else "CUDA:1"
 CPU = "CPU:1"

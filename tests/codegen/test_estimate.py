@@ -12,9 +12,9 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.planner.cost import transcendentals, work_of
 from tinsmith.codegen.planner.gpu.bandwidth import transpose_opts
 from tinsmith.codegen.planner.roofline import Machine, cycles, default_machine, estimate, unit_peak
+from tinsmith.codegen.planner.work import transcendentals, work_of
 from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp

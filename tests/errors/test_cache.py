@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.running import ROOT, environment
-from tinsmith.core import disk_cache
+from tinsmith.core import cache_security
 from tinsmith.core.disk_cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
 from tinsmith.core.settings import Context
 
@@ -26,7 +26,7 @@ KEY = cache_key("an entry")
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the per-process cache of the signing key and use a new data folder, as a new process would."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    disk_cache._secret.cache_clear()
+    cache_security._secret.cache_clear()
 
 
 def user(folder: Path, **changes: str | int) -> Context:
@@ -54,13 +54,13 @@ def test_everything_that_is_made_is_for_its_user_alone(tmp_path: Path, umask: in
 
 def refused(folder: Path, caplog: pytest.LogCaptureFixture, **changes: str | int) -> str:
     """Return the one warning that explains why nothing is cached."""
-    disk_cache._secret.cache_clear()
+    cache_security._secret.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tinsmith"), user(folder, **changes):
         for _ in range(2):
             cache_put("c", KEY, b"code")
             assert cache_get("c", KEY) is None
-        assert disk_cache.fault() in caplog.messages[0]
+        assert cache_security.fault() in caplog.messages[0]
     assert len(caplog.messages) == 1 and not list(folder.rglob(f"{KEY}*"))
     return caplog.messages[0]
 
@@ -74,7 +74,7 @@ def test_a_folder_that_others_can_write_in_is_refused(tmp_path: Path, bits: int,
     text = refused(folder, caplog)
     assert f"{folder} is open to other users (mode {bits:04o}); chmod 700 {folder}" in text and "CACHE_SHARED=1" in text
     assert folder.stat().st_mode & 0o7777 == bits
-    disk_cache._secret.cache_clear()
+    cache_security._secret.cache_clear()
     with user(folder, CACHE_SHARED=1):
         cache_put("c", KEY, b"code")
         assert cache_get("c", KEY) == b"code"
@@ -135,7 +135,7 @@ def test_users_of_a_shared_folder_run_their_own_code_unless_they_share_the_secre
         with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / name / "key")):
             assert cache_get("c", KEY) == name.encode()
     (tmp_path / "ann" / "key").chmod(0o640)
-    disk_cache._secret.cache_clear()
+    cache_security._secret.cache_clear()
     with user(folder, CACHE_SHARED=1, CACHE_KEY=str(tmp_path / "ann" / "key")):
         assert cache_get("c", KEY) == b"ann"
 
@@ -170,7 +170,7 @@ def test_a_key_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "data" / "tinsmith" / "cache.key").mkdir(parents=True)  # also root cannot read it
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Context(CACHE_DIR=""):
-        assert "its key cannot be kept in" in disk_cache.fault()
+        assert "its key cannot be kept in" in cache_security.fault()
     assert "its key cannot be kept in" in refused(tmp_path / "cache" / "tinsmith", caplog)
 
 
@@ -179,7 +179,7 @@ import pwd
 def nobody(number): raise KeyError(number)
 pwd.getpwuid = nobody
 from tinsmith import Tensor
-from tinsmith.core.disk_cache import fault, secret
+from tinsmith.core.cache_security import fault, secret
 print((Tensor([1.0, 2.0]) * 3).tolist(), secret(), repr(fault()))
 """
 
@@ -214,7 +214,7 @@ def test_a_linked_folder_is_the_one_that_it_leads_to(tmp_path: Path, caplog: pyt
 
 
 def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:
-    script = "from tinsmith.core.disk_cache import secret; print(secret().hex())"
+    script = "from tinsmith.core.cache_security import secret; print(secret().hex())"
     env = environment(tmp_path / "cache") | {"CACHE_KEY": str(tmp_path / "data" / "key")}
 
     def started(_: int) -> str:
@@ -223,7 +223,7 @@ def test_one_key_whoever_makes_it_first(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(started, range(8)))) == 1
-    keys = {disk_cache._new_key(tmp_path / "data" / "key", False) for _ in range(3)}  # each lost the race
+    keys = {cache_security._new_key(tmp_path / "data" / "key", False) for _ in range(3)}  # each lost the race
     assert keys == {((tmp_path / "data" / "key").read_bytes(), "")}
     assert os.listdir(tmp_path / "data") == ["key"]
 

@@ -23,7 +23,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, VerifyError
 from tinsmith.ir import Ops, ProgramBuilder, UOp
 from tinsmith.ir.builder import Value
-from tinsmith.runtime.compiled_schedule import run_program, source_of
+from tinsmith.runtime.custom_program import run_program, source_of
 from tinsmith.tools.ir_page import document
 
 DEVICES = [*NATIVE, "PYTHON", "OPENCL"]

@@ -11,7 +11,7 @@ from tests.schedule.helpers import given
 from tinsmith import Tensor, TinyJit, nn
 from tinsmith.codegen import compile_kernel
 from tinsmith.core.object_lifetime import Recent
-from tinsmith.jit.reachability import Unread
+from tinsmith.jit.deferred_grads import Unread
 from tinsmith.runtime import realize
 
 

@@ -24,9 +24,8 @@ from tinsmith.core.disk_cache import cache_prune
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.settings import Context
 from tinsmith.nn import datasets
-from tinsmith.nn import datasets as cifar_module
-from tinsmith.nn import datasets as downloads
-from tinsmith.nn.datasets import CHUNK, download
+from tinsmith.nn.data import downloads
+from tinsmith.nn.data.downloads import CHUNK, download
 
 BYTES = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
 
@@ -208,11 +207,11 @@ def test_photographs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(batch)
             archive.addfile(info, io.BytesIO(batch))
-    server.files[cifar_module.NAME] = packed.getvalue()
-    monkeypatch.setattr(cifar_module, "URL", server.url + cifar_module.NAME)
+    server.files[datasets.NAME] = packed.getvalue()
+    monkeypatch.setattr(datasets, "URL", server.url + datasets.NAME)
     with pytest.raises(ArgumentError, match="could not be downloaded"):  # the real file's hash
         datasets.cifar()
-    monkeypatch.setattr(cifar_module, "HASH", sha256(packed.getvalue()))
+    monkeypatch.setattr(datasets, "HASH", sha256(packed.getvalue()))
     x, y, test_x, _ = datasets.cifar()
     assert x.shape == (3, 3, 32, 32) and y.tolist() == [0, 1, 2] and test_x.shape == (2, 3, 32, 32)
     path = downloads.place("cifar") / "not.tar.gz"

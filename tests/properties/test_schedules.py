@@ -19,7 +19,7 @@ from tinsmith.ir.uop import toposort
 from tinsmith.runtime.lowering import planned
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.memory.memory_plan import plan_memory
-from tinsmith.schedule.scheduler import Schedule
+from tinsmith.schedule.schedule_item import Schedule
 from tinsmith.tensor.realize import _below_views, _concrete
 from tinsmith.tensor.tensor import Tensor
 

@@ -10,7 +10,8 @@ from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.lowering import arrange
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
+from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 

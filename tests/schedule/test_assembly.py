@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops
 from tinsmith.schedule.memory.memory_plan import verify_order
-from tinsmith.schedule.scheduler import ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import ScheduleItem, Slot
 
 rng = np.random.default_rng(5)
 

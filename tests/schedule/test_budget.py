@@ -18,7 +18,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
 from tinsmith.schedule.memory import memory_budget as budget
 from tinsmith.schedule.memory.memory_plan import plan_slots, verify_order
-from tinsmith.schedule.scheduler import Slot
+from tinsmith.schedule.schedule_item import Slot
 
 
 @dataclass

@@ -14,7 +14,7 @@ from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.ir import Ops
 from tinsmith.runtime.lowering import planned
 from tinsmith.schedule.canonical import canonical
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.tensor.realize import _concrete
 
 

@@ -13,7 +13,7 @@ from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import OptOps
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.tensor.tensor import Tensor
 
 

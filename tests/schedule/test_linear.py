@@ -17,7 +17,8 @@ from tinsmith.runtime import disk_programs
 from tinsmith.schedule.canonical import canonical, structure
 from tinsmith.schedule.fusion.horizontal import fuse_horizontally
 from tinsmith.schedule.memory.memory_plan import plan_memory
-from tinsmith.schedule.scheduler import Schedule, Scheduler
+from tinsmith.schedule.schedule_item import Schedule
+from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -19,13 +19,12 @@ from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.jit import merged_schedule
 from tinsmith.jit.function import TinyJit
-from tinsmith.runtime import command_queue, launch, lowering
-from tinsmith.runtime import compiled_schedule as compiled_module
+from tinsmith.runtime import command_queue, compiled_schedule, launch, lowering
 from tinsmith.runtime.command_queue import CommandQueue, KernelItem
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.memory import memory_plan
 from tinsmith.schedule.memory.memory_plan import MemoryPlan, joinable, plan_slots, toposorted, verify_order
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
 
@@ -180,7 +179,7 @@ def test_random_plans_pass() -> None:
 @pytest.mark.parametrize("lost", [0, 1], ids=["temporary", "result"])
 def test_a_lost_kernel_shows_in_the_result(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The NaN of an unwritten temporary keeps its bits up to the result."""
-    monkeypatch.setattr(compiled_module, "verify_order", lambda *_: None)
+    monkeypatch.setattr(compiled_schedule, "verify_order", lambda *_: None)
     x = helpers.given(8, 8)
     compiled = Tensor.schedule(x.relu().contiguous() @ x)
     assert len(compiled.steps) == 2

@@ -12,7 +12,7 @@ from tests.schedule.helpers import kernels
 from tinsmith import Context, Tensor
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 rng = np.random.default_rng(3)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.schedule import helpers
 from tinsmith.core.dtypes import dtypes
 from tinsmith.schedule.memory.memory_plan import plan_memory
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 
 @st.composite

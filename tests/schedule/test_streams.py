@@ -22,7 +22,7 @@ from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import contraction, limits
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.target.target import Target
 from tinsmith.tensor.tensor import Tensor
 

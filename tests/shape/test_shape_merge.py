@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tinsmith.shape import View, merge_dims
 
 
-@pytest.mark.parametrize("module", ["sint", "reshape", "view", "compose", "tracker"])
+@pytest.mark.parametrize("module", ["sint", "view", "tracker"])
 def test_docstring_examples(module):
     failed, tried = doctest.testmod(importlib.import_module(f"tinsmith.shape.{module}"))
     assert tried > 0 and failed == 0

@@ -4,8 +4,9 @@ A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer``
 that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
 the data of the target; it never branches on a device's name.
 
-A stand-in for a device that is not on this machine: its source is generated and shown, another device runs the
-kernels."""
+A *stand-in* replaces a device that is not on this machine: its source is generated and shown, and another device runs
+the kernels.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 DeviceName = str | tuple[str, ...]  # a device or a group; internally, a group is its names joined by commas
 
 
-
 def members(name: str) -> tuple[str, ...]:
     """Return the devices of a group; a single device is a group of one.
 
@@ -39,7 +39,6 @@ def members(name: str) -> tuple[str, ...]:
     (('CPU', 'CPU:1'), ('CPU',))
     """
     return tuple(name.split(","))
-
 
 
 class Allocator:
@@ -72,7 +71,6 @@ class Allocator:
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
         """Return the block's bytes without a copy, if the host can address them; else None."""
         return None
-
 
 
 class Compiler:
@@ -109,7 +107,6 @@ class Compiler:
         return []
 
 
-
 def _check_memory(device: str, allocator: Allocator) -> None:
     """Raise if the allocator lacks a required method or a method has the wrong parameters."""
     for method, arguments in (("alloc", "nbytes"), ("copyin", "opaque, offset, source"),
@@ -128,7 +125,6 @@ def _check_memory(device: str, allocator: Allocator) -> None:
                             "begin at: docs/new_accelerator.md")
 
 
-
 def _takes(function: Callable[..., Any], count: int) -> bool:
     """Return True if ``function`` can be called with ``count`` positional arguments."""
     try:
@@ -136,7 +132,6 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
-
 
 
 class Compiled:
@@ -260,13 +255,11 @@ class Compiled:
         """Order later launches after ``event``, of this device or another of its ``worker``."""
 
 
-
 def _offered() -> list[Any]:
     """Return the device entry points of installed packages; importlib.metadata is slow to import, so the import is
     lazy."""
     metadata = importlib.import_module("importlib.metadata")
     return list(metadata.entry_points(group="tinsmith.devices"))
-
 
 
 class _Devices:
@@ -475,7 +468,6 @@ class _Devices:
 Device = _Devices()
 
 
-
 class _Compiler(Compiler):
     """The runner's compiler, for the kernels that it runs; it gives no assembly of the shown source."""
 
@@ -489,16 +481,15 @@ class _Compiler(Compiler):
         return self.compiler.compile(source)
 
 
-
 class StandIn(Compiled):
     """``Device["METAL"]`` on a machine without Metal, for showing its source.
 
-    Programs are scheduled, and kernels rendered, for the device's own target; each kernel is also compiled for
-    ``runner``, whose memory holds all buffers, so the values that a script reads are right.
+    Programs are scheduled, and kernels rendered, for the target of the absent device. Each kernel is also compiled for
+    ``runner``, whose memory holds all buffers, so the values that a script reads are correct.
 
     Args:
         device: canonical name of the absent device.
-        renderer: renders the shown source.
+        renderer: the renderer of the shown source.
         runner: the device that runs the kernels.
         missing: the error that opening the device itself raised.
     """

@@ -1,11 +1,9 @@
-"""Measured data of this machine, and the timing of kernels.
+"""Measured data of this machine (bandwidths, peak rates, launch costs), and the timing of kernels.
 
-Kernel timing: the same launch repeated in one graph; the minimum over several rounds.
-
-Measured machine data: bandwidths, peak rates and launch costs, measured once with our own kernels and cached.
-
-``python -m tinsmith machine`` measures; ``machine()`` returns the known data. Only the explaining models read it:
-generated code never depends on a measurement."""
+``python -m tinsmith machine`` measures with generated kernels and caches the result; ``machine()`` returns it. Only
+predictions for the user read it: generated code never depends on a measurement. A kernel is timed by repeating the same
+launch in one graph; the result is the minimum over several rounds.
+"""
 from __future__ import annotations
 
 import functools
@@ -32,7 +30,6 @@ ROUND = 300e-6  # seconds that a round should last, so that the cost of starting
 MOST = 1024  # launches per round, at most
 
 
-
 def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values: Sequence[int] = (),
                budget: float = 0.1, launches: int = 0, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds of one launch of ``program`` on ``buffers``, with warm caches.
@@ -41,7 +38,7 @@ def seconds_of(device: str, program: Program, buffers: Sequence[Buffer], values:
         device: canonical name.
         values: the values of the program's variables, in order.
         budget: seconds to spend; at least two rounds are run.
-        launches: launches per round; unless given, as many as take ``ROUND`` seconds.
+        launches: launches per round; default: the number that takes ``ROUND`` seconds.
         clock: the time source; ``time.process_time`` for single-threaded work on a shared machine.
     """
     opened = Device[device]
@@ -79,7 +76,6 @@ UNIT_SHAPE = (256, 256, 512)  # (m, n, k) of the matmuls that measure matrix uni
 SLOW = 0.5  # seconds of a copy beyond which larger copies are skipped (interpreters)
 
 
-
 def machine(device: str | None = None) -> Machine:
     """Return the machine data of ``device``: measured data if there is any, else the model's defaults.
 
@@ -102,7 +98,6 @@ def machine(device: str | None = None) -> Machine:
     return _defaults(name) if found is None else found._replace(device=name)
 
 
-
 def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     """Measure the machine, cache the result for this and later processes, and return it.
 
@@ -122,7 +117,6 @@ def measure(device: str | None = None, budget: float = 5.0) -> Machine:
     return found
 
 
-
 def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     """Return the roofline lower bound, in seconds, of ``ops`` float32 operations (or operations of matrix ``unit``) and
     ``nbytes`` of traffic.
@@ -134,7 +128,6 @@ def roofline(device: str, ops: int, nbytes: int, unit: str = "") -> float:
     peaks = [unit_peak(u, target, found).all for u in target.units if u.name == unit]
     level = found.level(nbytes)
     return max(nbytes / max(level.all, level.one), ops / max([found.peak(dtypes.float32).all, *peaks]))
-
 
 
 def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = "") -> str:
@@ -161,19 +154,16 @@ def why_above(device: str, ops: int, nbytes: int, seconds: float, unit: str = ""
             "--again")
 
 
-
 def _key(device: str) -> str:
     opened = Device[device]
     target = f"{opened.renderer.key()} {opened.compiler.key()}" if opened.has_programs else ""
     return cache_key(_VERSION, device.split(":")[0], opened.hardware or processor(), target)  # CPU:1 is like CPU
 
 
-
 def _defaults(device: str) -> Machine:
     opened = Device[device]
     found = default_machine(opened.renderer.target, device)
     return found._replace(name=opened.hardware or processor(), l3=found.l3 and os_calls.cache_sizes().l3)
-
 
 
 @functools.cache
@@ -190,7 +180,6 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine() or "unknown"
-
 
 
 class _Measurement:

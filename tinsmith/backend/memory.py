@@ -1,9 +1,8 @@
 """Buffers, and the caching allocator below them.
 
-A caching allocator: freed blocks are kept in free lists, since fresh memory costs more than the kernel that fills
-it.
-
-Buffers: device memory, allocated on first use and freed when nothing refers to it."""
+A buffer is device memory, allocated on first use and freed when nothing refers to it. The allocator keeps freed blocks
+in free lists, because fresh memory costs more than the kernel that fills it.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +34,6 @@ class MemoryBlock:
         self.address, self.nbytes, self.capacity, self._release = address, nbytes, capacity, release
 
 
-
 @functools.lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
     """Return the capacity of a block for ``nbytes``: rounded up to a quarter of a power of two, and to a multiple of 64
@@ -46,7 +44,6 @@ def size_class(nbytes: int) -> int:
     """
     step = max(64, 1 << max(0, (nbytes - 1).bit_length() - 3)) if nbytes > 1 else 64
     return max(-(-nbytes // step) * step, 64)
-
 
 
 class FreeLists:
@@ -131,7 +128,6 @@ _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
 
 
-
 @dataclass(frozen=True)
 class BufferSpec:
     """Allocation options of a buffer.
@@ -145,7 +141,6 @@ class BufferSpec:
     uncached: bool = False
 
 _NO_WISHES = BufferSpec()
-
 
 
 @dataclass(frozen=True)
@@ -170,7 +165,6 @@ class ShardLayout:
             return self.shape
         length = self.bounds[number + 1] - self.bounds[number]
         return (*self.shape[: self.axis], length, *self.shape[self.axis + 1 :])
-
 
 
 class Buffer:
@@ -335,7 +329,6 @@ class Buffer:
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{f' +{self.offset}' if self.offset else ''}>"
 
 
-
 class Borrowed(MemoryBlock):
     """Memory of another library. ``owner`` is released when this block dies, after the device has finished its work."""
 
@@ -350,13 +343,11 @@ class Borrowed(MemoryBlock):
             Device[self.device].synchronize()
 
 
-
 def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:
     """Return a buffer over memory at an address, on a device whose handles are ``MemoryBlock``s."""
     found = Buffer(device, size, dtype, opaque=Borrowed(device, size * dtype.itemsize, address, owner))
     found.lent = True
     return found
-
 
 
 class _Owned(weakref.ref[Buffer]):
@@ -374,10 +365,8 @@ _returned: deque[Any] = deque()
 _note_death = _returned.append
 
 
-
 def _repeated(pattern: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.full(-(-nbytes // 2), pattern, "<u2").view(np.uint8)[:nbytes]
-
 
 
 def holders(device: str) -> str:
@@ -391,11 +380,9 @@ def holders(device: str) -> str:
     return f"Held: {', '.join(texts) or 'nothing'}{', …' if len(sizes) > HOLDERS else ''}"
 
 
-
 def damaged() -> list[Buffer]:
     """Return the guarded buffers whose guard areas have been overwritten."""
     return [b for b in (owned() for owned in list(_owned)) if b is not None and not b.is_intact()]
-
 
 
 def give_back() -> None:
@@ -415,11 +402,9 @@ def give_back() -> None:
 GlobalCounters.settle = give_back
 
 
-
 def _loaded(device: str, size: int, dtype: DType, options: BufferSpec, contents: bytes | None) -> Buffer:
     b = Buffer(device, size, dtype, options)
     return b if contents is None else b.copyin(memoryview(contents))
-
 
 
 def copied(source: Buffer) -> Buffer:
@@ -427,7 +412,6 @@ def copied(source: Buffer) -> Buffer:
     target = Buffer(source.device, source.size, source.dtype)
     copy_buffer(target, source)
     return target
-
 
 
 def copy_buffer(target: Buffer, source: Buffer) -> None:

@@ -13,8 +13,8 @@ from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.planner.cost import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.planner.planner import KernelPlan, plan
+from tinsmith.codegen.planner.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.render.base import Renderer, launch_size, local_bytes
 from tinsmith.codegen.transform.thread_blocks import to_grid
 from tinsmith.codegen.transform.tma_boxes import maps
@@ -31,8 +31,8 @@ def compile_kernel(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None = N
 
     Args:
         sink: the kernel's tensor graph.
-        renderer: writes the source for its target.
-        opts: opts to apply instead of the optimizer's choice.
+        renderer: the renderer that writes the source; its target selects the opts.
+        opts: opts to apply instead of the planner's choice.
     """
     key = (sink, renderer.key(), settings.code_key, None if opts is None else tuple(opts))
     found = programs.get(key)

@@ -19,6 +19,7 @@ class Kernel(KernelGraph):
         """Apply one opt.
 
         Raises:
-            ArgumentError: if the opt is not legal here, with the existing axes; the kernel is unchanged.
+            ArgumentError: if the opt is illegal for this kernel; the message lists the axes, and the kernel is
+                unchanged.
         """
         apply(self, opt)

@@ -29,7 +29,7 @@ from tinsmith.target.target import Target
 class KernelGraph:
     """A kernel graph (SINK of stores) with the nesting order of its ranges.
 
-    `target`: the device that it is compiled for.
+    `target`: the data of the device that it is compiled for.
     """
 
     sink: UOp
@@ -104,7 +104,7 @@ class KernelGraph:
 
     @property
     def ordered(self) -> frozenset[UOp]:
-        """Return the loops of scans. They are innermost, so that one register per copy carries the running value."""
+        """Return the loops of scans, which are innermost: one register per copy then carries the running value."""
         return frozenset(r for r in self._steps if r.arg[1] is Role.LOOP)
 
     @property
@@ -150,8 +150,8 @@ class KernelGraph:
 
     @property
     def tiles_in_turn(self) -> int:
-        """Return the number of tiles a block works on at a time: one per ping-pong group, but only one if the groups
-        share the blocks of a back-to-back contraction."""
+        """Return the number of tiles that a block computes at a time: one per ping-pong group, or only one if the
+        groups share the blocks of a back-to-back contraction."""
         return 1 if self.goes_by_blocks else max(self.turns, 1)
 
     @property
@@ -163,7 +163,7 @@ class KernelGraph:
         return self.of(Ops.FOLD)
 
     def name(self) -> str:
-        """``r_2``, ``E_4_3``: r for a kernel with reductions, E for elementwise, then the sizes of the ranges.
+        """Return ``r_2``, ``E_4_3``: r for a kernel with reductions, E for elementwise, then the sizes of the ranges.
 
         A kernel that only generates random numbers is ``rand_4_3``.
         """
@@ -250,8 +250,8 @@ class KernelGraph:
         return new
 
     def pad(self, r: UOp, multiple: int) -> UOp:
-        """Round a range up to a multiple. Elements beyond the size are neither loaded nor stored, and add nothing to a
-        sum."""
+        """Round a range up to a multiple. Elements beyond the old size are neither loaded nor stored, and add nothing
+        to a sum."""
         size = range_size(r)
         padded = -(-size // multiple) * multiple
         if padded == size:
@@ -271,14 +271,14 @@ class KernelGraph:
         return m
 
     def join(self, a: UOp, b: UOp) -> None:
-        """Fuse two ranges that every index uses as a*size(b) + b into one."""
+        """Fuse two ranges into one, if every index uses them only as a*size(b) + b."""
         m = self.new_range(range_size(a) * range_size(b), a.arg[1])
         self.rebuild({a: UOp.index(0), b: m})
         self.order[self.order.index(a)] = m
         self.order.remove(b)
 
     def read_staged(self, load: UOp, readers: dict[UOp, UOp]) -> None:
-        """Replace values (the keys of ``readers``) by reads of the stage of ``load``."""
+        """Replace the keys of ``readers``, which are values, by reads of the stage of ``load``."""
         self.order += load.src[0].src[1:]
         self.sink = simplify(self.sink.substitute(readers))
 
@@ -307,8 +307,8 @@ def _size_name(size: int | UOp) -> str:
 
 
 def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp, peeled: bool) -> list[UOp]:
-    """Return a node's sources guarded by ``valid``. A product of zeros needs no guard unless peeling decides it
-    (``peeled``)."""
+    """Return a node's sources guarded by ``valid``. A product of values that are 0 outside needs no guard, unless
+    peeling decides the guard (``peeled``)."""
     if node.op is Ops.LOAD and of in node.src[1].ranges:
         both = valid if len(src) == 2 else (src[2] & valid).simplify()
         return [src[0], src[1], both]
@@ -328,7 +328,7 @@ def _guarded(node: UOp, src: list[UOp], valid: UOp, of: UOp, peeled: bool) -> li
 
 
 def _is_zero_outside(value: UOp, valid: UOp) -> bool:
-    """Return True if a value is a load, cast or not, that gives 0 where ``valid`` does not hold."""
+    """Return True if a value is a load, possibly under casts, that gives 0 where ``valid`` does not hold."""
     while value.op is Ops.CAST:
         value = value.src[0]
     return value.op is Ops.LOAD and len(value.src) > 2 and implies(value.src[2], valid)

@@ -9,8 +9,8 @@ from tinsmith.core.object_lifetime import Recent
 if TYPE_CHECKING:
     from tinsmith.codegen.kernel import Kernel
     from tinsmith.codegen.opt import Opt
-    from tinsmith.codegen.planner.cost import Work
     from tinsmith.codegen.planner.planner import KernelPlan
+    from tinsmith.codegen.planner.work import Work
     from tinsmith.ir import UOp
 
 
@@ -31,7 +31,7 @@ class Launch:
             sizes, strides, box extent, steps, row of local memory in bytes); the other numbers are in elements, the
             fastest dimension first.
         unit: name of the matrix unit used; empty without one.
-        host: a host function instead of code: (name, dtype, shapes of the inputs, shape of the result).
+        host: a host function that replaces generated code: (name, dtype, shapes of the inputs, shape of the result).
         grid, block: number of blocks, and threads per block, per axis, the fastest first; empty without blocks.
     """
 
@@ -62,7 +62,7 @@ class KernelProgram(Launch):
         kernel: the kernel graph after these opts.
         work: operations and bytes before the opts.
         transcendentals: number of exponentials, logarithms and similar operations.
-        plan: the chosen candidate and the next best ones; None where opts were given.
+        plan: the chosen candidate and the runner-up; None if opts were given.
     """
 
     source: str

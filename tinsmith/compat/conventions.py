@@ -1,8 +1,8 @@
 """tinygrad's conventions while compat is installed: the import hook, and methods with another meaning.
 
-Methods that differ between PyTorch and tinygrad, with tinygrad's meaning while compat is installed.
-
-Makes ``import tinygrad...`` give the modules of ``names``, in front of an installed tinygrad."""
+The hook makes ``import tinygrad...`` return the modules of ``module_table.py``, in front of an installed tinygrad.
+Methods that differ between PyTorch and tinygrad get tinygrad's meaning.
+"""
 from __future__ import annotations
 
 import functools
@@ -36,11 +36,9 @@ def _t(self: Tensor) -> Tensor:
     return self.transpose()
 
 
-
 def _allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Return a bool tensor; Tinsmith's method returns a Python bool."""
     return self.isclose(other, rtol, atol, equal_nan).all()
-
 
 
 def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
@@ -48,11 +46,9 @@ def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
     return _OURS["qr"](self, mode)  # type: ignore[no-any-return]
 
 
-
 def _where(self: Tensor, x: Any, y: Any) -> Tensor:
     """Select with ``self`` as the condition, of any dtype; Tinsmith also accepts ``x.where(condition, y)``."""
     return _OURS["where"](self.bool(), x, y)  # type: ignore[no-any-return]
-
 
 
 def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -69,7 +65,6 @@ def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[
         found = (better(rest, before) | first_nan).pad([(int(a == axis % self.ndim), 0) for a in range(self.ndim)])
         return values, _OURS["cummax"](found.where(place, 0), axis).values
     return method
-
 
 
 def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
@@ -93,11 +88,9 @@ def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: fl
     return loss._reduced(reduction)
 
 
-
 def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
     """By the formula with tanh; ours by the error function."""
     return _OURS["gelu"](self, approximate)  # type: ignore[no-any-return]
-
 
 
 def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
@@ -106,7 +99,6 @@ def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
         return _OURS["one_hot"](self)  # type: ignore[no-any-return]
     inside = (self >= 0) & (self < num_classes)
     return _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]  # type: ignore[no-any-return]
-
 
 
 def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
@@ -122,7 +114,6 @@ def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
     return x
 
 
-
 def _broadcasting(name: str) -> Callable[..., Tensor]:
     def method(self: Tensor, Y: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Broadcast predictions and targets; Tinsmith's method requires equal shapes."""
@@ -132,12 +123,10 @@ def _broadcasting(name: str) -> Callable[..., Tensor]:
     return method
 
 
-
 def _numpy(self: Tensor) -> np.ndarray[Any, Any]:
     """Return bfloat16 and 8-bit floats as float32; Tinsmith's method returns ``ml_dtypes``."""
     wide = self.dtype in (dtypes.bfloat16, *dtypes.fp8s)
     return _OURS["numpy"](self.float() if wide else self)  # type: ignore[no-any-return]
-
 
 
 def _pool(name: str, *order: str) -> Callable[..., Any]:
@@ -147,15 +136,13 @@ def _pool(name: str, *order: str) -> Callable[..., Any]:
     return method
 
 
-
 def _without(name: str, argument: str, of: Callable[..., Any] | None = None) -> Any:
-    """A maker that takes an argument about memory, which is none before anything is realized."""
+    """Return a maker that takes an argument about memory, which is none before anything is realized."""
     def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(argument, None)
         ours = _OURS[name]
         return (of or getattr(ours, "__func__", ours))(owner, *args, **kwargs)
     return method if name.endswith("_like") else classmethod(method)
-
 
 
 def _cut_off(name: str) -> Callable[..., Tensor]:
@@ -165,7 +152,6 @@ def _cut_off(name: str) -> Callable[..., Tensor]:
         found: Tensor = _OURS[name].__func__(cls, *shape, dtype=None if whole else dtype, **kwargs)
         return found.cast(dtype) if whole else found
     return draw
-
 
 
 def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: Any = None,
@@ -178,15 +164,12 @@ def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0
     return found + low
 
 
-
 def _alu(self: Tensor, op: Any, *src: Tensor) -> Tensor:
     return self._new(self.uop.alu(op, *(t.uop for t in src)))
 
 
-
 def _const(b: Any, dtype: Any = None) -> Tensor:
     return Tensor.full((), b, dtype, requires_grad=False)
-
 
 
 def _missing(name: str, instead: str) -> Callable[..., Any]:
@@ -196,9 +179,8 @@ def _missing(name: str, instead: str) -> Callable[..., Any]:
     return method
 
 
-
 def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as its errors call it."""
+    """Return the method as its errors call it."""
     method.__name__ = name
     return guided(method)
 
@@ -232,14 +214,12 @@ _ATTRIBUTES: Final[dict[type, dict[str, Any]]] = {UOp: ATTRIBUTES, ScheduledItem
 _REASONS: Final = {name: staticmethod(_missing(name, instead)) for name, instead in METHODS.items()}
 
 
-
 def adopt() -> None:
     """Install tinygrad's versions of the methods and of the rules for making tensors."""
     TinygradRules.on = True
     for owner, added in {Tensor: {**_MEANT, **_ADDED, **_REASONS}, **_ATTRIBUTES}.items():
         for name, method in added.items():
             setattr(owner, name, method)
-
 
 
 def drop() -> None:
@@ -251,10 +231,8 @@ def drop() -> None:
                 delattr(owner, name)
 
 
-
 class NotBuiltError(ImportError):
     """A name of tinygrad's that Tinsmith does not have, or does not have yet."""
-
 
 
 def missing(module: str, name: str) -> NotBuiltError:
@@ -266,19 +244,16 @@ def missing(module: str, name: str) -> NotBuiltError:
                          "names are here", name=module)
 
 
-
 def _below(module: str) -> list[str]:
-    """The modules right below one."""
+    """Return the modules right below one."""
     parts = (m.rpartition(".") for m in (*MODULES, *PLACES))
     return sorted({last for parent, _, last in parts if parent == module})
-
 
 
 def _anywhere(name: str) -> str:
     """Return the table entry of a name in any module, if all agree ("" otherwise): tinygrad moved names."""
     places = {table[name] for table in MODULES.values() if name in table}
     return places.pop() if len(places) == 1 else ""
-
 
 
 class CompatModule(ModuleType):
@@ -312,7 +287,6 @@ class CompatModule(ModuleType):
         return sorted({*MODULES.get(self.__name__, ()), *_below(self.__name__)})
 
 
-
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The import hook that finds ``tinygrad`` and its submodules in the tables."""
 
@@ -334,7 +308,6 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 _finder = Finder()
 
 
-
 def install() -> None:
     """Make ``import tinygrad`` load Tinsmith from now on, and map the tutorials' device names to ours (``ALIAS``)."""
     if _finder not in sys.meta_path:
@@ -352,14 +325,12 @@ def install() -> None:
         settings.DEV = os.environ["DEV"] = chosen
 
 
-
 def uninstall() -> None:
     """Undo ``install`` for ``import tinygrad``; the mapping of device names stays."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
         drop()
     _forget()
-
 
 
 def _forget() -> None:

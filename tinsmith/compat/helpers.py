@@ -1,8 +1,4 @@
-"""``tinygrad.helpers`` and its progress bars.
-
-The functions of ``tinygrad.helpers``, with tinygrad's names and signatures.
-
-tinygrad's progress bars: those of ``tqdm``, with the arguments and methods of tinygrad's."""
+"""The functions and progress bars of ``tinygrad.helpers``, with tinygrad's names and signatures."""
 from __future__ import annotations
 
 import contextlib
@@ -38,7 +34,6 @@ OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.getenv("CI", "") != ""
 
 
-
 # *** numbers and sequences ***
 def prod(x: Iterable[Any]) -> Any:
     """Return the product of numbers; 1 if there are none.
@@ -49,11 +44,9 @@ def prod(x: Iterable[Any]) -> Any:
     return math.prod(x)
 
 
-
 def argfix(*x: Any) -> tuple[Any, ...]:
     """Arguments given one by one or as one sequence."""
     return tuple(x[0]) if len(x) == 1 and isinstance(x[0], (tuple, list)) else x
-
 
 
 def argsort(x: Sequence[Any]) -> Any:
@@ -61,11 +54,9 @@ def argsort(x: Sequence[Any]) -> Any:
     return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
 
 
-
 def all_same(items: Sequence[Any]) -> bool:
     """Return True if all items are equal."""
     return all(x == items[0] for x in items)
-
 
 
 def all_int(t: Sequence[Any]) -> bool:
@@ -73,11 +64,9 @@ def all_int(t: Sequence[Any]) -> bool:
     return all(isinstance(s, int) for s in t)
 
 
-
 def dedup(x: Iterable[T]) -> list[T]:
     """Return the items without duplicates, in order of first appearance."""
     return list(dict.fromkeys(x))
-
 
 
 def flatten(items: Iterable[Iterable[T]]) -> list[T]:
@@ -85,17 +74,14 @@ def flatten(items: Iterable[Iterable[T]]) -> list[T]:
     return [x for inner in items for x in inner]
 
 
-
 def fully_flatten(items: Any) -> list[Any]:
     """Flatten all levels of lists and tuples."""
     return [x for i in items for x in fully_flatten(i)] if isinstance(items, (list, tuple)) else [items]
 
 
-
 def make_tuple(x: Any, count: int) -> tuple[Any, ...]:
-    """``x`` ``count`` times if it is an int."""
+    """Return ``x`` ``count`` times if it is an int."""
     return (x,) * count if isinstance(x, int) else tuple(x)
-
 
 
 def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
@@ -108,7 +94,6 @@ def merge_dicts(dicts: Iterable[dict[K, T]]) -> dict[K, T]:
     return merged
 
 
-
 def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], list[T]]:
     """Return (items for which ``chosen`` is true, other items)."""
     yes: list[T] = []
@@ -118,30 +103,25 @@ def partition(items: Iterable[T], chosen: Callable[[T], Any]) -> tuple[list[T], 
     return yes, no
 
 
-
 def ceildiv(num: int, amt: int) -> int:
     """Division rounded up."""
     return -(num // -amt)
 
 
-
 def round_up(num: int, amt: int) -> int:
-    """The least multiple of ``amt`` not below ``num``."""
+    """Return the least multiple of ``amt`` not below ``num``."""
     return ceildiv(num, amt) * amt
 
 
-
 def unwrap(x: T | None) -> T:
-    """``x``, which is not None."""
+    """Return ``x``, which is not None."""
     assert x is not None, "unwrap: None"
     return x
 
 
-
 def round_down(num: int, amt: int) -> int:
-    """The greatest multiple of ``amt`` not above ``num``."""
+    """Return the greatest multiple of ``amt`` not above ``num``."""
     return num // amt * amt
-
 
 
 def cdiv(x: int, y: int) -> int:
@@ -149,11 +129,9 @@ def cdiv(x: int, y: int) -> int:
     return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
 
 
-
 def cmod(x: int, y: int) -> int:
-    """The remainder of ``cdiv``."""
+    """Return the remainder of ``cdiv``."""
     return x - cdiv(x, y) * y
-
 
 
 def floordiv(x: int, y: int) -> int:
@@ -161,27 +139,23 @@ def floordiv(x: int, y: int) -> int:
     return 0 if y == 0 else x // y
 
 
-
 def floormod(x: int, y: int) -> int:
-    """The remainder of ``floordiv``."""
+    """Return the remainder of ``floordiv``."""
     return x - floordiv(x, y) * y
 
 
-
 def next_power2(x: int) -> int:
-    """The least power of two not below ``x``."""
+    """Return the least power of two not below ``x``."""
     return 1 if x == 0 else 1 << (x - 1).bit_length()
 
 
-
 def polyN(x: Any, p: Sequence[float]) -> Any:
-    """A polynomial, coefficients from the highest power down.
+    """Return a polynomial, coefficients from the highest power down.
 
     >>> polyN(2.0, [1.0, 0.0, 3.0])
     7.0
     """
     return functools.reduce(lambda total, c: total * x + c, p, 0.0)
-
 
 
 def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -190,9 +164,8 @@ def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(0 if n == 1 else s for n, s in zip(shape, steps))
 
 
-
 def get_shape(x: Any) -> tuple[int, ...]:
-    """The shape of nested lists.
+    """Return the shape of nested lists.
 
     >>> get_shape([[1, 2], [3, 4], [5, 6]])
     (3, 2)
@@ -205,7 +178,6 @@ def get_shape(x: Any) -> tuple[int, ...]:
     if inner and not all_same(inner):
         raise ArgumentError("get_shape", f"ragged nested lists {x!r:.60}", "lists of equal lengths")
     return (len(x), *(inner[0] if inner else ()))
-
 
 
 def get_child(obj: Any, key: str) -> Any:
@@ -222,12 +194,10 @@ def get_child(obj: Any, key: str) -> Any:
     return obj
 
 
-
 def get_single_element(x: Sequence[T]) -> T:
     """Return the only element of ``x``."""
     assert len(x) == 1, f"{len(x)} elements, not one"
     return x[0]
-
 
 
 def to_tuple(x: Any) -> tuple[Any, ...]:
@@ -235,17 +205,14 @@ def to_tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-
 def getbits(value: int, start: int, end: int) -> int:
     """Bits ``start`` to ``end``, both included."""
     return (value >> start) & ((1 << (end - start + 1)) - 1)
 
 
-
 def lo32(x: int) -> int:
-    """The low 32 bits."""
+    """Return the low 32 bits."""
     return x & 0xFFFFFFFF
-
 
 
 def hi32(x: int) -> int:
@@ -253,17 +220,14 @@ def hi32(x: int) -> int:
     return x >> 32
 
 
-
 def data64(data: int) -> tuple[int, int]:
     """High and low half of 64 bits."""
     return hi32(data), lo32(data)
 
 
-
 def data64_le(data: int) -> tuple[int, int]:
     """Low and high half of 64 bits."""
     return lo32(data), hi32(data)
-
 
 
 # *** text ***
@@ -272,11 +236,9 @@ def ansistrip(s: str) -> str:
     return re.sub("\u001b\\[[0-9]*m", "", s)
 
 
-
 def ansipad(s: str, w: int) -> str:
     """Padded with spaces to ``w`` visible characters."""
     return s + " " * max(w - len(ansistrip(s)), 0)
-
 
 
 def word_wrap(x: str, wrap: int = 80) -> str:
@@ -285,9 +247,8 @@ def word_wrap(x: str, wrap: int = 80) -> str:
     return "\n".join(flatten(parts))
 
 
-
 def to_function_name(s: str) -> str:
-    """A name for a function of C: other signs as their code points in hexadecimal, without colours.
+    """Return a name for a function of C: other signs as their code points in hexadecimal, without colours.
 
     >>> to_function_name("a b-c")
     'a20b2Dc'
@@ -295,18 +256,15 @@ def to_function_name(s: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"{ord(c):02X}" for c in ansistrip(s))
 
 
-
 def pluralize(st: str, cnt: int) -> str:
-    """A number and its noun."""
+    """Return a number and its noun."""
     return f"{cnt} {st}" + ("" if cnt == 1 else "s")
 
 
-
 def size_to_str(s: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Return a number of bytes in the unit that suits it."""
     unit = min(int(s).bit_length() // 10, 3) if s else 0
     return f"{s / 1024**unit:.2f} {('B', 'KB', 'MB', 'GB')[unit]}"
-
 
 
 def stderr_log(msg: str) -> None:
@@ -314,29 +272,25 @@ def stderr_log(msg: str) -> None:
     print(msg, end="", file=sys.stderr, flush=True)
 
 
-
 def panic(e: type[Exception] | None = None, *arg: Any) -> Any:
     """Raise an exception, usable as an expression."""
     raise (e or RuntimeError)(*arg)
 
 
-
 def colorize_float(x: float) -> str:
-    """A ratio of times: green for a gain, red for a loss."""
+    """Return a ratio of times: green for a gain, red for a loss."""
     return colored(f"{x:7.2f}x", "green" if x < 0.75 else "red" if x > 1.15 else "yellow")
 
 
-
 def time_to_str(t: float, w: int = 8) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in the unit that suits it."""
     factor, unit = next((1 / f, u) for f, u in ((1.0, "s "), (1e-3, "ms"), (1e-6, "us")) if t > f * 10 or u == "us")
     return f"{t * factor:{w}.2f}{unit}"
 
 
-
 # *** memory ***
 def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
-    """A ctypes array over writable bytes.
+    """Return a ctypes array over writable bytes.
 
     >>> from_mv(memoryview(bytearray(b"\\0")))[0]
     b'\\x00'
@@ -344,11 +298,9 @@ def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
     return (to_type * (mv.nbytes // ctypes.sizeof(to_type))).from_buffer(mv)
 
 
-
 def to_mv(ptr: int, sz: int) -> memoryview:
-    """The ``sz`` bytes at an address."""
+    """Return the ``sz`` bytes at an address."""
     return memoryview((ctypes.c_uint8 * sz).from_address(ptr)).cast("B")
-
 
 
 def mv_address(mv: memoryview) -> int:
@@ -356,18 +308,15 @@ def mv_address(mv: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(mv))
 
 
-
 def flat_mv(mv: memoryview) -> memoryview:
     """Return the memory as a 1-D view of bytes."""
     return mv.cast("B") if mv.nbytes else mv
 
 
-
 # *** files ***
 def temp(x: str, append_user: bool = False) -> str:
-    """A name in the folder of temporary files."""
+    """Return a name in the folder of temporary files."""
     return str(Path(tempfile.gettempdir()) / (f"{x}.{getpass.getuser()}" if append_user else x))
-
 
 
 def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, gunzip: bool = False,
@@ -382,11 +331,9 @@ def fetch(url: str, name: str | Path | None = None, subdir: str | None = None, g
     return unpacked
 
 
-
 def diskcache_clear() -> None:
     """Delete all entries of the disk cache."""
     cache_prune(0)
-
 
 
 # *** time ***
@@ -410,18 +357,15 @@ class Timing(contextlib.ContextDecorator):
             print(f"{self.prefix}{self.et * 1e-6:6.2f} ms" + (self.on_exit(self.et) if self.on_exit else ""))
 
 
-
 def profile_marker(name: str, color: str = "gray") -> None:
     """Print a marker with the time to standard error if PROFILE is set, to separate sections of a profile."""
     if settings.PROFILE:
         print(colored(f"*** {name} at {time.perf_counter() * 1e3:.2f} ms", color), file=sys.stderr)
 
 
-
 def perf_counter_us() -> decimal.Decimal:
     """Return the time of a monotonic clock in microseconds."""
     return decimal.Decimal(time.perf_counter_ns()) / 1000
-
 
 
 class Profiling(contextlib.ContextDecorator):
@@ -452,7 +396,6 @@ class Profiling(contextlib.ContextDecorator):
             print(f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms  {at[2]}  {at[0]}:{at[1]}")
 
 
-
 class tqdm(_Bar):  # type: ignore[misc]
     """A progress bar on standard error; ``trange(n)`` is one over a range.
 
@@ -477,7 +420,6 @@ class tqdm(_Bar):  # type: ignore[misc]
 
     HMS = staticmethod(_Bar.format_interval)
     SI = staticmethod(_Bar.format_sizeof)
-
 
 
 class trange(tqdm):

@@ -1,13 +1,10 @@
-"""Tables of tinygrad's modules and names.
+"""Tables of tinygrad's modules and names: module → name → ``package.module:attribute``.
 
-Table of tinygrad modules, current and earlier, and the Tinsmith modules that replace them.
-
-Each can be imported. Its names are looked up in ``names`` first, whichever module has them there; what is said here is
-the answer for those that Tinsmith does not have. A module below one of these has the same answer.
-
-Tables of tinygrad's modules and names: module → name → ``package.module:attribute``.
-
-Only tables. A name that is in none of them raises ImportError and points to docs/rosetta.md."""
+The table of modules lists current and earlier tinygrad modules, and the Tinsmith modules that replace them. Each can be
+imported. Its names are looked up in the table of names first; the text of a module is the answer for names that
+Tinsmith does not have, also in the modules below it. A name in neither table raises ImportError and points to
+docs/rosetta.md.
+"""
 from __future__ import annotations
 
 from typing import Final
@@ -156,7 +153,6 @@ PLACES: Final[dict[str, str]] = {
 }
 
 
-
 def place(module: str) -> str:
     """Return the replacement of a module, or of its nearest listed parent.
 
@@ -218,7 +214,7 @@ _GROUPS: Final[Names] = {n: f"tinsmith.compat.schedules:{n}" for n in (
 _LAZY: Final[Names] = {"LazyOp": "tinsmith.compat.schedules:LazyOp"}
 
 _SCHEDULE: Final[Names] = {
-    "ScheduleItem": "tinsmith.schedule.scheduler:ScheduleItem",
+    "ScheduleItem": "tinsmith.schedule.schedule_item:ScheduleItem",
     **{n: f"tinsmith.compat.schedules:{n}" for n in ("create_schedule", "create_schedule_with_vars")}}
 _CSTYLE: Final[Names] = {
     "CStyleLanguage": "tinsmith.codegen.render.cstyle:CRenderer",
@@ -323,7 +319,7 @@ METHODS: Final[Names] = {
     "call": "a function's graph becomes part of its caller's: call it",
     "callify": "a function's graph becomes part of its caller's: call it",
     "custom_kernel": "tinsmith.tensor.autograd.backward.Function is a formula with a gradient of your own; "
-                     "tinsmith.runtime.compiled_schedule.run_program runs a kernel made of UOps",
+                     "tinsmith.runtime.custom_program.run_program runs a kernel made of UOps",
     "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
     "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",
     "threefry": "Tensor.random_bits, Tensor.manual_seed and tinsmith.tensor.create.random.threefry2x32",
@@ -367,7 +363,7 @@ REASONS |= {
     "truncate": "Tensor.cast; a dtype's .numpy is NumPy's type",
     "RawBuffer": "tinsmith.backend.memory.Buffer",
     "DTYPES_DICT": "tinsmith.dtypes; dtypes.all has all of them",
-    "cache_dir": "tinsmith.core.disk_cache.cache_dir",
+    "cache_dir": "tinsmith.core.cache_security.cache_dir",
 }
 
 # Device names of the tutorials; the variable ALIAS adds to them and goes before them.

@@ -1,12 +1,10 @@
 """tinygrad's schedules, captures and ops, as the tutorials use them.
 
-Schedules as the tutorials make and run them, over ``Tensor.schedule`` and ``CommandQueue``.
-
-tinygrad's capture API: ``TinyJit`` with its additional arguments, and ``function``.
-
-A kernel as the tutorials' ``LazyOp``: nested ops, with the views of their buffers at the leaves.
-
-Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table."""
+* Schedules, over ``Tensor.schedule`` and ``CommandQueue``.
+* The capture API: ``TinyJit`` with its additional arguments, and ``function``.
+* ``LazyOp``: a kernel as nested ops, with the views of its buffers at the leaves.
+* Op groups of older tinygrad versions, and the op names of its linear programs, over Tinsmith's op table.
+"""
 from __future__ import annotations
 
 import functools
@@ -42,12 +40,10 @@ def create_schedule(outs: Sequence[UOp | Tensor], seen: Any = None) -> CompiledS
     return first.schedule(*others)
 
 
-
 def create_schedule_with_vars(outs: Sequence[UOp | Tensor],
                               seen: Any = None) -> tuple[CompiledSchedule, dict[UOp, int]]:
-    """The program, and the values of the variables that it was made for."""
+    """Return the program, and the values of the variables that it was made for."""
     return Tensor.schedule_with_vars(*(Tensor(out) if isinstance(out, UOp) else out for out in outs))
-
 
 
 def run_schedule(schedule: CompiledSchedule, var_vals: Any = None, do_update_stats: bool = True) -> list[Buffer]:
@@ -61,9 +57,9 @@ def run_schedule(schedule: CompiledSchedule, var_vals: Any = None, do_update_sta
 R = TypeVar("R")
 
 
-
 class TinyJit(_TinyJit[R]):
-    """Tinsmith's ``TinyJit``; ``prune`` has no effect, since a replay runs only what its results depend on.
+    """Tinsmith's ``TinyJit``; ``prune`` has no effect, because a replay runs only the kernels that its results depend
+    on.
 
     >>> from tinsmith import Tensor
     >>> step = TinyJit(lambda x: x + 1, prune=True)
@@ -88,7 +84,6 @@ class TinyJit(_TinyJit[R]):
         return self if self._last is not None else None
 
 
-
 def function(fxn: Callable[..., R] | None = None, *, precompile: bool = False, precompile_backward: bool = False,
              allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None) -> Any:
     """The function itself: its graph becomes part of its caller's, and equal parts of graphs are compiled once anyway.
@@ -108,7 +103,6 @@ def function(fxn: Callable[..., R] | None = None, *, precompile: bool = False, p
 
 _GROUP: Final = {"unary": "UnaryOps", "cast": "UnaryOps", "binary": "BinaryOps", "ternary": "TernaryOps",
                  "movement": "MovementOps"}
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +127,7 @@ class LazyOp:
     src: tuple[LazyOp, ...]
 
     def __repr__(self) -> str:
-        """The tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
+        """Return the tutorials' text; an op that several read is written once and named ``x0``, ``x1``, …"""
         names: dict[int, str] = {}
         shared = _shared(self)
         lines: list[str] = []
@@ -158,7 +152,6 @@ class LazyOp:
         return "\n".join(lines)
 
 
-
 def _shared(root: LazyOp) -> set[int]:
     """Return the ids of the ops that are read more than once and read something themselves."""
     seen: set[int] = set()
@@ -174,7 +167,6 @@ def _shared(root: LazyOp) -> set[int]:
     return shared
 
 
-
 def kernel(sink: UOp) -> LazyOp:
     """Return a kernel's graph as ``LazyOp``: a STORE for each output."""
     made: dict[State, LazyOp] = {}
@@ -185,7 +177,6 @@ def kernel(sink: UOp) -> LazyOp:
         memory = mem_buffer(number, value, ShapeTracker.from_shape(value.shape))
         stores.append(LazyOp("BufferOps.STORE", memory, (_built((value, ()), made),)))
     return LazyOp("MetaOps.KERNEL", "None", tuple(stores))
-
 
 
 def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
@@ -205,7 +196,6 @@ def _built(root: State, made: dict[State, LazyOp]) -> LazyOp:
     return made[root]
 
 
-
 def _parts(node: UOp, moves: Moves) -> tuple[str, str, list[State]]:
     """Return the op's name, the text of its argument, and its sources."""
     if not node.src or node.op is Ops.BIND:
@@ -217,14 +207,12 @@ def _parts(node: UOp, moves: Moves) -> tuple[str, str, list[State]]:
     return f"MovementOps.{moves[0].op.name}", argument_text(moves[0].arg), [(node, moves[1:])]
 
 
-
 def _leaf(node: UOp, seen: ShapeTracker) -> tuple[str, str, list[State]]:
     if node.op is Ops.PARAM:
         return "BufferOps.LOAD", mem_buffer(node.arg[0], node, seen), []
     if node.op is Ops.CONST:
         return "BufferOps.CONST", f"ConstBuffer(val={node.arg}, dtype={node.dtype!r}, st={seen})", []
     return f"MetaOps.{node.op.name}", f"{argument_text(node.arg)} st={seen}", []
-
 
 
 def _inner(node: UOp) -> tuple[str, str]:
@@ -235,15 +223,13 @@ def _inner(node: UOp) -> tuple[str, str]:
     return f"{group}.{node.op.name}", repr(node.dtype) if node.op.kind == "cast" else argument_text(node.arg)
 
 
-
 def ast(item: ScheduledItem) -> Any:
     """Return the kernel of a schedule item as ``LazyOp``; of a copy, the item itself."""
     return item if item.sink is None else kernel(item.sink)
 
 
-
 def _group(kind: str, *more: str) -> SimpleNamespace:
-    """The ops of a kind by name, with older spellings."""
+    """Return the ops of a kind by name, with older spellings."""
     found = {op.name: op for op in op_table() if op.kind == kind}
     return SimpleNamespace(**found, **{name: getattr(Ops, SPELLINGS.get(name, name)) for name in more})
 
@@ -257,12 +243,10 @@ MetaOps: Final = SimpleNamespace(KERNEL=Ops.SINK, EMPTY=Ops.BUFFER, CONST=Ops.CO
 LoadOps: Final = MetaOps  # as it was called before
 
 
-
 def _realized(self: UOp) -> Any:
     """Return the memory of a value that has been computed, else None (there: ``LazyBuffer.realized``)."""
     base = self.base
     return base.arg if base.op is Ops.BUFFER and base.arg.is_allocated() else None
-
 
 
 def _buffer(self: UOp) -> Any:

@@ -1,11 +1,9 @@
 """tinygrad's context variables and device protocol.
 
-tinygrad's context variables: each a Tinsmith setting, a Tinsmith state, or a hint to the replacement.
-
-tinygrad's device protocol over ours: allocators with ``_alloc`` and ``_copyin``, devices of four or five parts.
-
-There, memory is copied whole, a compiler may write the source, and a program is made of a name and a binary and called
-with the blocks of memory themselves."""
+A context variable is a Tinsmith setting, a Tinsmith state, or a hint to the replacement. In the device protocol,
+allocators have ``_alloc`` and ``_copyin``, and devices have four or five parts. Memory is copied completely, a compiler
+may write the source, and a program is made of a name and a binary and called with blocks of memory.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -47,15 +45,12 @@ def getenv(key: str, default: Any = 0) -> Any:
         raise ArgumentError("getenv", f"{key}={text!r} is not a number", f"{key}={default}") from None
 
 
-
 def _set_training(value: Any) -> None:
     Tensor.training = bool(int(value))
 
 
-
 def _set_float(value: Any) -> None:
     dtypes.default_float = to_dtype(str(value).lower())
-
 
 
 def _set_int(value: Any) -> None:
@@ -67,7 +62,6 @@ STATES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]] = {
     "DEFAULT_FLOAT": (lambda: dtypes.default_float.name, _set_float),
     "DEFAULT_INT": (lambda: dtypes.default_int.name, _set_int)}
 _DECLARED: Final = {s.name for s in DECLARED}
-
 
 
 class ContextVar:
@@ -128,12 +122,10 @@ class ContextVar:
         return f"ContextVar({self.key!r}, {self.value!r})"
 
 
-
 def _defaults() -> dict[str, Any]:
-    """Every variable that tinygrad documents or its programs set, and its value if nobody sets it."""
+    """Return every variable that tinygrad documents or its programs set, with its default value."""
     own = {s.name: s.default for s in DECLARED}
     return {**own, "DEFAULT_FLOAT": "float32", "DEFAULT_INT": "int32", "TRAINING": 0}
-
 
 
 def _unread(name: str, default: str) -> ContextVar:
@@ -144,7 +136,6 @@ def _unread(name: str, default: str) -> ContextVar:
     if text and (not number or text.lstrip("-").isdigit()):
         found._own = int(text) if number else text
     return found
-
 
 
 class _Dev(ContextVar):
@@ -182,13 +173,11 @@ VARIABLES: Final = {**{name: ContextVar(name, value) for name, value in _default
                     **{name: _unread(name, default) for name, (default, _) in ELSEWHERE.items()}}
 
 
-
 def from_environment() -> None:
     """Set Tinsmith states from their environment variables."""
     for name, (_, set_to) in STATES.items():
         if os.environ.get(name):
             set_to(os.environ[name])
-
 
 
 class Context(contextlib.ContextDecorator):
@@ -222,7 +211,6 @@ class Context(contextlib.ContextDecorator):
         self.stack.close()
 
 
-
 def _restore(variable: ContextVar, value: Any) -> None:
     if variable.key in STATES:
         variable.value = value
@@ -230,7 +218,6 @@ def _restore(variable: ContextVar, value: Any) -> None:
         variable._own = value
 
 _NO_WISHES = BufferSpec()
-
 
 
 class Allocator(ours.Allocator):
@@ -308,7 +295,6 @@ class Allocator(ours.Allocator):
         return out
 
 
-
 class _Source(Renderer):
     """A ``Renderer`` over a compiler object of the tutorials, whose ``render(name, uops)`` returns the source."""
 
@@ -319,7 +305,6 @@ class _Source(Renderer):
     def render(self, name: str, program: Sequence[UOp]) -> str:
         text: str = self.compiler.render(name, program)
         return text
-
 
 
 class _Program(ours.Program):
@@ -339,15 +324,13 @@ class _Program(ours.Program):
                 self.device.put_back(buffer, block)
 
 
-
 def _three(sizes: Sequence[int]) -> tuple[int, ...]:
     return (*sizes, *[1] * (3 - len(sizes)))
 
 
-
 class Compiled(ours.Compiled):
-    """A device of ours, or one of tinygrad's: (name, allocator, compiler, runtime) with a compiler that writes the
-    source itself, by ``render(name, uops)``; (name, allocator, renderer, compiler, runtime) with a renderer of ours.
+    """A Tinsmith device, or one of tinygrad's form: (name, allocator, compiler, runtime) with a compiler that writes
+    the source by ``render(name, uops)``; or (name, allocator, renderer, compiler, runtime) with a Tinsmith renderer.
 
     A device of tinygrad's calls ``runtime(name, binary)``, and what that returns with the blocks of memory, the values
     of variables as ``vals=``, and ``global_size=`` and ``local_size=`` where the kernel has threads.

@@ -1,8 +1,8 @@
-"""User-facing errors: each has a stable id, names the op, and says what would fix it.
+"""User-facing errors: each has a stable id, names the op, and gives a remedy.
 
 Every class also inherits from the built-in exception that a Python programmer would catch for the same mistake.
-
-Recognition of exceptions raised by signal handlers."""
+``is_from_handler`` recognizes exceptions raised by signal handlers.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -29,12 +29,10 @@ class _Short(reprlib.Repr):
         return " ".join(super().repr1(x, level).split())
 
 
-
 def _is_array(value: Any) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, (type, np.generic)) and hasattr(value, "shape")
 
 _short = _Short()
-
 
 
 def shown(value: Any) -> str:
@@ -52,7 +50,6 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _NOT_THE_USER = (_PACKAGE, contextlib.__file__, "<frozen ")  # frames of Python itself
 
 
-
 def place(file: str, line: int) -> str:
     """Return ``file:line`` for messages and tables; a notebook cell is named as in its prompt.
 
@@ -65,11 +62,9 @@ def place(file: str, line: int) -> str:
     return f"{named[1] if named else os.path.basename(file)}:{line}"
 
 
-
 def user_frame() -> FrameType | None:
     """Return the innermost frame outside this package: the user's line."""
     return _user_call()[0]
-
 
 
 def _user_call() -> tuple[FrameType | None, FrameType]:
@@ -81,17 +76,14 @@ def _user_call() -> tuple[FrameType | None, FrameType]:
     return frame, called
 
 
-
 def _is_ours(file: str) -> bool:
     """Return True if a source file belongs to this package, except its examples, or to Python's own calls."""
     return file.startswith(_NOT_THE_USER) and not file.startswith(EXAMPLES)
 
 
-
 def _generated(frame: FrameType) -> bool:
     """Return True if the frame is a method that ``dataclass`` generated for a class of this package."""
     return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tinsmith.")
-
 
 
 def _name_of_call(called: FrameType) -> str:
@@ -103,12 +95,10 @@ def _name_of_call(called: FrameType) -> str:
     return "" if name.startswith(("_", "<")) else name
 
 
-
 def user_line() -> tuple[str, int]:
     """Return file and line of the innermost user frame; ``("<unknown>", 0)`` if there is none."""
     frame = user_frame()
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int]:
@@ -119,15 +109,14 @@ def line_of(frame: FrameType | None) -> tuple[str, int]:
     return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-
 class TinsmithError(RuntimeError):
     """Base of all errors that a user's program can cause.
 
     Args:
         op: the operation that failed, by the name that the user called.
-        message: what is wrong, with the shapes, dtypes and devices involved.
-        mend: what would fix it.
-        at: file and line to name; the user's current line unless given.
+        message: the fault, with the shapes, dtypes and devices involved.
+        mend: the remedy.
+        at: the file and line in the message; default: the user's current line.
     """
 
     id = "E000"
@@ -149,12 +138,10 @@ class TinsmithError(RuntimeError):
         return type(self), (self.op, self.message, self.mend, (self.file, self.line))
 
 
-
 class ShapeError(TinsmithError, ValueError):
-    """Shapes that do not fit each other or the operation."""
+    """Shapes that do not match each other or the operation."""
 
     id = "E010"
-
 
 
 class AxisError(TinsmithError, IndexError):
@@ -163,12 +150,10 @@ class AxisError(TinsmithError, IndexError):
     id = "E011"
 
 
-
 class UnknownNameError(TinsmithError, AttributeError):
     """A name that a module, a class or a tensor does not have."""
 
     id = "E012"
-
 
 
 class DTypeError(TinsmithError, TypeError):
@@ -177,12 +162,10 @@ class DTypeError(TinsmithError, TypeError):
     id = "E020"
 
 
-
 class RangeError(TinsmithError, OverflowError):
     """A number that the dtype cannot hold."""
 
     id = "E021"
-
 
 
 class KeywordError(TinsmithError, TypeError):
@@ -191,19 +174,16 @@ class KeywordError(TinsmithError, TypeError):
     id = "E022"
 
 
-
 class ArgumentError(TinsmithError, ValueError):
     """An argument whose value makes no sense for the operation."""
 
     id = "E030"
 
 
-
 class DeviceError(TinsmithError, RuntimeError):
     """An unknown device, one that cannot be opened, or tensors on different devices."""
 
     id = "E040"
-
 
 
 class OutOfMemoryError(TinsmithError, MemoryError):
@@ -224,19 +204,16 @@ class OutOfMemoryError(TinsmithError, MemoryError):
         return (*super().__reduce__(), {"plan": None if self.plan is None else str(self.plan)})
 
 
-
 class CompileError(TinsmithError, RuntimeError):
     """The device's compiler rejected the generated code: a bug in Tinsmith, or a missing tool."""
 
     id = "E050"
 
 
-
 class KernelError(TinsmithError, RuntimeError):
     """A kernel failed, or a value is read whose kernel failed earlier."""
 
     id = "E051"
-
 
 
 class CheckError(TinsmithError, RuntimeError):
@@ -246,12 +223,10 @@ class CheckError(TinsmithError, RuntimeError):
     id = "E052"
 
 
-
 class GradientError(TinsmithError, RuntimeError):
     """A gradient that does not exist, or a request for the gradient of an unsupported value."""
 
     id = "E060"
-
 
 
 class JitError(TinsmithError, RuntimeError):
@@ -260,29 +235,25 @@ class JitError(TinsmithError, RuntimeError):
     id = "E070"
 
 
-
 class FileFormatError(TinsmithError, ValueError):
-    """A file that is not what its name or header says."""
+    """A file whose content contradicts its name or header."""
 
     id = "E080"
 
 
-
 class CommunicationError(TinsmithError, RuntimeError):
-    """Processes that do not fit together: a launcher that is missing, collectives in different orders, a lost rank."""
+    """A communication fault between processes: a missing launcher, collectives in different orders, a lost rank."""
 
     id = "E090"
-
 
 
 class VerifyError(AssertionError):
     """A pass broke the rules of its dialect: a bug of ours. The message holds the program with the fault marked."""
 
 
-
 def is_from_handler(error: BaseException) -> bool:
     """Return True if a signal handler raised ``error``; code that explains or drops errors must re-raise such an error
-    as it is.
+    unchanged.
 
     Python passes a handler the frame that it interrupts; no other function receives its caller's frame.
 
@@ -305,7 +276,6 @@ def is_from_handler(error: BaseException) -> bool:
                 return True
         trace = trace.tb_next
     return False
-
 
 
 def raised_by_handler(error: BaseException | None) -> BaseException | None:

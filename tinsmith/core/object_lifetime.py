@@ -1,14 +1,13 @@
 """Containers and caches that bound or follow the lifetime of objects.
 
-Weak containers run no Python code at the moment an object dies, and a pause of the garbage collector.
-
 Python runs weak-reference callbacks, finalizers and ``__del__`` wherever an object happens to die, and an exception
 raised there can only be printed and dropped: a Ctrl-C that arrives while one of them runs is lost. So the callbacks of
-this package are methods of built-in containers, which record the death; the cleanup runs later, in ordinary code.
+the weak containers here are methods of built-in containers, which record the death; the cleanup runs later, in ordinary
+code.
 
-The collector is paused while many live objects are created, which it would scan in vain.
-
-A least-recently-used table bounds in-memory caches; a thread-local list has values of its own in each thread."""
+The file also has a pause of the garbage collector (it would scan many new live objects without freeing any), values per
+thread (``OfThread``), and a least-recently-used table for in-memory caches (``Recent``).
+"""
 from __future__ import annotations
 
 import contextlib
@@ -27,14 +26,12 @@ V = TypeVar("V")
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 
 
-
 class _Identity(weakref.ref[K]):
     """A weak reference that compares and hashes by its own identity, regardless of its object's equality."""
 
     __slots__ = ()
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-
 
 
 class LiveSet(Generic[K]):
@@ -66,7 +63,6 @@ class LiveSet(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._refs)
-
 
 
 class WeakTable(Generic[K, V]):
@@ -118,7 +114,6 @@ class WeakTable(Generic[K, V]):
         return [(key, value) for ref, value in entries if (key := ref()) is not None]
 
 
-
 class WhileAlive(Generic[V]):
     """A value that is dropped as soon as one of several objects dies. Objects without weak references are kept alive
     instead.
@@ -150,7 +145,6 @@ class WhileAlive(Generic[V]):
         return self.left.get("value")
 
 
-
 def _settled(values: Iterable[Any]) -> list[Any]:
     """Return the items as a list, retrying if another thread changes the container meanwhile."""
     while True:
@@ -158,7 +152,6 @@ def _settled(values: Iterable[Any]) -> list[Any]:
             return list(values)
         except RuntimeError:  # it changed size during iteration
             continue
-
 
 
 @contextlib.contextmanager
@@ -178,7 +171,6 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 T = TypeVar("T")
-
 
 
 class OfThread(Generic[T]):
@@ -230,13 +222,11 @@ class OfThread(Generic[T]):
         return before
 
 
-
 class _Entry(Generic[V]):
     __slots__ = ("used", "value")
 
     def __init__(self, value: V, used: int) -> None:
         self.value, self.used = value, used
-
 
 
 class Recent(Generic[K, V]):

@@ -1,10 +1,9 @@
 """Origins of graph nodes, and the observer of compiler passes.
 
-Origins of graph nodes: the method that the user called, its source line, and the model layer that was running.
-
-An origin is metadata of a node. It is part of no cache key and of no kernel's symbol.
-
-The observer hook of the compiler: passes and rewrite rules report their results to the current trace."""
+An origin is the method that the user called, its source line, and the model layer that was running. It is metadata:
+part of no cache key and of no kernel's symbol. Passes and rewrite rules report their results to the observer, which is
+the current trace.
+"""
 from __future__ import annotations
 
 import textwrap
@@ -17,7 +16,6 @@ Origin: TypeAlias = tuple[str, str, int]  # method, file, line
 GRADIENT: Final = "grad of "
 OPTIMIZER: Final = "optimizer step "
 _interned: Final[dict[tuple[str, str, int, str], InLayer]] = {}
-
 
 
 class InLayer(tuple[str, str, int]):
@@ -68,7 +66,6 @@ class InLayer(tuple[str, str, int]):
         return "" if self.layer.startswith((GRADIENT, OPTIMIZER)) else path
 
 
-
 def in_layer(origin: Origin, layer: str) -> InLayer:
     """Return ``InLayer(*origin, layer)``; for hot paths, where most origins exist already.
 
@@ -76,7 +73,6 @@ def in_layer(origin: Origin, layer: str) -> InLayer:
     'act ReLU'
     """
     return _interned.get((*origin, layer)) or InLayer(*origin, layer)
-
 
 
 def layer_of(origin: Origin) -> str:
@@ -88,7 +84,6 @@ def layer_of(origin: Origin) -> str:
     return origin.layer if isinstance(origin, InLayer) else ""
 
 
-
 def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     """Return the labels of the layers of some origins, each once, in order.
 
@@ -98,10 +93,9 @@ def layers_of(origins: Iterable[Origin]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for o in origins if (label := layer_of(o))))
 
 
-
 def layers_text(labels: Iterable[str], most: int = 4) -> str:
-    """Return labels of layers as one text; of more than ``most``, the first ones and the number of the others. No
-    label is cut, so that it can be searched for.
+    """Return labels of layers as one text: at most ``most`` of them, then the number of the others. Labels are never
+    truncated, so that they can be searched for.
 
     >>> layers_text(["0 Linear", "1 relu"]), layers_text([f"{n} Linear" for n in range(9)], 2)
     ('0 Linear, 1 relu', '0 Linear, 1 Linear and 7 other layers')
@@ -111,7 +105,6 @@ def layers_text(labels: Iterable[str], most: int = 4) -> str:
     if rest <= 1:
         return ", ".join(found)
     return f"{', '.join(found[:most])} and {plural(rest, 'other layer')}"
-
 
 
 def wrapped_labels(text: str, width: int) -> list[str]:
@@ -127,7 +120,6 @@ def wrapped_labels(text: str, width: int) -> list[str]:
 T = TypeVar("T")
 
 
-
 class Observer(Protocol):
     """The receiver of every pass's result and of the rewrites in it. ``seen``: old node → new node in this pass."""
 
@@ -138,12 +130,10 @@ class Observer(Protocol):
     def rewritten(self, rule: Any, before: Any, after: Any) -> None: ...
 
 
-
 class _Observed:
     observer: Observer | None = None
 
 observed = _Observed()
-
 
 
 def passed(name: str, value: T) -> T:

@@ -445,7 +445,7 @@ _told: set[str] = set()
 
 
 def tell_unread() -> None:
-    """Warn once about each tinygrad-only variable that is set: it has no effect, and what to use instead.
+    """Warn once about each tinygrad-only variable that is set: it has no effect. The warning names the replacement.
 
     If tinygrad expects a number, other texts are ignored: other programs use names like IMAGE or GRAPH, too.
     """

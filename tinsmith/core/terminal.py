@@ -68,7 +68,7 @@ def show_whole(text: str, out: TextIO | None = None) -> None:
     """Print debug output unfolded, such as source that users may pass to a compiler.
 
     Args:
-        out: a stream, which is flushed; standard output unless given.
+        out: a stream, which is flushed; default: standard output.
 
     Raises:
         SystemExit: as ``show`` does.
@@ -129,10 +129,10 @@ _T = TypeVar("_T")
 
 
 def counted(items: Sequence[_T], verb: str, things: str) -> Iterator[_T]:
-    """Yield the items, with a line on the terminal that counts them once the work has taken a second.
+    """Yield the items; after one second of work, a line on the terminal counts them.
 
-    The line (``compiling 12/44 kernels``, on standard error) is erased at the end. ``PROGRESS=0`` switches it off; with
-    ``DEBUG=2``, which prints a line for each kernel, there is none.
+    The line (``compiling 12/44 kernels``, on standard error) is erased at the end. ``PROGRESS=0`` disables it, and so
+    does ``DEBUG=2``, which prints a line for each kernel.
 
     >>> list(counted([1, 2], "compiling", "kernels"))
     [1, 2]
@@ -198,8 +198,8 @@ def plural(n: int, word: str) -> str:
 
 
 def name_column(name: str, width: int, indent: int) -> str:
-    """Return a name as a column of a table that begins at column ``indent``. A name is never cut, so that it can be
-    searched for: after a longer one, the row goes on in the next line.
+    """Return a name as a column of a table that begins at column ``indent``. A name is never truncated, so that it can
+    be searched for: after a longer name, the row continues on the next line.
 
     >>> name_column("r_4", 6, 2), name_column("r_4_16_8", 6, 2)
     ('r_4   ', 'r_4_16_8\\n        ')

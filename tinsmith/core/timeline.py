@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
 
 class _Open(threading.local):
-    """The phases of a thread that are under way: for each, the seconds that do not count for it."""
+    """The open phases of a thread: for each, the seconds to subtract (nested phases and kernels)."""
 
     def __init__(self) -> None:
         self.others: list[float] = []
@@ -81,7 +81,7 @@ class Timeline:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase. Phases and kernels inside of it count for themselves only."""
+        """Add the time of the block to a phase, without the time of nested phases and kernels."""
         others = self._open.others
         others.append(0.0)
         start = time.perf_counter()

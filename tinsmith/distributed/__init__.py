@@ -8,8 +8,8 @@
 - ``checkpoint.py``: checkpoints that all processes write, and any number reads.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs,
   by MPI on arrays in place, and the check of their order; ``messages.py``: sends that do not wait.
-- ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: what each tells it; ``launcher.py``:
-  ``tinsmith launch``.
+- ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: the reports of each rank to it;
+  ``launcher.py``: ``tinsmith launch``.
 
 A program of one process imports no ``mpi4py``, and its collectives give back their argument.
 """

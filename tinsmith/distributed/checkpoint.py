@@ -3,7 +3,7 @@
 A folder holds ``index.json`` and a folder of values: a safetensors file of each process. The index says, for each
 tensor, its whole shape and which region of it lies in which file. It is replaced last, in one step: until then a reader
 finds the checkpoint before. Processes agree through the folder alone, which all must reach, so that files can be
-written by threads while the program goes on.
+written by threads while the program continues.
 """
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ _last: list[Saving] = []
 
 
 def save_checkpoint(folder: str | os.PathLike[str], *, asynchronous: bool = False, **parts: Any) -> Saving:
-    """Write a checkpoint of all processes to a folder, in place of the one there: all processes call it.
+    """Write a checkpoint of all processes to a folder, replacing the previous one. All processes must call it.
 
     Parts are those of ``nn.state.save``: models, optimizers, plain values, random generators (``Tensor`` for Tinsmith's
-    stream), and loaders, whose position is saved. Of a parameter that ``dist.shard`` divided, and of the optimizer
-    state with it, each process writes its own part; whole tensors are distributed among the processes. Plain values and
-    generators are those of rank 0. If the program ends meanwhile, the folder still holds the checkpoint before.
+    stream), and loaders, whose position is saved. Each process writes its shard of sharded parameters and of their
+    optimizer state; replicated tensors are distributed among the processes. Plain values and generators are saved by
+    rank 0. If the program ends meanwhile, the folder still holds the previous checkpoint.
 
     >>> import tempfile
     >>> from tinsmith import nn
@@ -235,7 +235,7 @@ def _regions(parts: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, 
     """Return the region of each tensor that this process has.
 
     Raises:
-        ArgumentError: for a tensor whose parts nobody knows.
+        ArgumentError: for a sharded tensor whose regions are unknown.
     """
     found: dict[int, Region] = {}
     for t in held.values():
@@ -259,10 +259,10 @@ def _objects(parts: Any, kind: Any) -> list[Any]:
 
 
 def _state(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
-    """Return each parameter with each tensor that has the state of its elements, and with itself.
+    """Return pairs of each parameter with itself, and with each tensor that holds state of its elements.
 
     Raises:
-        ArgumentError: for state of a divided parameter that has another shape, so that nobody knows its parts.
+        ArgumentError: for state of a sharded parameter with another shape, whose regions are unknown.
     """
     found = []
     for name, value in vars(optimizer).items():
@@ -490,7 +490,7 @@ class _Files:
         return self.opened[name]
 
     def tensor(self, name: str, entry: Mapping[str, Any], region: Region | None, like: Tensor | None) -> Tensor:
-        """Return the part of a stored tensor that ``like`` has room for; whole without ``region``."""
+        """Return the region of a stored tensor for ``like``; the full tensor without ``region``."""
         dtype, whole = getattr(dtypes, entry["dtype"]), tuple(entry["shape"])
         if region is None or region.whole != whole:  # of another shape: load_state_dict says so
             region = Region((0,) * len(whole), whole, whole)

@@ -1,7 +1,7 @@
 """Collectives on tensors: each runs when it is called, in all processes of the group, and has a gradient.
 
-A process gives a tensor and gets one. Results are on the device of the argument; what is not in the host's memory is
-copied there and back. 16-bit floats, which MPI does not know, are exchanged and summed in float32 by kernels.
+Results are on the device of the argument; values outside the host's memory are copied there and back. 16-bit floats,
+which MPI does not know, are exchanged by MPI and summed in float32 by kernels.
 
 In a function captured by ``TinyJit`` a collective is a command of its program. Gradients are computed with the program
 that needs them, in the order of the graph, which is the same in processes that run the same program.
@@ -78,7 +78,8 @@ def reduce_scatter(x: Tensor, op: str = "sum", dim: int = 0, axis: str | None = 
 
 
 def all_to_all(x: Tensor, split_dim: int = 0, concat_dim: int = 0, axis: str | None = None) -> Tensor:
-    """Send part k of ``x`` along ``split_dim`` to process k; return what came, concatenated along ``concat_dim``.
+    """Send part k of ``x`` along ``split_dim`` to process k; return the received parts, concatenated along
+    ``concat_dim``.
 
     >>> all_to_all(Tensor([1.0, 2.0])).tolist()
     [1.0, 2.0]
@@ -115,7 +116,7 @@ def send(x: Tensor, target: int, tag: int = 0, axis: str | None = None) -> None:
 
     Args:
         target: number of a process in the group, another one.
-        tag: tells messages between the same two processes apart.
+        tag: distinguishes messages between the same two processes.
 
     Raises:
         ArgumentError: for a process that is not there, or this one.
@@ -126,11 +127,11 @@ def send(x: Tensor, target: int, tag: int = 0, axis: str | None = None) -> None:
 
 
 def recv(like: Tensor, source: int, tag: int = 0, axis: str | None = None) -> Tensor:
-    """Return what a process sends, a tensor of the shape, dtype and device of ``like``; it has no gradient.
+    """Return the tensor sent by a process, with the shape, dtype and device of ``like``; it has no gradient.
 
     Args:
         source: number of a process in the group, another one.
-        tag: of the message.
+        tag: the tag of the message.
 
     Raises:
         ArgumentError: for a process that is not there, or this one.

@@ -1,22 +1,18 @@
 """Collectives as host commands, over MPI, with a check of their order.
 
-The order of collectives, compared between the processes of a group.
+A collective is a node of a graph, which a program runs on the memory of its buffers, also in a capture. The name of a
+command gives its operation and group, and is the same in all processes, so that they make the same programs and share
+cached ones.
 
-Each process keeps a hash of its sequence: kind, op, dtype and shape of each call. Processes compare hashes after calls
-1, 2, 4, … and every ``EVERY`` calls, before each call with ``CHECKED=1``. Where they differ, the texts of the calls
-since the last comparison are exchanged, and the first that differ are named. The monitor compares the calls that ranks
-wait in, so that an order which ends in a deadlock is named, too.
+**MPI.** Collectives run on arrays in the memory of tensors; nothing is pickled. Each function takes a group, the array
+for the result and the array of this process. Beyond ``LIMIT`` elements, MPI's counts (32 bits before MPI 4) would
+overflow: the data are sent in parts, through a copy where a part of the result is not contiguous.
 
-MPI's collectives on arrays that lie in the memory of tensors. Nothing is pickled; large counts are sent in parts.
-
-Each function takes a group, the array for the result and the array of this process. Where there are more than ``LIMIT``
-elements, MPI's counts (32 bits before MPI 4) would overflow: they are sent in parts, through a copy where a part of the
-result is not contiguous.
-
-Collectives as host commands: nodes of a graph that a program runs in the memory of its buffers, in a capture too.
-
-A command's name says what it does and in which group, and is the same in all processes, so that they make the same
-programs and share cached ones."""
+**Order.** Each process keeps a hash of its sequence: kind, op, dtype and shape of each call. Processes compare hashes
+after calls 1, 2, 4, … and every ``EVERY`` calls, or before each call with ``CHECKED=1``. If they differ, the texts of
+the calls since the last comparison are exchanged, and the first different ones are named. The monitor compares the
+calls in which ranks wait, so that an order that ends in a deadlock is named, too.
+"""
 from __future__ import annotations
 
 import functools
@@ -44,9 +40,8 @@ _HASH: Final = 16  # bytes
 _TEXT: Final = 496  # bytes of a call's text
 
 
-
 def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> None:
-    """Note call number ``group.calls`` and compare the sequence with that of the other processes, if it is time to.
+    """Record call number ``group.calls``, and compare the sequence with the other processes if a comparison is due.
 
     Args:
         what: the call, with op, dtype and shape.
@@ -66,7 +61,6 @@ def check(group: ProcessGroup, kind: str, what: str, line: tuple[str, int]) -> N
     if (every == own).all():
         return
     _differ(group, kind, [f"{text}\0{place(*at)}" for text, at in recent], line)
-
 
 
 def _differ(group: ProcessGroup, kind: str, recent: list[str], line: tuple[str, int]) -> None:
@@ -94,13 +88,11 @@ LIMIT = 1 << 30  # elements of one call of MPI, on all processes together
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
-
 def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str, comm: Any = None) -> None:
     """Write the reduction of all processes' ``x`` to ``out``, by the group's communicator unless another is given."""
     to, own, kind = _numbers(out), _numbers(x), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(own), LIMIT):
         (comm or group.comm).Allreduce(own[begin:end], to[begin:end], kind)
-
 
 
 def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
@@ -109,7 +101,6 @@ def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
     for begin, end in _parts(len(to), LIMIT // group.size):
         part = own if end - begin == len(to) else np.ascontiguousarray(own[:, begin:end])
         group.comm.Reduce_scatter_block(part, to[begin:end], kind)
-
 
 
 def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
@@ -122,7 +113,6 @@ def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
             part = np.empty((group.size, end - begin), own.dtype)
             group.comm.Allgather(own[begin:end], part)
             to[:, begin:end] = part
-
 
 
 def all_to_all(group: ProcessGroup, out: Array, x: Array, comm: Any = None) -> None:
@@ -138,7 +128,6 @@ def all_to_all(group: ProcessGroup, out: Array, x: Array, comm: Any = None) -> N
             to[:, begin:end] = part
 
 
-
 def broadcast(group: ProcessGroup, out: Array, x: Array, source: int) -> None:
     """Write the ``x`` of process ``source`` of the group to ``out``."""
     to = _words(out)
@@ -148,13 +137,11 @@ def broadcast(group: ProcessGroup, out: Array, x: Array, source: int) -> None:
         group.comm.Bcast(to[begin:end], source)
 
 
-
 def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
     """Send ``x`` to a process, which receives it."""
     own = _words(x)
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Send(own[begin:end], target, tag)
-
 
 
 def post(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
@@ -163,13 +150,11 @@ def post(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
                                                for begin, end in _parts(len(own), LIMIT)])
 
 
-
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
-    """Write what a process sends to ``out``."""
+    """Receive data from a process into ``out``."""
     to = _words(out)
     for begin, end in _parts(len(to), LIMIT):
         group.comm.Recv(to[begin:end], source, tag)
-
 
 
 def _parts(count: int, most: int) -> Iterator[tuple[int, int]]:
@@ -178,11 +163,9 @@ def _parts(count: int, most: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + most, count)
 
 
-
 def _numbers(x: Array) -> Array:
     """Return an array as a line of numbers that MPI knows; a bool is a byte, of which max is *or* and min *and*."""
     return x.reshape(-1).view(np.uint8) if x.dtype == np.bool_ else x.reshape(-1)
-
 
 
 def _words(x: Array) -> Array:
@@ -192,11 +175,9 @@ def _words(x: Array) -> Array:
 _SENT = ("send", "receive", "post")  # between two processes: no place in the order of a group
 
 
-
 def _send(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
     out[...] = 0
     send(group, x, target, tag)
-
 
 
 def _post(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
@@ -204,10 +185,8 @@ def _post(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> N
     post(group, x, target, tag)
 
 
-
 def _receive(group: ProcessGroup, out: Array, x: Array, source: int, tag: int) -> None:
     receive(group, out, source, tag)
-
 
 
 def _barrier(group: ProcessGroup, out: Array, x: Array) -> None:
@@ -220,19 +199,18 @@ _RUN: dict[str, Callable[..., None]] = {
     "barrier": _barrier}
 
 
-
 def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str,
           after: Sequence[Tensor] = ()) -> Tensor:
     """Return the lazy result of a collective on ``x``, computed on the host.
 
     Args:
         kind: a name of ``_RUN``.
-        shape: of the result.
-        options: what its function takes besides the arrays.
-        after: tensors of the host that are computed before, whatever they hold.
+        shape: the shape of the result.
+        options: further arguments of its function.
+        after: tensors of the host that are computed before the call; it does not read them.
 
     Raises:
-        ArgumentError: where a collective cannot run at once.
+        ArgumentError: in a layer of a pipeline, where a collective cannot run at once.
     """
     if NOT_IN:
         raise ArgumentError(f"dist.{kind}", f"in {NOT_IN[0]}", "dist.pipeline(..., communicates=True)")
@@ -242,11 +220,9 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
     return host_value(name, shape, here, after=after).to(x.device)
 
 
-
 def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the ranks that a command waits for; of a message, only the sender waits to be judged by its receiver."""
     return (group.ranks[options[0]],) if kind in _SENT else group.ranks
-
 
 
 def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, *arrays: Array) -> None:

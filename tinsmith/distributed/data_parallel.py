@@ -1,8 +1,8 @@
-"""Data parallelism and ZeRO 1 and 2.
+"""Data parallelism, and ZeRO 1 and 2.
 
-Data parallelism: each process computes gradients of its part of a batch, and all step alike.
-
-ZeRO 1 and 2: each process keeps the optimizer's state, and the reduced gradients, of a part of the parameters."""
+In data parallelism each process computes the gradients of its part of a batch, and all apply the same step. With ZeRO
+each process keeps only a part of the optimizer's state (1), and of the reduced gradients (2).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,12 +32,12 @@ from tinsmith.tensor.tensor import Tensor
 BUCKET_BYTES: Final = 32 << 20
 
 
-
 def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | None = None,
                          bucket_bytes: int = BUCKET_BYTES, overlap: bool | None = None) -> None:
-    """Replace the gradients of an optimizer's parameters by those of all processes: between ``backward`` and ``step``.
+    """Replace the gradients of an optimizer's parameters by their mean (or sum, by ``op``) over all processes. Call it
+    between ``backward`` and ``step``.
 
-    Gradients lie one behind the other in buckets, each of which is reduced by one call. The losses of the gradients are
+    Gradients are concatenated into buckets, each of which is reduced by one call. The losses of the gradients are
     computed with them, in one program. In one process nothing is done.
 
     >>> from tinsmith import nn
@@ -83,7 +83,6 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
             p.grad = g.detach()
 
 
-
 def reduced_meanwhile(lines: Sequence[Tensor], op: str, group: ProcessGroup) -> list[Tensor]:
     """Return the lazy reductions of all processes' ``lines``: each is started when it is computed, and waited for when
     all are."""
@@ -104,12 +103,10 @@ def reduced_meanwhile(lines: Sequence[Tensor], op: str, group: ProcessGroup) -> 
     return found
 
 
-
 def flat(tensors: Sequence[Tensor]) -> Tensor:
     """Return the elements of tensors of one dtype, one behind the other."""
     lines = [t.detach().reshape(t.numel()) for t in tensors]
     return lines[0].contiguous() if len(lines) == 1 else lines[0].cat(*lines[1:])
-
 
 
 def unflat(values: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -118,7 +115,6 @@ def unflat(values: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
     for t in like:
         yield values[begin : begin + t.numel()].reshape(t.shape)
         begin += t.numel()
-
 
 
 def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
@@ -136,11 +132,10 @@ def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
     return found
 
 
-
 def replicate(model: Any, source: int = 0) -> Any:
-    """Give all processes the parameters and buffers of one process; returns the model.
+    """Copy the parameters and buffers of one process to all processes; return the model.
 
-    Needed only where they were not made from one seed, or loaded by one process alone.
+    This is needed only if the processes did not create them from the same seed, or if one process alone loaded them.
 
     >>> from tinsmith import nn
     >>> replicate(nn.Linear(2, 3)).weight.shape
@@ -155,7 +150,6 @@ def replicate(model: Any, source: int = 0) -> Any:
             for t in get_state_dict(model).values():
                 t.assign(broadcast(t.detach(), source)).realize()
     return model
-
 
 
 def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, dim: int = 0) -> Tensor:
@@ -178,7 +172,6 @@ def shard_batch(x: Tensor, mesh: Mesh | None = None, axis: str | None = None, di
     return part(x, group.rank, group.size, dim, "dist.shard_batch")
 
 
-
 def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
     """Return part ``number`` of ``count`` along an axis.
 
@@ -188,7 +181,6 @@ def part(x: Tensor, number: int, count: int, dim: int, op: str) -> Tensor:
     each = part_size(x.shape, dim, count, op)
     return x.shrink(tuple((number * each, (number + 1) * each) if n == dim % x.ndim else (0, s)
                           for n, s in enumerate(x.shape)))
-
 
 
 def part_size(shape: tuple[Any, ...], dim: int, count: int, op: str) -> int:
@@ -201,7 +193,6 @@ def part_size(shape: tuple[Any, ...], dim: int, count: int, op: str) -> int:
     if rest:
         raise ShapeError(op, f"axis {dim} of shape {shape} in {count} parts", f"a multiple of {count} there")
     return int(each)
-
 
 
 class ZeroOptimizer:

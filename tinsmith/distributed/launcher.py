@@ -1,7 +1,7 @@
 """``tinsmith launch``: the command of ``mpirun`` that fits the installed MPI, and restarts.
 
-The ``mpirun`` of mpi4py's MPI must start the processes; one that a wheel installed stands beside ``python``. A restart
-leaves out hosts that cannot be reached any more, in the way that ``mpirun`` reaches them: by ``ssh``.
+The ``mpirun`` of mpi4py's MPI must start the processes; if a wheel installed it, it is in the folder of ``python``.
+A restart leaves out hosts that do not answer any more to ``ssh``, by which ``mpirun`` reaches them, too.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def is_reached(host: Host) -> bool:
 
 
 def mpirun() -> str | None:
-    """Return the path of ``mpirun``: the one beside ``python``, else the first of ``PATH``; None if there is none."""
+    """Return the path of ``mpirun``: in the folder of ``python``, else the first on ``PATH``; None if there is none."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
@@ -92,8 +92,8 @@ def command(count: int, program: Sequence[str], hosts: Sequence[str] = (), hostf
 
     Args:
         program: script and its arguments, or "-m" and a module.
-        hosts: names, as "node1:4" for four processes there; this host unless given.
-        hostfile: a file of them instead.
+        hosts: names of hosts, such as "node1:4" for four processes on node1; default: this host.
+        hostfile: a file with such names, instead of ``hosts``.
 
     Raises:
         CommunicationError: if no MPI is installed.
@@ -124,10 +124,10 @@ def launch(count: int, program: Sequence[str], restarts: int = 0, hosts: Sequenc
     """Run a program in ``count`` processes; return its exit code.
 
     Args:
-        restarts: how often a failed program is started again; the script itself loads its last
-            checkpoint (``TINSMITH_RESTART`` counts the restarts). Hosts that do not answer are left out, and as many
-            processes are started as the others have room for.
-        say: prints a line.
+        restarts: the maximum number of restarts of a failed program; the script itself loads its last checkpoint
+            (``TINSMITH_RESTART`` counts the restarts). Hosts that do not answer are left out, and the number of
+            processes is reduced to the slots of the others.
+        say: the function that prints a line.
 
     Raises:
         CommunicationError: if no MPI is installed, or no host answers.

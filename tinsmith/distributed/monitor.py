@@ -1,12 +1,12 @@
-"""The process that looks after the ranks of a program: it says which one died, raised or hangs, and ends the others.
+"""The monitor of the ranks of a program: it reports which rank died, raised or hangs, and ends the others.
 
-Rank 0 starts it as a program of its own, so that it outlives all of them and a rank that is stuck in native code can
-be named. It imports nothing of this package. Each rank keeps a connection open and writes a line of JSON every second:
-the collective that it waits in, and the user's line that it is at. Each host has an agent, another process of this
-file, which tells the state and the CPU time of the host's ranks: those of a rank that cannot speak, too.
+Rank 0 starts it as a separate program, so that it outlives all ranks, and a rank that is stuck in native code can be
+named. It imports nothing of this package. Each rank keeps a connection open and writes a line of JSON every second: the
+collective that it waits in, and its current line of the user's code. Each host has an agent, another process of this
+file, which reports the state and the CPU time of the host's ranks, also of those that cannot send.
 
-Ranks are ended at once when they cannot go on: one died or raised, all wait for each other, or two are in different
-calls at the same place of a group's sequence. A rank that computes while others wait is only reported, until
+Ranks are ended at once if they cannot continue: one died or raised, all wait for each other, or two are in different
+calls at the same position of a group's sequence. A rank that computes while others wait is only reported, until
 ``DIST_TIMEOUT``.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MESSAGES: Final = ("send", "receive", "post")
 
 
 class Peer:
-    """A connection: of a rank, with what it said last, or of the agent of a host."""
+    """A connection of a rank, with its last report, or of the agent of a host."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.rest = connection, b""
@@ -58,7 +58,7 @@ class Peer:
 
 
 class Monitor:
-    """All ranks, and the judgement of what went wrong; ``reason`` is the first fault."""
+    """The state of all ranks, and the detection of faults; ``reason`` is the first fault."""
 
     def __init__(self, count: int, timeout: float, token: str) -> None:
         self.count, self.timeout, self.token = count, timeout, token
@@ -89,7 +89,7 @@ class Monitor:
     # *** messages ***
 
     def told(self, peer: Peer, message: dict[str, Any]) -> None:
-        """Note what a rank or an agent says."""
+        """Record the report of a rank or an agent."""
         peer.seen = time.monotonic()
         if message.get("token") == self.token:
             peer.number, peer.host, peer.pid = message["rank"], message["host"], message["pid"]
@@ -112,7 +112,7 @@ class Monitor:
             peer.waiting, peer.sending = message["waiting"], message.get("sending", [])
 
     def read(self, peer: Peer) -> None:
-        """Read what a peer has written; a rank that is gone without a word has died."""
+        """Read the reports of a peer; a rank that disconnects without a final report has died."""
         try:
             data = peer.connection.recv(1 << 16)
         except OSError:
@@ -137,7 +137,7 @@ class Monitor:
     # *** judgement ***
 
     def judge(self) -> None:
-        """Look for ranks that cannot go on, and for those that others wait for."""
+        """Detect ranks that cannot continue, and ranks for which others wait."""
         if self.reason:
             return
         now = time.monotonic()
@@ -177,8 +177,8 @@ class Monitor:
         return bool(found["call"] == own["call"] and found["kind"] not in _MESSAGES)
 
     def _look_for_silence(self, now: float, needed: Iterable[int]) -> None:
-        """A host that gives no sign is lost, as is a stopped rank that others wait for. A rank alone may be silent: a
-        call of native code that holds the interpreter's lock."""
+        """Report hosts that do not respond, and stopped ranks for which others wait. A single rank may be silent during
+        a native call that holds the interpreter's lock."""
         agents = {p.host: p for p in self.peers.values() if p.agent}
         for rank in self.ranks:
             agent = agents.get(rank.host)
@@ -344,7 +344,7 @@ def process(pid: int) -> tuple[str, float] | None:
 
 
 def tell(address: tuple[str, int], token: str, host: str, pids: Sequence[int]) -> int:
-    """Tell the monitor about processes of this host, until it is gone; then kill those that are left after a fault."""
+    """Report the processes of this host to the monitor until it exits; after a fault, kill the remaining ones."""
     with socket.create_connection(address, timeout=30) as connection:
         connection.settimeout(AGENT)
         message: dict[str, Any] = {"token": token, "rank": -1, "host": host, "pid": os.getpid()}

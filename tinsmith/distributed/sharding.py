@@ -1,13 +1,13 @@
-"""Parameters in parts over a mesh: by name patterns, as axis maps.
+"""Parameters sharded over a mesh, by name patterns.
 
-A rule gives, for each axis of a parameter, the axis of the mesh along which it is divided, or None. It follows:
+A rule gives, for each axis of a parameter, the axis of the mesh along which it is sharded, or None:
 
-- along an axis in ``gathered`` ("data"), each process keeps its part (and its part of gradient and optimizer state),
-  and the layer gathers the whole when it is called: ZeRO 3;
-- along another axis ("model"), each process computes with its part: ``nn.Linear`` by outputs (column parallel) or by
+- along an axis in ``gathered`` ("data"), each process keeps its shard (with its gradient and optimizer state), and the
+  layer gathers the full parameter when it is called: ZeRO 3;
+- along another axis ("model"), each process computes with its shard: ``nn.Linear`` by outputs (column parallel) or by
   inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel), ``Experts`` by experts (expert parallel).
 
-Over devices of one process a parameter is one tensor in parts (``Tensor.shard_``), and any layer will do.
+Over devices of one process a parameter is one sharded tensor (``Tensor.shard_``), and any layer can use it.
 """
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from tinsmith.tensor.tensor import Tensor
 
 
 def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collection[str] = ("data",)) -> Any:
-    """Divide the parameters of a model over a mesh, in place; returns the model.
+    """Shard the parameters of a model over a mesh, in place; return the model.
 
-    All processes have made the whole model alike. Each keeps its parts, and layers communicate as they need it.
-    Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints follow.
+    All processes must have created the same full model. Each keeps its shards, and layers communicate when they are
+    called. Optimizers, ``all_reduce_gradients(optimizer, axis="data")``, ``clip_grad_norm_`` and checkpoints support
+    sharded parameters.
 
     >>> from tinsmith import nn
     >>> from tinsmith.distributed.world import mesh
@@ -123,7 +124,7 @@ def _rule(name: str, t: Tensor, mesh: Mesh, rules: Mapping[str, Rule]) -> Rule:
 
 
 def _local(name: str, t: Tensor, mesh: Mesh, rule: Rule) -> Tensor:
-    """Return this process's part of a parameter, in memory of its own."""
+    """Return a copy of this process's shard of a parameter."""
     values = t.detach()._array()  # cut by the host: a program for each shape would be made to run once
     for dim, axis in enumerate(rule):
         if axis is not None:

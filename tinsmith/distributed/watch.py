@@ -26,15 +26,15 @@ _SIGNALS = (signal.SIGTERM,)
 
 
 class Waiting(NamedTuple):
-    """A collective that this process is in.
+    """A collective in which this process waits.
 
     Attributes:
-        kind: as "all_reduce".
+        kind: the name of the collective, such as "all_reduce".
         group, world: the name and the ranks of the group.
-        ranks: those that it waits for.
+        ranks: the ranks for which it waits.
         call: its number in the group's sequence.
         what: the kind with op, dtype and shape.
-        tag: of a message.
+        tag: the tag of a message.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Waiting(NamedTuple):
     since: float
 
     def message(self) -> dict[str, Any]:
-        """Return what the monitor is told."""
+        """Return the report to the monitor."""
         return {**self._asdict(), "line": place(*self.line), "seconds": time.monotonic() - self.since}
 
 
@@ -76,7 +76,7 @@ def _call() -> dict[str, Any] | None:
 
 
 class Address(NamedTuple):
-    """The place where the monitor listens, and the word by which it knows the ranks."""
+    """The address at which the monitor listens, and the secret by which it recognizes ranks."""
 
     host: str
     port: int
@@ -84,7 +84,8 @@ class Address(NamedTuple):
 
 
 def start_monitor(count: int, timeout: float) -> Address:
-    """Start the monitor, in a session of its own: what ends the ranks does not end it before it has spoken."""
+    """Start the monitor in a separate session, so that a signal that ends the ranks does not end it before its
+    report."""
     token = secrets.token_hex(16)
     process = _started(str(count), str(timeout))
     process.stdin.write(f"{token}\n")
@@ -95,8 +96,8 @@ def start_monitor(count: int, timeout: float) -> Address:
 
 
 class Agent:
-    """The agent of this host: it tells the monitor about the host's ranks, and kills what is left of them after a
-    fault. It is started before MPI, after which no process should fork."""
+    """The agent of this host: it reports the host's ranks to the monitor, and kills the remaining ones after a fault.
+    It is started before MPI, because processes should not fork after MPI has started."""
 
     def __init__(self) -> None:
         self.process = _started()
@@ -180,7 +181,7 @@ class Watcher:
             self.sign()
 
     def sign(self) -> None:
-        """Write what this process waits for, where it is, and whom it sends messages."""
+        """Report the collective in which this process waits, its current line, and the receivers of its messages."""
         frame = sys._current_frames().get(self.main)
         self.tell(line=place(*line_of(frame)), waiting=_call(), sending=list(sending))
 
@@ -196,13 +197,13 @@ class Watcher:
         self.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def end(self) -> None:
-        """Say that this process has come to its end."""
+        """Report that this process has ended normally."""
         self.tell(state="ended")
 
 
 class _Prefixed:
-    """Standard output, or standard error, with the number of the rank before each line. Lines are written whole, with
-    one call: a launcher would mix parts of lines of several ranks."""
+    """Standard output or standard error, with the number of the rank before each line. Each line is written with one
+    call, because a launcher would mix partial lines of several ranks."""
 
     def __init__(self, out: Any, prefix: str) -> None:
         self._out, self._prefix, self._begun = out, prefix, ""

@@ -1,13 +1,11 @@
-"""The processes of a program: launchers' variables, the start of MPI, groups and meshes.
+"""The processes of a program: variables of launchers, the start of MPI, groups and meshes.
 
-The variables that launchers of processes set: ``mpirun`` of Open MPI and MPICH, ``srun``, ``torchrun``.
+The launchers are ``mpirun`` of Open MPI and MPICH, ``srun`` and ``torchrun``. MPI is started at the first use, and only
+if a launcher started several processes: a program of one process does not import ``mpi4py``. All communication of a
+process is done by one thread at a time (``World.turn``), in one order.
 
-The processes of a program: who they are, groups of them, and the start of MPI.
-
-MPI is started at the first use, and only where a launcher started several processes: a program of one process imports
-no ``mpi4py``. All communication of a process goes through one thread at a time (``World.turn``), in one order.
-
-A mesh: processes, or devices of one process, in a grid with named axes; each line of it is a group."""
+A mesh arranges processes, or devices of one process, in a grid with named axes; each line along an axis is a group.
+"""
 from __future__ import annotations
 
 import importlib
@@ -33,12 +31,12 @@ from tinsmith.tensor.tensor import Tensor
 
 
 class LauncherVariables(NamedTuple):
-    """The launcher's account of this process.
+    """The description of this process by its launcher.
 
     Attributes:
         launcher: "mpirun", "srun" or "torchrun"; "" for a process that no launcher started.
         rank, size: number of the process, and of processes.
-        local_rank, local_size: the same among those of one host; 0 and 1 where the launcher does not say.
+        local_rank, local_size: the same among the processes of this host; 0 and 1 if the launcher does not set them.
     """
 
     launcher: str = ""
@@ -58,9 +56,8 @@ _NAMES = (
 )
 
 
-
 def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
-    """Return what the launcher's variables say.
+    """Return the values of the launcher's variables.
 
     >>> launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
     LauncherVariables(launcher='mpirun', rank=1, size=4, local_rank=0, local_size=1)
@@ -78,13 +75,11 @@ def launched(environment: Mapping[str, str] | None = None) -> LauncherVariables:
     return LauncherVariables()
 
 
-
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     text = variables.get(name) or str(default)
     if not text.isdecimal():
         raise CommunicationError("dist.init", f"{name}={text!r} is not a whole number", "the variables of a launcher")
     return int(text)
-
 
 
 def check_launcher(found: LauncherVariables) -> None:
@@ -98,7 +93,6 @@ def check_launcher(found: LauncherVariables) -> None:
             "dist.init", f"torchrun started {found.size} processes; on CPUs they communicate through MPI, which does "
             "not know processes of torchrun", f"mpirun -n {found.size} python train.py, or "
             f"tinsmith launch -n {found.size} train.py")
-
 
 
 def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
@@ -116,20 +110,19 @@ def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
     return max(cpus // found.local_size, 1) if found.local_size > 1 and cpus >= min(every, found.local_size) else 0
 
 
-
 @dataclass(eq=False, repr=False)
 class ProcessGroup:
     """Processes that communicate: all of them, or those along an axis of a mesh.
 
     Attributes:
-        name: the same in all processes; part of the names of host functions, so it is an identifier.
+        name: an identifier, the same in all processes; part of the names of host functions.
         ranks: numbers of the processes in the world, in the order of the group.
         rank: number of this process in the group.
         comm: MPI's communicator for data; None in a group of one process.
         checks: MPI's communicator for comparisons of their sequences.
         background: MPI's communicator of the thread of collectives that overlap with kernels; made at first use.
         calls: number of collectives so far.
-        sequence: a hash of them.
+        sequence: a hash of these collectives.
         recent: those since processes compared their sequences: the call's text, and the user's line.
     """
 
@@ -151,17 +144,16 @@ class ProcessGroup:
         return f"<processes {', '.join(map(str, self.ranks))}>"
 
 
-
 @dataclass(eq=False, repr=False)
 class World:
-    """All processes of the program.
+    """The processes of the program.
 
     Attributes:
-        group: all of them.
+        group: the group of all processes.
         local_rank, local_size: number of this process, and of processes, on this host.
         hosts: the host of each process.
         mpi: ``mpi4py.MPI``; None in a program of one process.
-        turn: held while a thread communicates.
+        turn: the lock held while a thread communicates.
     """
 
     group: ProcessGroup
@@ -187,7 +179,6 @@ _world: list[World] = []
 _starting = threading.Lock()
 
 
-
 def init() -> None:
     """Start the communication between processes, if a launcher started several; implicit at the first use.
 
@@ -202,7 +193,6 @@ def init() -> None:
     world()
 
 
-
 def world() -> World:
     """Return the processes of the program, started at the first call."""
     if not _world:
@@ -213,11 +203,9 @@ def world() -> World:
     return _world[0]
 
 
-
 def is_started() -> bool:
     """Return True once communication has been started."""
     return bool(_world)
-
 
 
 def rank() -> int:
@@ -229,7 +217,6 @@ def rank() -> int:
     return world().group.rank
 
 
-
 def world_size() -> int:
     """Return the number of processes.
 
@@ -237,7 +224,6 @@ def world_size() -> int:
     1
     """
     return world().group.size
-
 
 
 def local_rank() -> int:
@@ -249,12 +235,10 @@ def local_rank() -> int:
     return world().local_rank
 
 
-
 def share_cores(found: LauncherVariables) -> None:
     """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
-
 
 
 def _started(found: LauncherVariables) -> World:
@@ -283,7 +267,6 @@ def _started(found: LauncherVariables) -> World:
     return World(group, local.index(number), len(local), tuple(t[0] for t in told), mpi, thread=threading.get_ident())
 
 
-
 def _mpi(found: LauncherVariables) -> Any:
     """Return ``mpi4py.MPI``, started."""
     if found.local_size > len(os_calls.usable_cpus()):
@@ -294,7 +277,6 @@ def _mpi(found: LauncherVariables) -> Any:
     except (ImportError, RuntimeError) as error:
         raise CommunicationError("dist.init", f"{found.launcher} started {found.size} processes, but MPI is not there: "
                                  f"{error}", "pip install 'tinsmith[mpi]'") from None
-
 
 
 def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
@@ -311,13 +293,12 @@ def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
         return ProcessGroup(name, members, members.index(own), comm, comm.Dup())
 
 
-
 class Mesh:
     """Processes, or devices of this process, in a grid with named axes.
 
     Attributes:
         shape: the size of each axis, by name.
-        devices: of a mesh in one process; () if each place is a process.
+        devices: the devices of a mesh in one process; () if the mesh consists of processes.
         place: this process's number along each axis.
     """
 
@@ -346,7 +327,7 @@ class Mesh:
         """Return this process's line of the mesh along an axis.
 
         Raises:
-            ArgumentError: for an unknown axis, or in a mesh of devices, where nothing communicates.
+            ArgumentError: for an unknown axis, or in a mesh of devices, which has no process groups.
         """
         if axis not in self.shape:
             raise ArgumentError("dist.mesh", f"no axis {axis!r} in {self}", f"one of {', '.join(self.shape)}")
@@ -360,7 +341,6 @@ _placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a 
 _staged: Final[WeakTable[Tensor, tuple[Mesh, str, int]]] = WeakTable()
 _current: list[Mesh] = []
 _made: dict[tuple[Any, ...], Mesh] = {}
-
 
 
 def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
@@ -400,11 +380,9 @@ def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
     return _made[key]
 
 
-
 def current() -> Mesh | None:
     """Return the mesh that was made last."""
     return _current[0] if _current else None
-
 
 
 def group_of(op: str, axis: str | None) -> ProcessGroup:
@@ -420,11 +398,9 @@ def group_of(op: str, axis: str | None) -> ProcessGroup:
     return _current[0].group(axis)
 
 
-
 def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
     """Record that a parameter is this process's part of one that was divided over a mesh."""
     _placed[t] = (mesh, rule)
-
 
 
 def note_stage(t: Tensor, mesh: Mesh, axis: str, number: int) -> None:
@@ -433,20 +409,17 @@ def note_stage(t: Tensor, mesh: Mesh, axis: str, number: int) -> None:
     _staged[t] = (mesh, axis, number)
 
 
-
 def stage_of(t: Tensor) -> tuple[Mesh, str, int] | None:
     """Return what ``note_stage`` recorded; None for a tensor of no stage."""
     return _staged[t] if t in _staged else None  # noqa: SIM401
 
 
-
 def placement(t: Tensor) -> tuple[Mesh, Rule] | None:
-    """Return the mesh and the axes over which a parameter was divided; None for a whole one."""
+    """Return the mesh and the axes over which a parameter is sharded; None if it is not sharded."""
     return _placed[t] if t in _placed else None  # noqa: SIM401  get() has no None of another type
 
 
-
 def divided(t: Tensor) -> tuple[ProcessGroup, ...]:
-    """Return the groups among which a parameter is divided; () for a whole one."""
+    """Return the groups among which a parameter is sharded; () if it is not sharded."""
     mesh, rule = placement(t) or (None, ())
     return () if mesh is None else tuple(mesh.group(a) for a in rule if a is not None and mesh.size(a) > 1)

@@ -138,7 +138,7 @@ class Writer:
         self.step = TinyJit(self.next)
 
     def next(self, token: Tensor, start: Any) -> Tensor:
-        """The byte after ``token`` ``[1, 1]``, which is at position ``start``."""
+        """Return the byte after ``token`` ``[1, 1]``, which is at position ``start``."""
         scores = self.model(token, start, self.caches)[:, -1] + self.barred
         if self.temperature:  # the greatest of scores with Gumbel noise is a draw from their softmax
             scores = scores / self.temperature - (-Tensor.rand(*scores.shape).log()).log()
@@ -157,7 +157,7 @@ class Writer:
 
 
 def readable(written: bytes) -> str:
-    """Return bytes as text that a terminal shows as it is: control characters and broken UTF-8 become "·".
+    """Return bytes as text that is safe to print: control characters and broken UTF-8 become "·".
 
     >>> readable(b"To be\\n\\x1b[2J\\xff!")
     'To be\\n·[2J·!'

@@ -67,7 +67,7 @@ def load(model: ResNet18, path: Path) -> list[str]:
 
 
 def learning(model: ResNet18) -> list[Tensor]:
-    """The last layer and the norms; all other weights stay as they are."""
+    """Return the parameters to train: the last layer and the norms. All other weights are frozen."""
     norms = [t for n, t in get_state_dict(model).items() if "bn" in n or "downsample.1" in n]
     kept = get_parameters([model.fc, norms])
     return [t for t in kept if t.requires_grad is not False and t.is_floating_point()]

@@ -113,7 +113,7 @@ def train(data: np.ndarray, mesh: dist.Mesh, steps: int, batch: int, width: int 
 
 
 def main() -> None:
-    """Train on the bytes of a text; a program of this folder unless given."""
+    """Train on the bytes of a text; default: a program of this folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="a text file")
     parser.add_argument("--model", type=int, default=1, help="processes that share each layer")

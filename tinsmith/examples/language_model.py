@@ -173,7 +173,7 @@ class Model:
         return logits
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take weights by GGUF's names, as they are: each stays in its type until a kernel reads it."""
+        """Load weights by GGUF's names, unconverted: each keeps its type until a kernel reads it."""
         factors = tensors.pop("rope_freqs.weight", None)
         if factors is not None:
             self._angles = list(rotation(self.config, factors.numpy()))
@@ -268,7 +268,7 @@ class Tokenizer:
 
     @classmethod
     def of_gguf(cls, told: dict[str, Any]) -> Tokenizer:
-        """The vocabulary of a GGUF file: byte-level pairs with their merges, or pieces with scores."""
+        """Return the vocabulary of a GGUF file: byte-level pairs with their merges, or pieces with scores."""
         words = told.get("tokenizer.ggml.tokens")
         if words is None:
             return cls()
@@ -316,7 +316,7 @@ class Writer:
         self.step = TinyJit(self.next)
 
     def next(self, tokens: Tensor, start: Any) -> Tensor:
-        """The token after ``tokens`` ``[1, length]``, the first of which is at position ``start``."""
+        """Return the token after ``tokens`` ``[1, length]``, the first of which is at position ``start``."""
         scores = self.model(tokens, start, self.caches, last=True)[:, -1]
         if self.temperature:  # the greatest of scores with Gumbel noise is a draw from their softmax
             scores = scores / self.temperature - (-Tensor.rand(*scores.shape).log()).log()

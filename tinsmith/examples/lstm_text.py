@@ -30,7 +30,7 @@ class Writer:
 
 
 def read(path: str | None) -> str:
-    """The text to learn."""
+    """Return the text to learn."""
     if path:
         return Path(path).read_text("utf-8")
     root = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def read(path: str | None) -> str:
 
 
 def train(model: Writer, codes: np.ndarray, steps: int, batch: int, length: int, lr: float) -> list[float]:
-    """The loss of every step, on random pieces of the text."""
+    """Return the loss of every step, on random pieces of the text."""
     opt = nn.optim.Adam(nn.state.get_parameters(model), lr)
     text = Tensor(codes.astype(np.int32), requires_grad=False).realize()
     places = Tensor.arange(length).reshape(1, length)

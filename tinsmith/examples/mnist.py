@@ -38,7 +38,7 @@ class Network:
 
 
 class Images:
-    """The training images with a margin, so that a batch is cut out at any place by one gather."""
+    """The training images with a margin, so that one gather crops a batch at any positions."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, margin: int, devices: tuple[str, ...]) -> None:
         self.margin, self.side, self.devices = margin, 28 + 2 * margin, devices

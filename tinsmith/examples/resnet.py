@@ -104,7 +104,7 @@ def images(cifar: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def train(model: ResNet, x: Tensor, y: Tensor, steps: int, batch: int, lr: float) -> list[float]:
-    """The loss of every step, on random batches."""
+    """Return the loss of every step, on random batches."""
     opt = nn.optim.SGD(nn.state.get_parameters(model), lr, momentum=0.9, weight_decay=5e-4)
 
     @TinyJit

@@ -1,11 +1,9 @@
-"""``CHECKED=2``: every kernel's result is compared with the interpreter's.
+"""``CHECKED=2``: kernels run one at a time on guarded buffers, and their results are compared with the interpreter.
 
-Reference results of a kernel by the interpreter: in full for small kernels, else for random boxes of its loops.
-
-``CHECKED=2``: kernels run one at a time on guarded buffers of their own, and their results are verified.
-
-A kernel may write only its outputs; a sample of the output is compared with the interpreter. The allowed float error is
-measured: the interpreter also gets inputs that differ by a rounding error."""
+A kernel may write only its outputs. The interpreter computes a reference result: in full for small kernels, else for
+random boxes of its loops. The allowed float error is measured: the interpreter also gets inputs that differ by a
+rounding error.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -26,12 +24,11 @@ from tinsmith.ir.structure import count_of
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import Bound
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 Array = np.ndarray[Any, Any]
 # Relative rounding error of the coarsest float type, by size in bytes.
 EPSILON: dict[int, float] = {1: 2.0**-2, 2: 2.0**-8, 4: 2.0**-23, 8: 2.0**-52}
-
 
 
 class Sample:
@@ -42,7 +39,7 @@ class Sample:
 
     Args:
         sink: the kernel's tensor graph.
-        whole: elements of the largest value up to which the kernel is interpreted in full.
+        whole: maximum number of elements of the largest value for a kernel to be interpreted in full.
         boxes: number of random boxes of a larger kernel.
         variables: values of its VARIABLEs.
     """
@@ -69,11 +66,9 @@ class Sample:
                    for a, b in zip(*twice)]
 
 
-
 def most(size: Any) -> int:
     """Return a size as int; for a symbolic size its maximum."""
     return int(size.vmax) if isinstance(size, UOp) else int(size)
-
 
 
 def box(sink: UOp, random: np.random.Generator, variables: Mapping[UOp, int]) -> UOp:
@@ -89,12 +84,10 @@ def box(sink: UOp, random: np.random.Generator, variables: Mapping[UOp, int]) ->
     return sink.substitute(table)
 
 
-
 def terms(sink: UOp) -> int:
     """Return the largest number of values that one reduction adds up."""
     return max((int(np.prod([most(n.src[0].shape[a]) for a in n.arg[1]], dtype=np.int64))
                 for n in toposort(sink) if n.op is Ops.REDUCE), default=1)
-
 
 
 def narrowest(sink: UOp) -> float:
@@ -103,12 +96,10 @@ def narrowest(sink: UOp) -> float:
     return max((EPSILON[d.itemsize] for d in computed), default=0.0)
 
 
-
 def largest(values: Array) -> float:
     """Return the largest absolute value among finite ones."""
     wide = values.astype(np.float64)
     return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
-
 
 
 def tolerance_of(dtype: DType, scale: float, added: int, narrow: float = 0.0) -> float:
@@ -121,7 +112,6 @@ def tolerance_of(dtype: DType, scale: float, added: int, narrow: float = 0.0) ->
         return 0.0
     sums: float = EPSILON[max(dtype.itemsize, 4)] * max(added, 4) ** 0.75
     return 8 * (sums + max(narrow, EPSILON[dtype.itemsize])) * scale
-
 
 
 def differing(a: Array, b: Array, near: float | Array) -> Array:
@@ -139,7 +129,6 @@ ROUNDINGS = 3  # number of runs on inputs perturbed by a rounding error
 SPREAD = 16  # allowed error of a kernel, as a multiple of the spread of these runs
 
 
-
 def apart(bound: Bound, bases: Sequence[Buffer]) -> Callable[[int], Buffer]:
     """Return a function slot → buffer in which temporaries share no memory."""
     own: dict[int, Buffer] = {}
@@ -153,7 +142,6 @@ def apart(bound: Bound, bases: Sequence[Buffer]) -> Callable[[int], Buffer]:
         return own[slot]
 
     return of
-
 
 
 @contextlib.contextmanager
@@ -179,19 +167,17 @@ def watched(step: Step, of: Callable[[int], Buffer], values: Sequence[int]) -> I
         _compare(step, item, item.sink, [before[s] for s in item.read], [of(s).numpy() for s in item.written], values)
 
 
-
 def verify_guards(steps: Sequence[Step]) -> None:
     """Check the guards of all buffers after a program.
 
     Raises:
-        CheckError: naming the first of its kernels, if a guard was overwritten.
+        CheckError: naming the first kernel of the program, if a guard was overwritten.
     """
     found = damaged()
     for b in found:
         b.guard()
     if found and steps:
         raise _error(steps[0], f"or a later kernel of its program writes outside of {found[0]!r}")
-
 
 
 def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array], found: Sequence[Array],
@@ -217,7 +203,6 @@ def _compare(step: Step, item: ScheduleItem, sink: UOp, inputs: Sequence[Array],
                                    f"interpreter {want[k]}; {off.size} of {places.size} elements looked at differ")
 
 
-
 def _rounded(x: Array, random: np.random.Generator) -> Array:
     """Return values that each differ from ``x`` by a rounding error of their dtype."""
     if x.dtype.kind in "biu":
@@ -225,7 +210,6 @@ def _rounded(x: Array, random: np.random.Generator) -> Array:
     with np.errstate(all="ignore"):
         out: Array = (x * (1 + random.choice([-1.0, 1.0], x.shape) * EPSILON[x.dtype.itemsize])).astype(x.dtype)
     return out
-
 
 
 def _distance(a: Array, b: Array) -> Array:
@@ -236,10 +220,8 @@ def _distance(a: Array, b: Array) -> Array:
         return np.asarray(np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf)))
 
 
-
 def _name(step: Step, slot: int, buffer: Buffer) -> str:
     return f"its {'output' if slot in step.written else 'input'} in slot {slot} ({buffer.size} x {buffer.dtype!r})"
-
 
 
 def _error(step: Step, what: str) -> CheckError:

@@ -1,10 +1,8 @@
-"""DEBUG output of kernels, and the listing of a script's sources.
+"""DEBUG output of kernels, and the listing of a script's sources (``python -m tinsmith source script.py``).
 
-DEBUG output for a kernel before it runs: reason and opts (3), source (4), tree and UOps (5), assembly (7).
-
-The nodes of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
-
-Source listing of all kernels that a script runs: ``python -m tinsmith source script.py``."""
+Before a kernel runs, DEBUG prints its reason and opts (3), source (4), tree and UOps (5), and assembly (7). The nodes
+of random number generation are always the same and many, so below DEBUG=6 one line replaces them.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -30,11 +28,10 @@ from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import lowered
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.scheduler import ScheduleItem
+from tinsmith.schedule.schedule_item import ScheduleItem
 
 READABLE = ReadableRenderer()
 _BELOW = "DEBUG=6 shows them"
-
 
 
 def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, device: Compiled) -> None:
@@ -62,7 +59,6 @@ def show_kernel(item: ScheduleItem | None, kernel: KernelProgram, name: str, dev
             show(assembly.expandtabs(8).strip("\n"))
 
 
-
 def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
     """Return the reason for this kernel, its buffers, the model layers and the user's methods that it computes, and its
     opts."""
@@ -73,7 +69,6 @@ def decisions(item: ScheduleItem, kernel: KernelProgram, name: str) -> str:
                                    break_long_words=False, break_on_hyphens=False) for label, text in parts if text)
 
 
-
 def random_line(item: ScheduleItem, name: str) -> str:
     """Return the line for a kernel that only makes random numbers."""
     where = ", ".join(lines_of(item))
@@ -81,17 +76,14 @@ def random_line(item: ScheduleItem, name: str) -> str:
     return f"{cut(text, width() - len(_BELOW) - 2)}; {_BELOW}".replace(name, colored(name, "green"), 1)
 
 
-
 def _slots(item: ScheduleItem) -> str:
     written, read = (", ".join(map(str, part)) for part in (item.slots[: item.outputs], item.slots[item.outputs :]))
     return f"buffer{'s' * (item.outputs > 1)} {written}{' from ' * bool(read)}{read}"
 
 
-
 def lines_of(item: ScheduleItem) -> list[str]:
     """Return the methods that an item computes, each with the user's line."""
     return list(dict.fromkeys(f"{m} ({place(file, line)})" for m, file, line in item.origin if m))
-
 
 
 def opts_text(opts: list[Opt]) -> str:
@@ -106,7 +98,6 @@ def opts_text(opts: list[Opt]) -> str:
     return " ".join(f"{o.op.name}({', '.join(_arguments(o))})" for o in opts) or "none"
 
 
-
 def _arguments(opt: Opt) -> Iterator[str]:
     """Yield the arguments that differ from their defaults: by position up to the first default, then by name."""
     by_position = True
@@ -118,11 +109,9 @@ def _arguments(opt: Opt) -> Iterator[str]:
             by_position = False
 
 
-
 def tree(sink: UOp, kernel: KernelProgram) -> str:
     """Return the kernel's tree; sums of products that are computed by MULADD are marked."""
     return kernel_tree(sink, dict.fromkeys(_multiplied_and_added(sink, kernel), "by MULADD"), _random_parts(sink))
-
 
 
 def _multiplied_and_added(sink: UOp, kernel: KernelProgram) -> list[UOp]:
@@ -134,12 +123,10 @@ def _multiplied_and_added(sink: UOp, kernel: KernelProgram) -> list[UOp]:
     return sums if len(made) >= len(sums) else []
 
 
-
 def _below_views(node: UOp) -> UOp:
     while node.op.kind == "movement":
         node = node.src[0]
     return node
-
 
 
 def _random_parts(sink: UOp) -> dict[UOp, str]:
@@ -150,7 +137,6 @@ def _random_parts(sink: UOp) -> dict[UOp, str]:
     drawn = _drawn(order, (Ops.PARAM, Ops.BUFFER, Ops.REDUCE, Ops.SINK))
     tops = {_below_views(s) for n in order if n not in drawn for s in n.src if s in drawn}
     return {n: f"RANDOM {n.dtype!r} ({len(toposort(n))} nodes of random number generation: {_BELOW})" for n in tops}
-
 
 
 def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
@@ -167,11 +153,9 @@ def _drawn(order: Sequence[UOp], barriers: Sequence[object]) -> set[UOp]:
     return drawn
 
 
-
 def table(uops: Sequence[UOp]) -> str:
     """Return the program's table of UOps; consecutive rows of random number generation become one row."""
     return "\n".join(_rows(uops))
-
 
 
 def _rows(uops: Sequence[UOp]) -> Iterator[str]:
@@ -187,7 +171,6 @@ def _rows(uops: Sequence[UOp]) -> Iterator[str]:
             yield f"     … {hidden} rows of random number generation: {_BELOW}"
             hidden = 0
         yield text
-
 
 
 class SourceList:
@@ -219,7 +202,6 @@ class SourceList:
         mark = Device[step.device].renderer.comment
         text = f"{mark} {name} for {step.device}{': ' if of else ''}{of}{''.join(f'; {s}' for s in sizes)}\n"
         show_whole(f"{text}{kernel.source.replace(kernel.symbol, name).rstrip()}\n", self.out)
-
 
 
 @contextlib.contextmanager

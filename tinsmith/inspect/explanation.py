@@ -1,14 +1,12 @@
 """``explain()`` and ``plan()``: a program's kernels, reasons, times, traffic and memory.
 
-Explanation of a program: its kernels, the reason for each, opts, predicted and measured time, memory.
+``explain()`` schedules and lowers the graph again, so that the text never depends on a cache. Its kernels run on
+scratch memory: no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
 
-The graph is scheduled and lowered again, so that the text never depends on a cache. Its kernels run on scratch memory:
-no tensor changes, lazy tensors stay lazy, and nothing is overwritten.
-
-Plan of a program before it runs: predicted time, memory traffic, memory, and the largest values.
-
-Times come from the model of ``codegen.planner.roofline``. Memory is the memory that the program requests from the
-allocator: inputs exist already; results and the blocks of temporaries are allocated when the program starts."""
+``plan()`` predicts time, memory traffic, memory and the largest values before anything runs. Times come from the model
+of ``codegen.planner.roofline``. Memory is the memory that the program requests from the allocator: inputs exist
+already; results and the blocks of temporaries are allocated when the program starts.
+"""
 from __future__ import annotations
 
 import textwrap
@@ -24,9 +22,9 @@ from tinsmith.backend.memory import Buffer, copy_buffer
 from tinsmith.backend.shards import flattened
 from tinsmith.codegen.launch import KernelProgram, Launch, lines_of
 from tinsmith.codegen.opt import Opt
-from tinsmith.codegen.planner.cost import Work
 from tinsmith.codegen.planner.planner import KernelPlan
 from tinsmith.codegen.planner.roofline import Estimate, Machine, estimate
+from tinsmith.codegen.planner.work import Work
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import place
@@ -43,10 +41,9 @@ from tinsmith.schedule.canonical import canonical, part_names
 from tinsmith.schedule.memory.memory_budget import devices_of
 from tinsmith.schedule.memory.memory_plan import MemoryPlan as Places
 from tinsmith.schedule.memory.memory_plan import choose_in_place, plan_memory
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 BUDGET = 1.0  # seconds for measuring an entire program, approximately
-
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,15 @@ class KernelReport:
     """One kernel of a program.
 
     Attributes:
-        name: as ``DEBUG=2`` shows it.
-        reason: why its result has memory of its own.
+        name: the name in ``DEBUG=2`` output.
+        reason: the reason why its result is stored.
         writes, reads: numbers of buffers.
         origin: methods and lines of the user's program that it computes.
-        opts: what the optimizer chose.
+        opts: the chosen opts.
         estimate: the predicted time, its parts, and the roofline.
         seconds: measured; None if it was not run.
         transcendentals: number of exponentials, logarithms and similar functions that it computes.
-        plan: the kernel's structure, the candidate that was chosen, and why the next best lost.
+        plan: the kernel's structure, the chosen candidate, and the reason why the runner-up lost.
         occupancy: the share of a multiprocessor's threads that its blocks can occupy; None for devices without blocks.
     """
 
@@ -90,7 +87,6 @@ class KernelReport:
         return None if not self.seconds else self.estimate.roofline / self.seconds
 
 
-
 @dataclass(frozen=True)
 class CopyReport:
     """One copy between devices."""
@@ -102,7 +98,6 @@ class CopyReport:
     seconds: float | None
 
 
-
 @dataclass(frozen=True)
 class Explanation:
     """The program that computes some tensors. Printing it shows the full text, at most 120 columns wide.
@@ -110,9 +105,9 @@ class Explanation:
     Attributes:
         steps: kernels and copies in order.
         machines: the machine data behind the estimates, by device.
-        input_bytes, output_bytes: of the buffers read, and of the results.
-        temporary_bytes: of the blocks that hold all other values; data copied from the host are inputs, as in a plan.
-        unshared_bytes: of these values if each had memory of its own.
+        input_bytes, output_bytes: bytes of the buffers that are read, and of the results.
+        temporary_bytes: bytes of the blocks of all other values; data copied from the host are inputs, as in a plan.
+        unshared_bytes: total bytes of these values without sharing of memory.
         temporary_count: the number of these values.
     """
 
@@ -150,7 +145,6 @@ class Explanation:
     __repr__ = __str__
 
 
-
 def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     """Return the explanation of the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
 
@@ -173,10 +167,9 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
         sum(sizes[n] for n in places.offsets), len(places.offsets))
 
 
-
 def _with_data_in_place(schedule: Schedule) -> Schedule:
-    """Return the schedule as it runs once data of the host are on their device: ``realize`` keeps these copies, so they
-    are inputs and no temporaries. Only for a plan of memory."""
+    """Return the schedule for the case that data of the host are already on their device: ``realize`` keeps these
+    copies, so they are inputs instead of temporaries. Only for a plan of memory."""
     slots = list(schedule.slots)
     items = []
     for item in schedule.items:
@@ -186,7 +179,6 @@ def _with_data_in_place(schedule: Schedule) -> Schedule:
         else:
             items.append(item)
     return replace(schedule, items=items, slots=slots)
-
 
 
 def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine],
@@ -206,7 +198,6 @@ def _report(compiled: CompiledSchedule, number: int, machines: dict[str, Machine
                         step.program.occupancy, kernel.plan)
 
 
-
 def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Estimate:
     """Return the estimate of a host function: it moves its arrays; its arithmetic is unknown."""
     written, *read = (compiled.schedule.slots[s].nbytes for s in item.slots)
@@ -215,10 +206,9 @@ def _of_host(compiled: CompiledSchedule, item: ScheduleItem, of: Machine) -> Est
     return Estimate(work, memory, 0.0, of.launch, memory, of.level(work.bytes).name)
 
 
-
 # *** measuring ***
 def measured(compiled: CompiledSchedule) -> dict[int, float]:
-    """Return the seconds of each step of a program that has its arguments, run on memory of its own.
+    """Return the seconds of each step of a program that has its arguments, run on separate memory.
 
     Steps run in order, so each is measured on its real input values.
     """
@@ -244,7 +234,6 @@ def measured(compiled: CompiledSchedule) -> dict[int, float]:
     return {n: one(step) for n, step in enumerate(compiled.steps)}
 
 
-
 # *** text ***
 def _text(e: Explanation) -> list[str]:
     if not e.steps:
@@ -263,7 +252,6 @@ def _text(e: Explanation) -> list[str]:
     for number, step in enumerate(e.steps, 1):
         lines += _kernel(number, step) if isinstance(step, KernelReport) else _copy(number, step)
     return lines
-
 
 
 def _kernel(number: int, k: KernelReport) -> list[str]:
@@ -294,7 +282,6 @@ def _kernel(number: int, k: KernelReport) -> list[str]:
             *(line for part in parts[1:] if part for line in _indented(part))]
 
 
-
 def _why_above(k: KernelReport) -> str:
     """Return the reason why a kernel was faster than its roofline; empty if it was not."""
     if k.share is None or k.seconds is None or k.share <= 1:
@@ -302,7 +289,6 @@ def _why_above(k: KernelReport) -> str:
     work = k.estimate.work
     return (why_above(k.device, work.operations, work.bytes, k.seconds)
             or "its matrix unit or its caches are faster than when the machine was measured")
-
 
 
 def _copy(number: int, c: CopyReport) -> list[str]:
@@ -313,12 +299,10 @@ def _copy(number: int, c: CopyReport) -> list[str]:
             *_indented(f"copied because: {c.reason}")]
 
 
-
 def _memory(e: Explanation) -> str:
     shared = f" ({bytes_text(e.unshared_bytes)} without sharing)" if e.unshared_bytes > e.temporary_bytes else ""
     return (f"memory: {bytes_text(e.peak_bytes)} peak: inputs {bytes_text(e.input_bytes)}, results "
             f"{bytes_text(e.output_bytes)}, temporaries {bytes_text(e.temporary_bytes)}{shared}")
-
 
 
 def _machine(m: Machine) -> str:
@@ -327,17 +311,14 @@ def _machine(m: Machine) -> str:
             f"{m.memory[-1].all / 1e9:.1f} GB/s from memory with {m.size} ({how})")
 
 
-
 def _indented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8, break_long_words=False,
                          break_on_hyphens=False)
 
 
-
 def _place(origin: Origin) -> str:
     method, file, line = origin
     return f"{method} ({place(file, line)})"
-
 
 
 def _list(numbers: Sequence[int]) -> str:
@@ -346,15 +327,14 @@ def _list(numbers: Sequence[int]) -> str:
 SHOWN: Final = 8  # rows of the table
 
 
-
 @dataclass(frozen=True)
 class LiveValue:
     """A value that is in memory at the step with the largest memory use.
 
     Attributes:
         kind: ``input``, ``result`` or ``temporary``.
-        shape: as in the program; (size,) if only the number of elements is known.
-        origin: method, file and line of the user's program that computes it; for some inputs, those that read it first.
+        shape: its shape in the program; (size,) if only the number of elements is known.
+        origin: method, file and line of the user's program that computes it; for some inputs, that read it first.
         first, last: the steps that write it and read it last, counted from 1; None for inputs and results.
     """
 
@@ -368,7 +348,6 @@ class LiveValue:
     last: int | None = None
 
 
-
 @dataclass(frozen=True)
 class DeviceMemoryUse:
     """Memory of a program on one device, in bytes.
@@ -378,7 +357,7 @@ class DeviceMemoryUse:
         copied: part of ``inputs`` that has yet to be copied from the host.
         results: bytes of results that are not in place of an input.
         temporaries: bytes of the block for all other values.
-        others: bytes of existing tensors that it does not read.
+        others: bytes of existing tensors that the program does not read.
         step: the step at which the block is fullest, counted from 1; 0 without temporaries.
         kept: bytes that a captured function still holds for results and temporaries, from the previous call.
         temporary_count: number of values that share the block.
@@ -404,7 +383,6 @@ class DeviceMemoryUse:
         return self.copied + self.results + self.temporaries - self.kept
 
 
-
 @dataclass(frozen=True)
 class Plan:
     """The predicted cost of a program. Printing it shows a page of at most 120 columns.
@@ -413,8 +391,8 @@ class Plan:
         kernels, copies: the numbers of each.
         seconds: predicted time of all kernels.
         operations, traffic: arithmetic operations, and bytes that kernels and copies read and write.
-        memory: by device that computes.
-        values: those in memory at the fullest step of each device, largest first.
+        memory: memory use, by device that computes.
+        values: values in memory at the fullest step of each device, largest first.
         again: number of kernels that are rematerialized for a memory budget.
         again_seconds: predicted time of these.
         budget: bytes for each device, 0 without one.
@@ -440,14 +418,13 @@ class Plan:
 
     @property
     def new_bytes(self) -> int:
-        """The part of it that is not allocated yet."""
+        """The bytes that are not allocated yet."""
         return sum(m.new for m in self.memory.values())
 
     def __str__(self) -> str:
         return "\n".join(_plan_text(self))
 
     __repr__ = __str__
-
 
 
 class _Step(NamedTuple):
@@ -459,7 +436,6 @@ class _Step(NamedTuple):
     read: Sequence[int]
     origin: Sequence[Origin]
     again: bool = False
-
 
 
 @dataclass
@@ -475,13 +451,12 @@ class _Program:
 Origins = Callable[[Buffer], Origin | None]
 
 
-
 def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Sequence[UOp] = (),
          origins: Origins = lambda b: None) -> Plan:
     """Return the plan of the program that ``execute.realize`` would run; it is scheduled and lowered, but not compiled.
 
     Args:
-        free: BUFFERs that nobody reads afterwards.
+        free: BUFFERs that nothing reads afterwards.
         data: BUFFERs without memory: placeholders for data that will be copied from the host before.
         origins: the origin of the value of a buffer that is not allocated yet.
     """
@@ -502,7 +477,6 @@ def plan(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), data: Se
     return _plan(found, held, inputs, origins)
 
 
-
 def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Mapping[str, int]) -> Plan:
     """Return the plan of a compiled program, such as a captured one, on inputs that exist already.
 
@@ -516,7 +490,6 @@ def of_compiled(compiled: CompiledSchedule, in_place: Collection[int], kept: Map
     return _plan(program, {}, (), lambda b: None, kept)
 
 
-
 def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
     """Yield the numbers of a buffer, or of its parts."""
     count = 0
@@ -525,7 +498,6 @@ def _numbers(nodes: Sequence[UOp], buffer: UOp) -> Iterator[int]:
         if node is buffer:
             yield from range(count, count + parts)
         count += parts
-
 
 
 def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[Slot]) -> None:
@@ -537,7 +509,6 @@ def _shape_inputs(graph: Sequence[UOp], inputs: Mapping[int, int], slots: list[S
                 slot = slots[inputs[part.number]] if part.number in inputs else None
                 if slot is not None and slot.shape is None and slot.size == n.size:
                     slots[slot.number] = replace(slot, shape=n.shape, origin=n.origin)
-
 
 
 def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer], origins: Origins,
@@ -576,13 +547,11 @@ def _plan(program: _Program, held: Mapping[int, Buffer], inputs: Sequence[Buffer
                 sum(again), settings.memory_limit, program.missing)
 
 
-
 def _seconds(kernel: Launch, of: Machine) -> float:
     """Return the predicted seconds of a kernel; for one from disk, only the roofline is known."""
     if isinstance(kernel, KernelProgram):
         return estimate(kernel.kernel, of, kernel.work).seconds
     return of.launch + roofline(of.device, kernel.ops, kernel.bytes, kernel.unit)
-
 
 
 def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
@@ -602,7 +571,6 @@ def _fullest(program: _Program, device: str) -> tuple[int, list[Slot]]:
     return best + 1, [program.slots[n] for n, (first, last) in lives.items() if first <= best <= last]
 
 
-
 def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
     """Return the first and the last step that uses each slot."""
     found: dict[int, tuple[int, int]] = {}
@@ -610,7 +578,6 @@ def _lives(steps: Sequence[_Step]) -> dict[int, tuple[int, int]]:
         for s in (*step.written, *step.read):
             found[s] = found.get(s, (at, at))[0], at
     return found
-
 
 
 def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origins) -> LiveValue:
@@ -623,7 +590,6 @@ def _value(program: _Program, slot: Slot, buffer: Buffer | None, origins: Origin
     return LiveValue(slot.device, kind, slot.nbytes, slot.dtype.name, shape, made or (lines[-1] if lines else None),
                      first,
                  last)
-
 
 
 # *** text ***
@@ -643,7 +609,6 @@ def _plan_text(p: Plan) -> list[str]:
             p.again and p.seconds) else ""
         lines.append(f"memory budget {bytes_text(p.budget)}: {kept}{again}")
     return [*lines, *_table(p)]
-
 
 
 def _table(p: Plan) -> list[str]:
@@ -669,7 +634,6 @@ def _table(p: Plan) -> list[str]:
         total = sum(v.nbytes for same in rest for v in same)
         lines.append(f"{bytes_text(total):>10}  in {plural(len(rest), 'smaller row')}")
     return lines
-
 
 
 def _line(origin: Origin | None) -> str:

@@ -100,7 +100,7 @@ def _above(kernels: Iterable[Row]) -> list[str]:
 
 
 def _phases(ran: float) -> dict[str, float]:
-    """Return the seconds since the first import that no kernel or copy took, by phase; what nobody measured is Python
+    """Return the seconds since the first import outside of kernels and copies, by phase. Unmeasured time is Python code
     that records operations, or the user's own."""
     found = {name: timeline.phases[name] for name in PHASES} | {IMPORTING: counters.import_seconds()}
     rest = time.perf_counter() - counters.BEGIN - ran - sum(found.values())
@@ -132,8 +132,8 @@ def _line(row: Row, whole: float) -> str:
 
 
 def _fitted(row: str, layers: str, lines: str) -> str:
-    """Return a row of the table with what it computes: layers, and lines of the program as far as there is space.
-    Labels of layers are never cut, and get further lines where they do not fit."""
+    """Return a row of the table with the layers and, as far as space permits, the lines of the program that it
+    computes. Labels of layers are never truncated; they continue on further lines if necessary."""
     *before, last = row.split("\n")
     if not layers or len(last) + len(layers) < WIDTH:
         return "\n".join([*before, cut(f"{last}{layers}{': ' * bool(layers)}{lines}".rstrip(), WIDTH)])

@@ -43,7 +43,7 @@ from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import endings
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.fusion.fusion import Fusion
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.target.target import Target
 
 FORMAT: Final = "tinsmith trace"
@@ -127,7 +127,7 @@ class Trace:
         return [[text, self.origin_of(n)] for n, text in found[:MOST_ROWS]]
 
     def origin(self, found: Sequence[Origin]) -> int:
-        """Return the number of the last of some origins; -1 if there is none."""
+        """Return the number of the last origin in the sequence; -1 if there is none."""
         return self.origins.setdefault(found[-1], len(self.origins)) if found else -1
 
     def origin_of(self, node: UOp) -> int:
@@ -361,7 +361,7 @@ def _axes(kernel: Kernel) -> list[str]:
 
 
 def _items_of(schedule: Schedule) -> dict[UOp, set[int]]:
-    """Return, for each node, the items that compute it: the one that stores it, or those that fuse it."""
+    """Return, for each node, the items that compute it: the item that stores it, or the items that fuse it."""
     writers: dict[int, int] = {}
     for number, item in enumerate(schedule.items):
         for slot in item.written:

@@ -57,7 +57,7 @@ class ProgramBuilder(Sequence[UOp]):
     >>> [u.op.name for u in g.program()][:5]
     ['DEFINE_GLOBAL', 'DEFINE_GLOBAL', 'CONST', 'CONST', 'CONST']
 
-    ``tinsmith.runtime.compiled_schedule.run_program`` runs a program on any device; docs/ir.md lists the ops.
+    ``tinsmith.runtime.custom_program.run_program`` runs a program on any device; docs/ir.md lists the ops.
     """
 
     def __init__(self) -> None:

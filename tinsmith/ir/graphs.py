@@ -21,7 +21,6 @@ from tinsmith.ir.uop import UOp
 _PARTS_PER_KERNEL = 16  # more parts than this are joined in several steps: each element chooses among all parts
 
 
-
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
     """Return the concatenation of ``parts`` along ``axis``: each part is padded to the full size and selected by
     position, so every value, NaN and -0 included, is kept exactly."""
@@ -45,7 +44,6 @@ def joined(parts: Sequence[UOp], axis: int) -> UOp:
     return out
 
 
-
 def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> int:
     """Return the cheapest digit width of ``options``. The cost counts passes over the keys and over the counters, of
     which each piece has its own set; ``piece`` = 0 means the serial sort, without per-pass launch cost."""
@@ -54,7 +52,6 @@ def digit_bits_for(bits: int, size: int, options: Sequence[int], piece: int) -> 
         return -(-bits // b) * (10 * size + (3 << b) + apart)
 
     return min(options, key=cost)
-
 
 
 def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
@@ -74,7 +71,6 @@ def by_digits(keys: UOp, bits: int, digit_bits: int) -> UOp:
         if low + digit_bits < bits:
             keys = keys.const_like(0).scatter(place, keys, 1, Ops.ASSIGN)
     return order
-
 
 
 def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, UOp]:
@@ -109,7 +105,6 @@ def by_pieces(keys: UOp, bits: int, digit_bits: int, piece: int) -> tuple[UOp, U
     return (items >> 32 * together).cast(keys.dtype).shrink(box), order.shrink(box)
 
 
-
 def _places(digit: UOp, count: int) -> UOp:
     """Return each element's destination for one digit: after all elements of lower digits and all earlier ones of the
     same digit."""
@@ -122,7 +117,6 @@ def _places(digit: UOp, count: int) -> UOp:
     inside = earlier.cast(dtypes.int32).reduce("ADD", (3,)).reshape((rows, pieces * piece))
     before = (digit * pieces + digit.iota_like(1) - 1).reshape(inside.shape)
     return sums.scan("ADD", 1).gather(before, 1) + inside
-
 
 
 def count_below(ordered: UOp, limits: UOp) -> UOp:
@@ -142,7 +136,6 @@ _PARITY = 0x1BD11BDA
 _STEPS = (Ops.ADD, Ops.XOR, Ops.OR, Ops.SHL, Ops.SHR, Ops.VECTORIZE)
 
 
-
 def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
     """Return two 32-bit random words, as graphs, for a two-word key and a two-word counter."""
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
@@ -155,7 +148,6 @@ def threefry2x32(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, U
     return x, y
 
 
-
 def draws(nodes: Iterable[UOp]) -> bool:
     """Return True if ``nodes``, of any compiler level, contain the Threefry key-schedule constant: they draw random
     words.
@@ -166,7 +158,6 @@ def draws(nodes: Iterable[UOp]) -> bool:
     (True, False)
     """
     return any(map(_is_parity, nodes))
-
 
 
 def cipher_nodes(order: Sequence[UOp]) -> set[UOp]:
@@ -190,10 +181,8 @@ def cipher_nodes(order: Sequence[UOp]) -> set[UOp]:
     return made
 
 
-
 def _is_step(n: UOp) -> bool:
     return n.dtype.scalar is dtypes.uint32 and (n.op in _STEPS or n.op.kind == "movement")
-
 
 
 def _is_parity(n: UOp) -> bool:

@@ -1,4 +1,4 @@
-"""Matrix units as data rows: the shape of one step, the register layout of each operand, and the required features.
+"""Matrix units as data rows, and the layouts of the tiles that they read from local memory.
 
 A unit adds ``a[m, k] · b[k, n]`` to ``c[m, n]`` in one step. A ``Fragment`` is the register layout of one of the three:
 the mapping from (lane, register) to (row, column), where lanes are the cooperating threads. A position is written in
@@ -12,24 +12,23 @@ To add a unit, write a row and list it in a device's ``Target.units``. No other 
   lowered to ``LOAD_TILE``, ``MMA`` and ``STORE_TILE`` lines; the renderer prints them (``emit`` names the instruction)
   and assigns tile numbers, of which ``accumulators`` may be live at once. Dot-product instructions on pairs or fours of
   elements (AVX512-BF16, VNNI) are such units whose tiles are vector registers;
-* a warp-level unit (``mma.sync``: 32 threads) gets its operands element by element, each lane those that its digits
-  give, and the rest of the kernel works on the elements that a lane holds. The lane number is ``SPECIAL`` ``lidx0``;
+* a warp-level unit (``mma.sync``: 32 threads) gets its operands element by element, as the digits of each lane say, and
+  the epilogue works on the registers of the lanes. The lane number is ``SPECIAL`` ``lidx0``;
 * both interpreters run every row from its digits alone, so a row can be tested before any renderer supports it.
 
 The row of an ``mma.sync`` of 16×8×16 halves, for example, has ``threads=32`` and the accumulator fragment
 ``Fragment(((2, 0, 1), (2, 8, 0)), ((4, 0, 2), (8, 1, 0)))``: four registers; the low two bits of the lane select a pair
 of columns, the other bits the row.
 
-Layouts of staged tiles in local (shared) memory: swizzled rows of up to 128 bytes, ring slots, and bulk-copy boxes.
+A tile of local memory that a matrix unit reads directly (``StagedLayout``) is a stack of *chunks* of 64 elements of 16
+bits: first all rows of the first 64 columns, then all rows of the next 64. Indices, in the graph too, are (chunk, row,
+column in the chunk). The hardware swizzles the 16-byte pieces of a row on both sides, copy and matrix unit:
 
-A tile of local memory that a matrix unit reads directly is a stack of *chunks* of 64 elements of 16 bits: first all
-rows of the first 64 columns, then all rows of the next 64. Indices, in the graph too, count (chunk, row, column in the
-chunk); the swizzle of the 16-byte pieces of a row is applied by the hardware on both sides, copy and matrix unit:
-
-    piece c of row r lies at byte  r·128 + ((c xor (r mod 8)) · 16)
+    piece c of row r is at byte  r·128 + ((c xor (r mod 8)) · 16)
 
 so that the same piece of eight consecutive rows, which a unit reads together, falls into different banks. A tile whose
-width is no multiple of a 128-byte chunk uses rows of 64 or 32 bytes, and the swizzle permutes fewer pieces."""
+width is no multiple of a 128-byte chunk uses rows of 64 or 32 bytes, and the swizzle permutes fewer pieces.
+"""
 from __future__ import annotations
 
 import functools
@@ -44,7 +43,6 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir.ops.op import Array
 
 Digit = tuple[int, int, int]
-
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Fragment:
         return found
 
 
-
 def _size(digits: tuple[Digit, ...]) -> int:
     total = 1
     for size, _, _ in digits:
@@ -91,13 +88,11 @@ def _size(digits: tuple[Digit, ...]) -> int:
     return total
 
 
-
 def _steps(digits: tuple[Digit, ...]) -> Array:
     out = np.zeros((1, 2), np.int64)
     for size, row, column in digits:
         out = (np.arange(size)[:, None, None] * np.array([row, column]) + out[None]).reshape(-1, 2)
     return out
-
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,6 @@ class UnitTile:
     turns: int = 0
 
 
-
 def in_memory(operand: DType) -> DType:
     """Return the dtype in memory of a unit's operand dtype: float32 for tf32, which the unit rounds to; else the dtype
     itself.
@@ -133,7 +127,6 @@ def in_memory(operand: DType) -> DType:
     (dtypes.float, dtypes.half)
     """
     return dtypes.float32 if operand is dtypes.tf32 else operand
-
 
 
 @dataclass(frozen=True)
@@ -220,7 +213,7 @@ class MatrixUnit:
 
     @property
     def rounds(self) -> bool:
-        """True if operands lose bits on their way to the unit (tf32)."""
+        """True if operands are rounded when they are copied to the unit (tf32)."""
         return in_memory(self.a) is not self.a
 
     @property
@@ -252,7 +245,6 @@ class MatrixUnit:
         return np.asarray(out[place[..., 0], place[..., 1]])
 
 
-
 def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DType) -> Array:
     place = _cached_places(fragment)
     out = np.zeros(shape, dtype.numpy)
@@ -260,17 +252,14 @@ def _gather(fragment: Fragment, values: Array, shape: tuple[int, int], dtype: DT
     return out
 
 
-
 def _flushed(x: Array) -> Array:
     """Return ``x`` with float32 subnormals flushed to zero (the sign is kept)."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
-
 @functools.cache
 def _cached_places(fragment: Fragment) -> Array:
     return fragment.places()
-
 
 
 def available(table: tuple[MatrixUnit, ...], arch: str, features: frozenset[str]) -> tuple[MatrixUnit, ...]:
@@ -282,7 +271,6 @@ LEAST_ROW_BYTES = 32  # bytes of the shortest row of a chunk
 PIECE_BYTES = 16  # bytes of the unit that the swizzle permutes
 MOST_DIMENSIONS = 5  # dimensions of a View, at most
 MOST_STEP = 8  # element stride of a box along a dimension, at most
-
 
 
 @dataclass(frozen=True)
@@ -328,7 +316,6 @@ class StagedLayout:
         return place ^ place // ROW_BYTES % (self.row // PIECE_BYTES) * PIECE_BYTES
 
 
-
 class Placed(tuple[int, ...]):
     """The argument of a STAGE: its sizes, its layout (None: dense, row-major), and the number of ring slots.
 
@@ -360,7 +347,6 @@ class Placed(tuple[int, ...]):
     def __repr__(self) -> str:
         more = "" if self.layout is None and self.depth == 1 else f", {self.layout}, {self.depth} slots"
         return f"{tuple(self)!r}{more}"
-
 
 
 @dataclass(frozen=True)

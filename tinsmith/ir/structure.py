@@ -1,10 +1,8 @@
-"""Structure of kernels: their class (contraction, rows, scan, scatter, map) and the kinds of their ranges.
+"""Structure of kernels: their class (contraction, rows, scan, scatter, map), and the roles of their ranges.
 
-Classification of computations, shared by the scheduler (tensor graphs) and the optimizer (kernel graphs).
-
-``structure`` classifies a full kernel as a contraction, row reductions, a scan, a scatter, or a map.
-
-Kinds of ranges (``Role``), and helpers for their sizes."""
+``structure`` classifies a complete kernel. The scheduler classifies tensor graphs, the planner kernel graphs, by the
+same functions. ``Role`` is the kind of a range; helpers give the sizes of ranges.
+"""
 from __future__ import annotations
 
 import enum
@@ -37,13 +35,11 @@ class Contraction(NamedTuple):
     chain: tuple[Contraction, ...] = ()
 
 
-
 class Rows(NamedTuple):
     """Reductions over ``columns`` for each of ``rows``, with a pointwise epilogue."""
 
     rows: tuple[UOp, ...]
     columns: tuple[UOp, ...]
-
 
 
 class Scan(NamedTuple):
@@ -53,12 +49,10 @@ class Scan(NamedTuple):
     steps: tuple[UOp, ...]
 
 
-
 class Scatter(NamedTuple):
     """Stores whose indices come from memory, executed in the order of ``steps``."""
 
     steps: tuple[UOp, ...]
-
 
 
 class Map(NamedTuple):
@@ -67,7 +61,6 @@ class Map(NamedTuple):
     ranges: tuple[UOp, ...]
 
 Structure = Contraction | Rows | Scan | Scatter | Map
-
 
 
 def structure(sink: UOp) -> Structure:
@@ -99,7 +92,6 @@ def structure(sink: UOp) -> Structure:
     return Scatter(ordered) if ordered else Map(rows)
 
 
-
 def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
     """Return the contraction that a FOLD over ranges or a REDUCE over axes computes; None for any other node.
 
@@ -122,7 +114,6 @@ def contraction(node: UOp, guarded: bool = False) -> Contraction | None:
     return found if found is not None and found.m and found.n else None
 
 
-
 def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
     """Return a FOLD that sums products as a Contraction, even without reuse (a matrix-vector product has no n); else
     None."""
@@ -139,11 +130,9 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
     return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:])
 
 
-
 def guard_of(value: UOp) -> UOp | None:
     """Return the mask of a value that is 0 elsewhere: c of where(c, x, 0); else None."""
     return value.src[0] if value.op.name == "WHERE" and value.src[2].is_const and value.src[2].arg == 0 else None
-
 
 
 def _of_axes(node: UOp) -> Contraction | None:
@@ -155,14 +144,12 @@ def _of_axes(node: UOp) -> Contraction | None:
     return Contraction(body.src[0], body.src[1]) if body is not node and is_product(body) else None
 
 
-
 def unrepeated_size(factor: UOp) -> int:
     """Return the number of elements of an expanded factor before its expansion."""
     while factor.op.name != "EXPAND":
         factor = factor.src[0]
     size = factor.src[0].size
     return size if isinstance(size, int) else size.vmax
-
 
 
 class Role(enum.Enum):
@@ -192,11 +179,9 @@ class Role(enum.Enum):
 THREADS = (Role.LOCAL, Role.GROUP)  # threads of a block
 
 
-
 def range_size(r: UOp) -> Any:
     """Return the number of iterations of a range: an int, or a UOp if it is known only at launch."""
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
-
 
 
 def count_of(ranges: Iterable[UOp]) -> int:
@@ -208,7 +193,6 @@ def count_of(ranges: Iterable[UOp]) -> int:
     return math.prod(r.vmax + 1 for r in ranges)
 
 
-
 def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
     """Return each range as a mixed-radix digit of ``number``; the first range varies fastest."""
     table, pitch = dict[UOp, UOp](), 1
@@ -218,11 +202,9 @@ def digits(ranges: Iterable[UOp], number: UOp) -> dict[UOp, UOp]:
     return table
 
 
-
 def limits(r: UOp) -> tuple[UOp, UOp] | None:
     """Return (start, end) of a range that runs over part of its steps; None if it runs over all."""
     return r.src[:2] if len(r.src) == 3 else None
-
 
 
 def is_partial(r: UOp) -> bool:
@@ -233,7 +215,6 @@ def is_partial(r: UOp) -> bool:
     (False, True)
     """
     return len(r.arg) == 3
-
 
 
 class Axis(NamedTuple):

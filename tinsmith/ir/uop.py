@@ -31,7 +31,6 @@ from tinsmith.shape.sint import SInt, Symbols
 Moves = tuple[Node, ...]  # the movement nodes above a node, outermost first
 
 
-
 def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
     """Return the movement ops above a leaf as one index map; None if views cannot express them."""
     found: ShapeTracker | None = ShapeTracker.from_shape(leaf.shape)
@@ -40,7 +39,6 @@ def tracker(leaf: Node, moves: Moves) -> ShapeTracker | None:
             return None
         found = _windowed(found, m) if m.op is Ops.WINDOW else getattr(found, m.op.name.lower())(m.arg)
     return None if found is None else found.simplify()
-
 
 
 def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
@@ -58,7 +56,6 @@ def _windowed(tracker: ShapeTracker, node: Node) -> ShapeTracker | None:
     order = list(range(len(shape) - 1))
     order.insert(w.window_axis, len(shape) - 1)
     return seen.permute(tuple(order))
-
 
 
 def tracker_of(node: Node) -> ShapeTracker:
@@ -87,7 +84,6 @@ def tracker_of(node: Node) -> ShapeTracker:
     return found
 
 
-
 class Ref(weakref.ref[Any]):
     """A weak reference to a node that keeps the node's key in the intern table."""
 
@@ -99,7 +95,6 @@ interned: dict[Any, Ref] = {}
 # references to collected nodes whose table entries are not yet removed (see core.object_lifetime)
 dead: deque[Any] = deque()
 bury = dead.append
-
 
 
 def forget_dead() -> None:
@@ -120,7 +115,6 @@ def forget_dead() -> None:
         except KeyError:
             pass
         del key, ref  # frees the sources, whose references join `dead` before the next iteration
-
 
 
 class Operators:
@@ -163,7 +157,6 @@ class Operators:
 Found = TypeVar("Found")
 
 
-
 @dataclass(frozen=True)
 class Window:
     """The argument of WINDOW and UNWINDOW: `inputs` positions of `axis`, read through `outputs` sliding windows."""
@@ -174,7 +167,6 @@ class Window:
     dilation: int
     inputs: int
     outputs: int
-
 
 
 class UOp(Operators):
@@ -547,7 +539,6 @@ class UOp(Operators):
         return substitute((self,), table)[0]
 
 
-
 class Algebra:
     """Late-bound integer algebra called by UOp methods; ``ir.algebra.symbolic`` and ``ir.algebra.sizes``, which import
     UOp, fill it in. The former, a table of rules, is imported at the first ``simplify``."""
@@ -561,17 +552,16 @@ class Algebra:
 Symbols.variable = UOp.variable
 
 
-
 class _Pickling:
-    """The nodes that one pickler, or one ``deepcopy``, has been given, for it to refer to them instead of pickling them
-    again: many tensors of one graph take linear time.
+    """The nodes that one pickler, or one ``deepcopy``, has already pickled. Further tensors of the same graph refer to
+    them, so that pickling many tensors takes linear time.
 
-    Only the memo of the pickler keeps it alive. It is pickled before each node, and thus asked again only by another
-    pickler that runs meanwhile, which needs nodes of its own.
+    Only the memo of the pickler keeps it alive. It is pickled before each node. So only another pickler, running at the
+    same time, can ask for it again; that one needs separate nodes.
 
     Attributes:
-        times: number of picklers that asked for it.
-        places: node → part that it is pickled in, and its number there.
+        times: number of picklers that have pickled it.
+        places: node → the part that contains it, and its number in the part.
     """
 
     __slots__ = ("__weakref__", "places", "times")
@@ -587,7 +577,6 @@ class _Pickling:
 _of_thread = threading.local()
 
 
-
 def _pickling(new: bool = False) -> _Pickling:
     """Return the latest ``_Pickling`` of this thread, or a new one if there is none."""
     ref = getattr(_of_thread, "pickling", None)
@@ -596,7 +585,6 @@ def _pickling(new: bool = False) -> _Pickling:
         found = _Pickling()
         _of_thread.pickling = weakref.ref(found)
     return found
-
 
 
 class _Pickled:
@@ -618,9 +606,8 @@ class _Pickled:
         return _one_of, (pickling, part, len(part.nodes) - 1, _PartDone(pickling, part))
 
 
-
 class _Part:
-    """The nodes below one that are in no part yet, pickled as a flat list, so that deep graphs need no recursion.
+    """The nodes below a node that are not in a part yet, pickled as a flat list, so that deep graphs need no recursion.
 
     Attributes:
         nodes: in topological order.
@@ -640,9 +627,8 @@ class _Part:
         return _nodes_of, (list(self.outside.values()), rows)
 
 
-
 class _PartDone:
-    """The end of a part in a pickle: from here on, nodes refer to it. (Arguments of its nodes may be nodes, too.)"""
+    """The end of a part in a pickle: later nodes refer to the part. (Arguments of its nodes may be nodes, too.)"""
 
     __slots__ = ("part", "pickling")
 
@@ -654,7 +640,6 @@ class _PartDone:
         return tuple, ()
 
 
-
 def _nodes_of(outside: list[tuple[list[UOp], int]], rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> list[UOp]:
     """Return the nodes of a pickled part."""
     nodes = [part[k] for part, k in outside]
@@ -663,24 +648,21 @@ def _nodes_of(outside: list[tuple[list[UOp], int]], rows: list[tuple[Op, DType, 
     return nodes[len(outside):]
 
 
-
 def _one_of(_: Any, part: list[UOp], number: int, done: Any = None) -> UOp:
     """Return a pickled node."""
     return part[number]
 
 
-
 def _last_of(_: Any, node: UOp) -> UOp:
-    """Return ``node``, the second of a pickled pair: the first is the ``_Pickling`` that it needs to be loaded."""
+    """Return ``node``, the second item of a pickled pair; the first is the ``_Pickling`` that must be loaded before
+    it."""
     return node
-
 
 
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
     return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
-
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -716,7 +698,6 @@ def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = No
     return order
 
 
-
 def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     """Return ``rule(node)``, cached in ``attribute``; nodes below that lack it are computed first, without
     recursion."""
@@ -734,7 +715,6 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
     return found
 
 
-
 def _shape_of(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is None:
         raise TypeError(f"{node.op.name} has no shape: it exists only below the tensor graph")
@@ -743,7 +723,6 @@ def _shape_of(node: UOp) -> tuple[Any, ...]:
         if type(size) is UOp and size._normal is not True:
             return tuple([Algebra.normal_size(s) for s in shape])
     return shape
-
 
 
 def substitute(roots: Sequence[UOp], table: dict[UOp, UOp]) -> list[UOp]:

@@ -23,7 +23,6 @@ from tinsmith.ir.uop import UOp, toposort
 Subject = TypeVar("Subject")
 
 
-
 @dataclass(frozen=True)
 class Check(Generic[Subject]):
     """A named check of the nodes whose op is in ``ops`` (empty: all nodes)."""
@@ -42,13 +41,11 @@ class Check(Generic[Subject]):
             return str(error) or type(error).__name__
 
 
-
 def marked(rows: Sequence[tuple[UOp, str]], at: int, name: str, fault: str) -> str:
     lines = [f"[{name}] {fault}"]
     for i, (_, text) in enumerate(rows):
         lines.append(f"{text}   <-- {name}" if i == at else text)
     return "\n".join(lines)
-
 
 
 def run(checks: Sequence[Check[Any]], root: UOp, subject: Any) -> None:
@@ -61,16 +58,13 @@ def run(checks: Sequence[Check[Any]], root: UOp, subject: Any) -> None:
                 raise VerifyError(marked(rows, at, check.name, fault))
 
 
-
 def unless(condition: bool, fault: str) -> str | None:
     return None if condition else fault
-
 
 
 def allowed(ops: frozenset[Op], dialect: str) -> Check[Any]:
     return Check("allowed-op", f"Only ops of the {dialect}.", (),
                  lambda n, _: unless(n.op in ops, f"{n.op.name} is not allowed in a {dialect}"))
-
 
 
 def dtype(n: UOp, _: Any) -> str | None:
@@ -80,18 +74,15 @@ def dtype(n: UOp, _: Any) -> str | None:
     return unless(right is n.dtype, f"{n.op.name} of {[s.dtype for s in n.src]} is {right}, not {n.dtype}")
 
 
-
 def _const(n: UOp, _: Any) -> str | None:
     held = n.dtype.as_const(n.arg)
     return unless(type(held) is type(n.arg) and (held == n.arg or held != held), f"{n.dtype} cannot hold {n.arg!r}")
-
 
 
 def _bitcast(n: UOp, _: Any) -> str | None:
     old = n.src[0].dtype
     same = old.scalar.itemsize * old.count == n.dtype.scalar.itemsize * n.dtype.count
     return unless(same, f"{old} and {n.dtype} differ in width")
-
 
 
 def sink_root(n: UOp, root: UOp) -> str | None:
@@ -103,10 +94,8 @@ BITCAST: Check[Any] = Check("bitcast", "A bitcast keeps the width, of all lanes 
 ELEMENTWISE = frozenset(op for op in op_table() if op.elementwise)
 
 
-
 def _scalars(n: UOp, _: UOp) -> str | None:
     return unless(n.dtype.count == 1 and not n.dtype.pointer, f"{n.dtype} is not a scalar element type")
-
 
 
 def _shape(n: UOp, _: UOp) -> str | None:
@@ -114,21 +103,17 @@ def _shape(n: UOp, _: UOp) -> str | None:
     return unless(not bad, f"{bad} in shape {n.shape}: sizes are whole numbers or index nodes")
 
 
-
 def _is_size(size: Any) -> bool:
     return size.dtype is dtypes.index if isinstance(size, UOp) else type(size) is int and size >= 0
-
 
 
 def _ints(*values: Any) -> bool:
     return all(type(v) is int for v in values)
 
 
-
 def _reshape(n: UOp, _: UOp) -> str | None:
     old, new = n.src[0].size, n.size
     return unless(not _ints(old, new) or old == new, f"{n.src[0].shape} has {old} elements, {n.shape} has {new}")
-
 
 
 def _expand(n: UOp, _: UOp) -> str | None:
@@ -137,16 +122,13 @@ def _expand(n: UOp, _: UOp) -> str | None:
     return unless(len(old) == n.ndim and all(kept), f"{old} cannot be expanded to {n.shape}: only axes of size 1 can")
 
 
-
 def _permute(n: UOp, _: UOp) -> str | None:
     return unless(sorted(n.arg) == list(range(n.src[0].ndim)), f"{n.arg} is not a permutation of {n.src[0].ndim} axes")
-
 
 
 def _pad(n: UOp, _: UOp) -> str | None:
     fits = len(n.arg) == n.src[0].ndim and all(not _ints(v) or v >= 0 for pair in n.arg for v in pair)
     return unless(fits, f"{n.arg} does not pad the axes of {n.src[0].shape}")
-
 
 
 def _shrink(n: UOp, _: UOp) -> str | None:
@@ -155,15 +137,12 @@ def _shrink(n: UOp, _: UOp) -> str | None:
     return unless(fits, f"{n.arg} is not a box inside {old}")
 
 
-
 def _axes_inside(axes: Sequence[int], ndim: int) -> bool:
     return list(axes) == sorted(set(axes)) and all(0 <= a < ndim for a in axes)
 
 
-
 def _flip(n: UOp, _: UOp) -> str | None:
     return unless(_axes_inside(sorted(n.arg), n.ndim), f"{n.arg} are not axes of {n.shape}")
-
 
 
 def _window(n: UOp, _: UOp) -> str | None:
@@ -178,13 +157,11 @@ def _window(n: UOp, _: UOp) -> str | None:
     return unless(fits, f"{w} reaches position {last} of {w.inputs}")
 
 
-
 def _reduce(n: UOp, _: UOp) -> str | None:
     op, axes = n.arg
     if op.identity is None:
         return f"{op.name} cannot reduce"
     return unless(_axes_inside(axes, n.src[0].ndim), f"{axes} are not sorted axes of {n.src[0].shape}")
-
 
 
 def _along(n: UOp, _: UOp) -> str | None:
@@ -204,7 +181,6 @@ def _along(n: UOp, _: UOp) -> str | None:
     return None
 
 
-
 def _scan(n: UOp, _: UOp) -> str | None:
     (op, axis), x = n.arg, n.src[0]
     if (op is Ops.MULADD) != (len(n.src) == 3) or (op is not Ops.MULADD and op.identity is None):
@@ -216,7 +192,6 @@ def _scan(n: UOp, _: UOp) -> str | None:
     return unless(all(a == b for a, b in beside), f"{[s.shape for s in n.src]} do not fit")
 
 
-
 def _bind(n: UOp, _: UOp) -> str | None:
     variable, value = n.src
     if variable.op is not Ops.VARIABLE or value.op is not Ops.CONST:
@@ -224,12 +199,10 @@ def _bind(n: UOp, _: UOp) -> str | None:
     return unless(variable.arg[1] <= value.arg <= variable.arg[2], f"{value.arg} is not within {variable.arg}")
 
 
-
 def _assign(n: UOp, _: UOp) -> str | None:
     old, new = n.src
     return unless(old.dtype is new.dtype and old.shape == new.shape,
                    f"{new.dtype}{new.shape} cannot be a new version of {old.dtype}{old.shape}")
-
 
 
 def _shard(n: UOp, _: UOp) -> str | None:
@@ -239,7 +212,6 @@ def _shard(n: UOp, _: UOp) -> str | None:
     first, *others = [(*s.shape[:axis], *s.shape[axis + 1 :]) for s in n.src]
     fits = all(first == o for o in others) and len({s.dtype for s in n.src}) == 1
     return unless(fits, f"parts {[f'{s.dtype}{s.shape}' for s in n.src]}")
-
 
 
 def _tensor_sink(n: UOp, root: UOp) -> str | None:
@@ -270,7 +242,6 @@ TENSOR_CHECKS: tuple[Check[UOp], ...] = (
 )
 
 
-
 def verify_tensor(sink: UOp) -> None:
     """Verify a tensor graph: a SINK of values, or any value.
 
@@ -280,7 +251,6 @@ def verify_tensor(sink: UOp) -> None:
         VerifyError: at the first fault.
     """
     run(TENSOR_CHECKS, sink, sink)
-
 
 
 @dataclass
@@ -302,7 +272,6 @@ class KernelFacts:
         return facts
 
 
-
 def _bound(n: UOp) -> tuple[UOp, ...]:
     """Return the ranges that a node itself iterates over."""
     if n.op is Ops.PREFIX:
@@ -310,10 +279,8 @@ def _bound(n: UOp) -> tuple[UOp, ...]:
     return bound_ranges(n)
 
 
-
 def position_of_valid(n: UOp) -> int:
     return 2 if n.op is Ops.LOAD else 3
-
 
 
 def memory(n: UOp, _: Any) -> str | None:
@@ -328,12 +295,10 @@ def memory(n: UOp, _: Any) -> str | None:
     return unless(element.scalar is memory.dtype.scalar, f"{element} in memory of {memory.dtype.scalar}")
 
 
-
 def index(n: UOp, _: Any) -> str | None:
     index = n.src[1]
     right = index.dtype.scalar is dtypes.index
     return unless(right, f"an index has the index dtype, not {index.dtype} ({short(index)})")
-
 
 
 def valid(n: UOp, _: Any) -> str | None:
@@ -341,7 +306,6 @@ def valid(n: UOp, _: Any) -> str | None:
     if len(n.src) <= at:
         return None
     return unless(n.src[at].dtype.is_bool, f"a condition is bool, not {n.src[at].dtype}")
-
 
 
 def _range_args(n: UOp, facts: KernelFacts) -> str | None:
@@ -352,13 +316,11 @@ def _range_args(n: UOp, facts: KernelFacts) -> str | None:
     return unless(len(facts.numbers[n.arg[0]]) == 1, f"two ranges have number {n.arg[0]}")
 
 
-
 def _binds_ranges(n: UOp, _: KernelFacts) -> str | None:
     bound = _bound(n)
     if not all(r.op is Ops.RANGE for r in bound):
         return f"{n.op.name} must iterate over ranges, not {[short(r) for r in bound if r.op is not Ops.RANGE]}"
     return unless(len(set(bound)) == len(bound), "a range is named twice")
-
 
 
 def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
@@ -373,13 +335,11 @@ def _bound_once(n: UOp, facts: KernelFacts) -> str | None:
     return unless(not escapes, f"R{n.arg[0]} is bound by a reduction or stage and used outside it")
 
 
-
 def _fold(n: UOp, _: KernelFacts) -> str | None:
     if not isinstance(n.arg, Op) or n.arg.identity is None:
         return f"{n.arg} cannot reduce"
     start = start_of(n)
     return unless(start is None or start.ranges.isdisjoint(bound_ranges(n)), "the start depends on the ranges")
-
 
 
 def _prefix(n: UOp, _: KernelFacts) -> str | None:
@@ -391,7 +351,6 @@ def _prefix(n: UOp, _: KernelFacts) -> str | None:
     return unless(place.ranges.isdisjoint(start.ranges), "the start depends on the range")
 
 
-
 def _stage(n: UOp, _: KernelFacts) -> str | None:
     if not n.dtype.pointer or n.dtype.scalar is not n.src[0].dtype:
         return f"a stage of {n.src[0].dtype} is a pointer to it, not {n.dtype}"
@@ -399,7 +358,6 @@ def _stage(n: UOp, _: KernelFacts) -> str | None:
         return f"{len(n.arg)} sizes for {len(n.src) - 1} ranges"
     fits = all(r.src[-1].vmax <= s for r, s in zip(n.src[1:], n.arg))
     return unless(fits, f"a range is longer than its size in {n.arg}")
-
 
 
 def _product(n: UOp, _: KernelFacts) -> str | None:
@@ -414,13 +372,11 @@ def _product(n: UOp, _: KernelFacts) -> str | None:
     return unless(not crossed, "a depends on n, or b on m")
 
 
-
 def _statement(n: UOp, facts: KernelFacts) -> str | None:
     if n.op is Ops.SINK and n is not facts.sink:
         return "a SINK cannot be a source of another node"
     bad = [s.op.name for s in n.src if s.op not in (Ops.STORE, Ops.SCATTER_STORE, Ops.AFTER)]
     return unless(not bad, f"{bad} are not statements")
-
 
 
 def _covered(n: UOp, _: KernelFacts) -> str | None:
@@ -453,7 +409,6 @@ KERNEL_CHECKS: tuple[Check[KernelFacts], ...] = (
 )
 
 
-
 def verify_kernel(sink: UOp) -> None:
     """Verify a kernel graph.
 
@@ -461,7 +416,6 @@ def verify_kernel(sink: UOp) -> None:
         VerifyError: at the first fault.
     """
     run(KERNEL_CHECKS, sink, KernelFacts.of(sink))
-
 
 
 @dataclass
@@ -502,10 +456,8 @@ _REPEATABLE = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE, Ops.CONST, Op
                Ops.DRAIN)
 
 
-
 def _globals_first(n: UOp, state: ProgramState) -> str | None:
     return unless(not state.begun, "DEFINE_GLOBAL must precede all other lines")
-
 
 
 def _nesting(n: UOp, state: ProgramState) -> str | None:
@@ -514,23 +466,19 @@ def _nesting(n: UOp, state: ProgramState) -> str | None:
                    f"{short(n.src[0])} is not the innermost open loop or condition")
 
 
-
 def _defined(n: UOp, state: ProgramState) -> str | None:
     sources = n.src[:1] if n.op is Ops.DEFINE_ACC else n.src  # an accumulator is defined before its loops
     missing = [s for s in sources if s.op is not Ops.CONST and not state.sees(s)]
     return unless(not missing, f"not defined before, or defined in a closed scope: {', '.join(map(short, missing))}")
 
 
-
 def _once(n: UOp, state: ProgramState) -> str | None:
     return unless(n.op in _REPEATABLE or not state.sees(n), "defined twice")
-
 
 
 def _widths(n: UOp, _: ProgramState) -> str | None:
     counts = [s.dtype.count for s in n.src]
     return unless(all(c == n.dtype.count for c in counts), f"{n.dtype.count} lanes from sources of {counts}")
-
 
 
 def _access_widths(n: UOp, _: ProgramState) -> str | None:
@@ -541,14 +489,12 @@ def _access_widths(n: UOp, _: ProgramState) -> str | None:
     return unless(len(n.src) <= at or n.src[at].dtype.count == count, f"{count} lanes need {count} conditions")
 
 
-
 def _accumulator(n: UOp, state: ProgramState) -> str | None:
     if n.src[0].dtype is not n.dtype:
         return f"starts as {n.src[0].dtype}"
     if any(s.op is not Ops.RANGE for s in n.src[1:]):
         return "the sources after the start value must be RANGEs"
     return unless(not any(s in state.started for s in n.src[1:]), "its loop is already open")
-
 
 
 def _phi(n: UOp, state: ProgramState) -> str | None:
@@ -561,13 +507,11 @@ def _phi(n: UOp, state: ProgramState) -> str | None:
     return unless(all(r in open_now for r in acc.src[1:]), "the accumulator's loop is not open")
 
 
-
 def _vectorize(n: UOp, _: ProgramState) -> str | None:
     lanes = sum(s.dtype.count for s in n.src)
     spread = len(n.src) == 1 and n.dtype.count % lanes == 0
     same = all(s.dtype.scalar is n.dtype.scalar for s in n.src)
     return unless(same and (spread or lanes == n.dtype.count), f"{n.dtype} from {[s.dtype for s in n.src]}")
-
 
 
 def _gep(n: UOp, _: ProgramState) -> str | None:
@@ -576,11 +520,9 @@ def _gep(n: UOp, _: ProgramState) -> str | None:
     return unless(fits and n.dtype.scalar is vector.scalar, f"{n.dtype} from lanes {n.arg} of {vector}")
 
 
-
 def _shuffle(n: UOp, _: ProgramState) -> str | None:
     return unless(isinstance(n.arg, int) and n.arg > 0 and n.src[0].dtype is n.dtype,
                    f"{n.dtype} from {n.src[0].dtype} of the thread at XOR distance {n.arg}")
-
 
 
 def _match(n: UOp, _: ProgramState) -> str | None:
@@ -588,10 +530,8 @@ def _match(n: UOp, _: ProgramState) -> str | None:
     return unless(isinstance(n.arg, int) and n.arg > 0 and key.is_int and key.count == 1, f"{key} of {n.arg} bits")
 
 
-
 def _loop_bounds(n: UOp, _: ProgramState) -> str | None:
     return unless(n.dtype is dtypes.index and len(n.src) == 2, "a RANGE has two index bounds")
-
 
 
 def _multiply(n: UOp, _: ProgramState) -> str | None:
@@ -601,7 +541,6 @@ def _multiply(n: UOp, _: ProgramState) -> str | None:
     a = unit.operand_a if unit.held and n.src[1].op is not Ops.TILE else unit.fragment_a
     right = [unit.acc.vec(unit.fragment_c.size), unit.a.vec(a.size), unit.b.vec(unit.fragment_b.size)]
     return unless([s.dtype for s in n.src] == right, f"{unit.name} takes {right}, not {[s.dtype for s in n.src]}")
-
 
 
 def _tile(n: UOp, _: ProgramState) -> str | None:
@@ -614,14 +553,12 @@ def _tile(n: UOp, _: ProgramState) -> str | None:
     return unless(rows * columns == value.dtype.count, f"{value.dtype.count} elements, not {rows} x {columns}")
 
 
-
 def _matrices(n: UOp, _: ProgramState) -> str | None:
     memory, index = n.src
     if memory.op is not Ops.DEFINE_LOCAL or memory.dtype.scalar is not n.dtype.scalar or n.dtype.itemsize != 2:
         return f"matrices of {n.dtype} in {memory.op.name} of {memory.dtype}"
     fits = index.dtype is dtypes.index and n.dtype.count in (2, 4, 8)
     return unless(fits, f"{n.dtype.count} elements at an {index.dtype}")
-
 
 
 def _staged_tile(n: UOp, _: ProgramState) -> str | None:
@@ -632,12 +569,10 @@ def _staged_tile(n: UOp, _: ProgramState) -> str | None:
     return unless(index.dtype is dtypes.index, f"the position has the index dtype, not {index.dtype}")
 
 
-
 def _ring(n: UOp, _: ProgramState) -> str | None:
     slots = n.arg[1]
     fits = all(m.op is Ops.DEFINE_LOCAL and len(m.arg) == 3 and m.arg[1] == slots * m.arg[2].elements for m in n.src)
     return unless(fits, f"local memory of a ring must hold {slots} tiles")
-
 
 
 def _in_ring(n: UOp, _: ProgramState) -> str | None:
@@ -656,13 +591,11 @@ def _in_ring(n: UOp, _: ProgramState) -> str | None:
     return unless(len(dimensions) == 1, f"{len(n.src) - 5} coordinates of {n.arg}")
 
 
-
 def _drain(n: UOp, state: ProgramState) -> str | None:
     counted = isinstance(n.arg, int) and n.arg >= 0
     later = state.groups - 1 - state.group_of.get(n.src[0], state.groups - 1) if n.src else n.arg
     return unless(counted and n.arg <= later,
                   f"DRAIN must wait for the accumulator's steps: at most {later} groups may be in flight")
-
 
 
 def _condition(n: UOp, _: ProgramState) -> str | None:
@@ -708,7 +641,6 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
 )
 
 
-
 def verify_program(linear: Sequence[UOp]) -> None:
     """Verify a linear program, line by line.
 
@@ -726,7 +658,6 @@ def verify_program(linear: Sequence[UOp]) -> None:
         opened = state.scopes[-1][0]
         assert opened is not None
         raise VerifyError(_program_text(linear, linear.index(opened), "closed", f"{short(opened)} is never closed"))
-
 
 
 def _program_text(linear: Sequence[UOp], at: int, name: str, fault: str) -> str:

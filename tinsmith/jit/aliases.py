@@ -24,10 +24,10 @@ class Alias(NamedTuple):
     """The aliasing of a result.
 
     Attributes:
-        looks: views from the storage's value to the result; from the value of ``place``, if ``relative``.
-        place: location of a tensor with the same memory; None: only results share it.
-        late: look up ``place`` after the call's writes, since the call made that gradient.
-        number: index of the memory that only results share.
+        looks: view operations from the storage's value to the result, or from the value of ``place`` if ``relative``.
+        place: the location of an earlier tensor with the same memory; None: only results share it.
+        late: ``place`` is looked up after the call's writes, because it is a gradient that the call created.
+        number: the index of a memory that only results share.
         seen: True if the memory is realized and the result is a view of it; else the result was computed separately.
     """
 
@@ -40,7 +40,7 @@ class Alias(NamedTuple):
 
 
 def share(t: Tensor, other: Tensor | None, alias: Alias, storage: Storage | None, value: Value) -> None:
-    """Make the result ``t`` a view of the memory of ``other``, or of ``storage``, which another result has."""
+    """Make the result ``t`` a view of the memory of ``other``, or of ``storage``, the storage of another result."""
     looks = _rebound(alias.looks, value)
     if storage is None:
         assert other is not None, "a guard has found no tensor to share memory with"

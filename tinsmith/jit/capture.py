@@ -13,12 +13,15 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.jit.aliases import Alias
-from tinsmith.jit.collect import CacheCollector, CaptureProfile, Source
+from tinsmith.jit.capture_hooks import CaptureProfile
+from tinsmith.jit.collect import CacheCollector, Source
+from tinsmith.jit.deferred_grads import SetAside
 from tinsmith.jit.guards.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
 from tinsmith.jit.guards.state import State
 from tinsmith.jit.guards.tensors import Decisions, Gradient, Group, Guards, Member, Quick, TensorPath
+from tinsmith.jit.memory import compute
 from tinsmith.jit.merged_schedule import Returned, Template, Written, placeholder
-from tinsmith.jit.reachability import SetAside, compute, reachable
+from tinsmith.jit.reachability import reachable
 from tinsmith.jit.replay import Replay
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
@@ -39,8 +42,8 @@ class Disturbed(Uncapturable):
 
 
 def compute_data(roots: Sequence[Any]) -> dict[int, Tensor]:
-    """Return the tensors reachable from ``roots``, by id, and realize the leaves that are data, so that the uncaptured
-    first call runs the programs that the captured one will run."""
+    """Realize leaf tensors reachable from ``roots``, and return all reachable tensors by id. The uncaptured first call
+    then runs the same programs as the captured one."""
     known = reachable(roots)
     lazy = [t for t in known.values() if not placed(t.uop) and is_leaf(t.uop)]
     if lazy:
@@ -53,7 +56,7 @@ def kept_gradients(before: Iterable[tuple[Tensor, Tensor | None]], written: Coll
 
     Args:
         before: tensors, and the gradients that they had before the call.
-        written: ids of the tensors that have new values.
+        written: ids of tensors with new values.
     """
     new = [(t, t.grad, old) for t, old in before if t.grad is not old and t.grad is not None and t.requires_grad]
     below = set(toposort([grad.uop for t, grad, old in new if id(t) in written and old is not None]))
@@ -67,7 +70,7 @@ class Capture(CacheCollector):
     Args:
         function, args, kwargs: the call.
         arguments: the tensors among its arguments, realized.
-        roots: all other values that the function can read.
+        roots: all other values that the function can reach.
         bound: names and values of the bound variables among the arguments.
 
     Attributes:
@@ -118,10 +121,10 @@ class Capture(CacheCollector):
         self.decisions[size] = value
 
     def replacing(self, t: Tensor) -> None:
-        """Note that ``t`` is about to have another memory.
+        """Record that ``t`` is about to get another memory.
 
-        Views of the old one from before the call show what the call writes there, and share it with results. A replay
-        cannot find such views, so there must be none where the call has views of its own, or has written.
+        Older views of the old memory show the call's writes to it, and share it with results. A replay cannot find such
+        views. So there must be none if the call itself has views of that memory, or has written to it.
         """
         if id(t) in self.before and id(t) not in self.replaced:
             self.replaced.add(id(t))
@@ -134,7 +137,7 @@ class Capture(CacheCollector):
         """Realize the results and changed state, then determine the source of every buffer.
 
         Args:
-            donate: replays may write over the results of the call before.
+            donate: replays may overwrite the results of the previous call.
 
         Raises:
             Uncapturable: if the call cannot be replayed.
@@ -220,7 +223,7 @@ class Capture(CacheCollector):
         return [self.place(t) for t in old if t.gradient_unasked()]
 
     def check_disturbed(self) -> None:
-        """Refuse a call during which another thread wrote what it reads or writes.
+        """Refuse a call if another thread wrote memory that it reads or writes, during the call.
 
         Raises:
             Disturbed: if there was such a write, or the call detached a tensor from memory that it shared with views.
@@ -232,8 +235,8 @@ class Capture(CacheCollector):
             raise Disturbed
 
     def alike(self) -> list[Tensor]:
-        """Return unchanged tensors whose value is another tensor's, and guard the unrealized ones. To assign such a
-        value leaves no trace in the capture, but matters once the values differ."""
+        """Return unchanged tensors whose value is the node of another tensor, and guard the unrealized ones. An
+        assignment between such tensors leaves no trace in the capture, but has an effect once their values differ."""
         holders: dict[UOp, set[int]] = {}
         for t in (*self.known.values(), *self.arguments):
             if id(t) in self.before:
@@ -260,7 +263,7 @@ class Capture(CacheCollector):
         return TensorPath(ref=weakref.ref(t))
 
     def current(self, t: Tensor) -> TensorPath:
-        """Return the same place, but find a gradient as the current gradient of its tensor."""
+        """Return the place of a tensor; a gradient is found as the current gradient of its tensor."""
         owner = self.owner.get(id(t))
         if owner is None or id(t) in self.known or id(t) in self.numbers:
             return self.place(t)
@@ -268,7 +271,8 @@ class Capture(CacheCollector):
         return self.place(owner)._replace(gradient=True) if found else self.place(t)
 
     def bind(self, returned: list[Tensor], graded: list[Tensor], forgets: bool) -> None:
-        """Guards on unrealized tensors that were read, on gradients, and on the seed of earlier draws."""
+        """Return the guards on unrealized tensors that were read, on gradients, and on the seed of earlier random
+        draws."""
         seen = set(toposort([*self.graphs, *(t.uop for t in returned)]))
         returns = {id(t) for t in returned}
         for t, old, _ in self.before.values():
@@ -318,7 +322,7 @@ class Capture(CacheCollector):
         return found
 
     def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
-        """Return an alias to memory of one of ``others``, preferably relative to one whose views are guarded."""
+        """Return an alias to the memory of one of ``others``, preferably of a tensor whose views are guarded."""
         every = list(looks)
         for m in others:
             own = list(m._shared.looks) if m._shared is not None else []
@@ -340,7 +344,7 @@ def _buffers(uop: UOp) -> list[UOp]:
 
 
 class _Finder:
-    """The resolver of buffer sources: for each buffer of a finished capture, where a replay takes it from."""
+    """The resolver of buffer sources: for each buffer of a finished capture, the place where a replay finds it."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
@@ -390,7 +394,8 @@ class _Finder:
         return self.templates([uop])[0]
 
     def templates(self, uops: Sequence[UOp]) -> list[Template]:
-        """Return templates of values with one shared source list: gradients have nearly the same sources."""
+        """Return templates of values with one common list of sources, because gradients have nearly the same
+        sources."""
         nodes = toposort(uops)
         buffers = [n for n in nodes if n.op is Ops.BUFFER]
         table = {n: placeholder(k, n.arg) for k, n in enumerate(buffers)}

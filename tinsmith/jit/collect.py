@@ -1,34 +1,20 @@
-"""What a captured call ran: programs, Python functions, and calls that cannot be repeated.
-
-The programs that a captured call ran.
-
-A profile hook for captures: records the Python functions that run, and unrepeatable calls (clock, files, ...)."""
+"""The programs that a captured call ran."""
 from __future__ import annotations
 
-import contextvars
-import datetime
-import io
-import os
-import random
-import sys
 import time
-import types
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, copied
 from tinsmith.backend.shards import flattened
-from tinsmith.core.errors import JitError, place, user_line
-from tinsmith.core.object_lifetime import no_collection
+from tinsmith.core.errors import JitError, user_line
 from tinsmith.core.terminal import cut, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import toposort
-from tinsmith.jit.guards.signature import library
-from tinsmith.jit.guards.state import State
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import launch, recorders
 from tinsmith.tensor.base import TensorBase
@@ -49,14 +35,14 @@ class Source(NamedTuple):
         return self.program, self.output
 
 
-
 @dataclass(repr=False)
 class JitItem:
     """One program that ran during capture: its schedule, the variables' names and values, and its buffers. Printing it
     gives one line; ``print(item.compiled)`` gives one for each kernel.
 
-    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then says what the inputs are.
-    ``holders`` are tensors from before the recording that held inputs, for what ``CacheCollector.finish()`` gives.
+    ``inputs`` and ``outputs`` are emptied when the capture is finished; ``sources`` then describes the inputs.
+    ``holders`` are tensors from before the recording that held inputs; the items returned by
+    ``CacheCollector.finish()`` use them.
     """
 
     compiled: CompiledSchedule
@@ -74,7 +60,7 @@ class JitItem:
 
     @property
     def rawbufs(self) -> list[Buffer]:
-        """The buffers that it runs on, inputs, then outputs; of a tensor that was assigned meanwhile, the new one."""
+        """The buffers that it runs on: inputs, then outputs. If a tensor was assigned meanwhile, its new buffer."""
         return [*(self._present(n, b) for n, b in enumerate(self.inputs)), *self.outputs]
 
     def _present(self, number: int, buffer: Buffer) -> Buffer:
@@ -87,16 +73,16 @@ class JitItem:
 
     def prg(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int] | None = None, wait: bool = False,
             jit: bool = True) -> float | None:
-        """Run the program again; the arguments are those of the tutorials.
+        """Run the program again; the arguments follow the tutorials.
 
         Args:
-            rawbufs: its buffers, or others of the same sizes in their place.
-            var_vals: values of variables, by variable; those of the first run unless given.
+            rawbufs: its buffers, or replacements of the same sizes.
+            var_vals: values of variables, by variable; default: those of the first run.
             wait: wait until it has run, and return the seconds that it took.
             jit: ignored.
 
         Raises:
-            JitError: for other numbers of buffers, and for a program of a captured function: it has no buffers.
+            JitError: for a wrong number of buffers, and for a program of a captured function, which keeps no buffers.
         """
         bound, count = self.compiled.bound, len(self.inputs)
         if not self.outputs or len(rawbufs) != len(self.rawbufs):
@@ -116,7 +102,6 @@ class JitItem:
         for device in {step.device for step in self.compiled.steps}:
             Device[device].synchronize()
         return time.perf_counter() - start
-
 
 
 class CacheCollector:
@@ -157,11 +142,10 @@ class CacheCollector:
 
     @classmethod
     def finish(cls) -> list[JitItem]:
-        """The programs since the latest ``start``."""
+        """Return the programs that ran since the latest ``start``."""
         collector = cls._current.pop()
         recorders.remove(collector)
         return collector.items
-
 
 
 class _Followed(CacheCollector):
@@ -183,116 +167,3 @@ class _Followed(CacheCollector):
         self.items[-1].holders = {n: holders[id(b)] for n, b in enumerate(inputs)
                                   if id(b) in holders and id(b) not in self.made}
         self.made.update(map(id, outputs))
-
-_CLOCK: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
-                 "process_time_ns", "thread_time", "gmtime", "localtime", "ctime", "asctime", "strftime")
-_CALLS: Final[dict[Any, str]] = {**{getattr(time, n): f"time.{n}" for n in _CLOCK if hasattr(time, n)},
-                                 os.urandom: "os.urandom", open: "open", io.open: "open", input: "input",
-                                 datetime.datetime.now: "datetime.now", datetime.datetime.utcnow: "datetime.utcnow",
-                                 datetime.datetime.today: "datetime.today", datetime.date.today: "date.today"}
-_OWNERS: Final = {random.Random: "random", io.IOBase: "a file's", contextvars.ContextVar: "a context variable's"}
-_KINDS: Final = tuple(_OWNERS)
-_ENVIRON: Final = {f.__code__ for f in (os._Environ.__getitem__, os._Environ.__iter__)}
-# What they read changes no result, or we asked for it: platformdirs says where the disk cache is.
-_SILENT: Final = {"logging", "warnings", "threading", "traceback", "linecache", "tinsmith", "numpy", "platformdirs"}
-
-
-
-def _of_a_device(frame: types.FrameType) -> bool:
-    """Return True if a function of another package was called by ``tinsmith.backend``, as part of computing."""
-    found: types.FrameType | None = frame
-    while found is not None:
-        module = str(found.f_globals.get("__name__", ""))
-        if module.startswith("tinsmith."):
-            return found is not frame and module.startswith("tinsmith.backend.")
-        found = found.f_back
-    return False
-
-
-
-class CaptureProfile:
-    """A profile function for the time of a capture; a profiler that is there already goes on.
-
-    The garbage collector waits meanwhile: it runs between any two lines, and what it calls (``gc.callbacks``,
-    finalizers of garbage from elsewhere) is nothing that the function does.
-
-    Args:
-        state: learns of every function before it runs for the first time.
-
-    Attributes:
-        calls: (what was called, file, line) of calls whose result is another one next time.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.codes: set[types.CodeType] = set()
-        self.calls: dict[tuple[str, str, int], None] = {}
-        self.quiet: set[type] = set()  # kinds of objects whose methods are no matter
-        self.printing = 0
-        self.earlier: Any = None
-        self.collector = no_collection()
-
-    def __enter__(self) -> CaptureProfile:
-        self.collector.__enter__()
-        self.earlier = sys.getprofile()
-        sys.setprofile(self.event if not callable(self.earlier) else self.both)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        sys.setprofile(self.earlier if callable(self.earlier) else None)
-        if hasattr(self.earlier, "enable"):  # a profiler in C hooks itself in
-            self.earlier.enable()
-        self.collector.__exit__(None, None, None)
-
-    def both(self, frame: types.FrameType, event: str, arg: Any) -> None:
-        self.earlier(frame, event, arg)
-        self.event(frame, event, arg)
-
-    def event(self, frame: types.FrameType, event: str, arg: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            if code not in self.codes and not self.printing and not _of_a_device(frame):
-                self.codes.add(code)
-                self.state.add(code, frame.f_globals)
-            if code in _ENVIRON:
-                self.note("os.environ", frame)
-        elif event == "c_call":
-            kind = type(arg.__self__)
-            if kind not in self.quiet:
-                self.called(arg, kind, frame)
-        elif arg is print and event in ("c_return", "c_exception"):
-            self.printing -= 1
-
-    def called(self, function: Any, kind: type, frame: types.FrameType) -> None:
-        """A function in C is called, of a module, a class, or an object of this kind."""
-        owner = function.__self__
-        if function is print:
-            self.printing += 1
-        elif issubclass(kind, (types.ModuleType, type)):
-            if function in _CALLS and not self.printing:
-                self.note(_CALLS[function], frame)
-        elif not issubclass(kind, _KINDS):
-            self.quiet.add(kind)
-        elif owner not in (sys.stdout, sys.stderr) and not self.printing:
-            text = next(text for k, text in _OWNERS.items() if issubclass(kind, k))
-            self.note(f"{text}{'.' if text == 'random' else ' '}{function.__name__}", frame)
-
-    def note(self, name: str, frame: types.FrameType | None) -> None:
-        """Note a call that came from the user's code, if through a library then through one that passes it on."""
-        if frame is not None and _of_a_device(frame):
-            return
-        while frame is not None:
-            module = str(frame.f_globals.get("__name__", ""))
-            if module.partition(".")[0] in _SILENT:
-                return
-            if not library(module):
-                self.calls[name, frame.f_code.co_filename, frame.f_lineno] = None
-                return
-            frame = frame.f_back
-
-    def reason(self) -> str:
-        """Why the call cannot be captured; empty if it can."""
-        if self.state.failed:
-            return self.state.failed
-        calls = dict.fromkeys([*self.calls, *(() if self.calls else self.state.gone_on())])
-        return "uses " + ", ".join(f"{name} at {place(file, line)}" for name, file, line in calls) if calls else ""

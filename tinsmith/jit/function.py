@@ -20,7 +20,7 @@ from tinsmith.core.timeline import GUARDS, RECORDING, phase
 from tinsmith.ir.algebra.sizes import watchers
 from tinsmith.jit.collect import JitItem
 from tinsmith.jit.guards.signature import Bound, difference, leaves, placed, signature, surroundings
-from tinsmith.jit.reachability import compute, settle
+from tinsmith.jit.memory import compute, settle
 from tinsmith.runtime.launch import recorders
 from tinsmith.runtime.thread_turns import let_go, overwritten, state, take, wait_for
 from tinsmith.tensor.autograd import history
@@ -71,10 +71,11 @@ class SignatureEntry:
 class TinyJit(Generic[R]):
     """Decorator that captures the programs of a tensor function and replays them without running its Python.
 
-    The first call runs the function; the second captures it; later calls with an equal signature (``jit.signature``)
-    whose Python state (``jit.state``) and earlier tensors (``jit.guards``) are as they were replay; others are captured
-    anew. Outputs are fresh on every call, assigned state is updated, and random draws go on. A function
-    that reads values on the host, the clock or a file runs uncaptured. docs/jit.md has the rules.
+    The first call runs the function; the second captures it. A later call is replayed if its signature
+    (``guards/signature.py``) is equal, and the Python state (``guards/state.py``) and earlier tensors
+    (``guards/tensors.py``) that the function reads are unchanged; otherwise it is captured again. Outputs are new
+    tensors at every call, assigned state is updated, and random draws continue. A function that reads values on the
+    host, the clock or a file runs uncaptured. docs/jit.md has the rules.
 
     >>> @TinyJit
     ... def double(x):
@@ -98,7 +99,7 @@ class TinyJit(Generic[R]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickled without captures: the loaded function captures again. A decorated function is found by its name."""
+        """Pickle without captures: the loaded function captures again. A decorated function is pickled by its name."""
         found: Any = sys.modules.get(getattr(self, "__module__", ""))
         name = getattr(self, "__qualname__", "")
         for part in name.split("."):
@@ -116,7 +117,7 @@ class TinyJit(Generic[R]):
 
     @property
     def jit_cache(self) -> list[JitItem]:
-        """The programs of the capture that was made or replayed last."""
+        """The programs of the most recently made or replayed capture."""
         return [] if self._last is None else self._last.items
 
     def plan(self) -> Plan:
@@ -218,13 +219,13 @@ class TinyJit(Generic[R]):
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any],
              watch: contextlib.AbstractContextManager[Any] | None = None,
              finish: Callable[[R], bool] | None = None) -> R:
-        """Run the function; compute its results, the tensors that it writes, and gradients, as a replay does.
+        """Run the function; realize its results, the tensors that it writes, and gradients, as a replay does.
 
-        None of them keeps a history for gradients.
+        None of these tensors keeps a history for gradients.
 
         Args:
-            watch: held while the function runs.
-            finish: computes these tensors in another way, if it can.
+            watch: context manager to hold while the function runs.
+            finish: a function that may realize these tensors in another way.
         """
         before = [(t, t.grad) for t in TensorBase.live]
         written: LiveSet[Tensor] = LiveSet()
@@ -302,12 +303,12 @@ class TinyJit(Generic[R]):
         return result
 
     def _holds(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return True if the Python values that a captured call has read are as they were, or may have changed."""
+        """Return True if the Python values that a captured call read are unchanged, except those that may change."""
         return capture.state.change(args, kwargs) is None or (
             self.changes_state and capture.state.let_change(args, kwargs))
 
     def _keep(self, key: Any, held: list[Any], capture: Capture | None) -> None:
-        """Store a capture, or that this signature cannot be captured."""
+        """Store a capture, or the fact that this signature cannot be captured."""
         entry = self.captures.get(key)
         if entry is None or not entry.alive:
             entry = self.captures[key] = SignatureEntry(held)
@@ -339,7 +340,7 @@ class TinyJit(Generic[R]):
                     None) or difference(latest[0], key[0])
 
     def _changed(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the Python value that a captured call has changed, and the first line that names it."""
+        """Return the Python value that a captured call has changed, and the first source line that names it."""
         path = capture.state.change(args, kwargs)
         if path is None:
             return "an argument"

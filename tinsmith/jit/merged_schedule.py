@@ -1,8 +1,8 @@
 """The merged schedule of a capture, and templates of its results.
 
-Merging of a capture's programs into one schedule, with one memory plan and one launch per replay.
-
-Templates: values as graphs over numbered buffer sources, from which a replay builds results and new state."""
+The programs of a capture become one schedule, with one memory plan and one launch per replay. A template is a value as
+a graph over numbered buffers, from which a replay builds results and new state.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
@@ -23,7 +23,7 @@ from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import buffer_name
 from tinsmith.schedule.memory.memory_budget import fitted, room_in, seconds_of
 from tinsmith.schedule.memory.memory_plan import plan_slots
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
@@ -33,16 +33,16 @@ WHOLE: Final = -1
 Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
 
 
-
 @dataclass
 class Joined:
-    """One schedule for all programs.
+    """The merged schedule of all programs of a capture.
 
     Attributes:
-        inputs: where its inputs come from, by number: entries of the guards, or held buffers; of one over several
-            devices each part is an input, and its number stands beside.
-        results: the outputs that somebody wants, and the numbers of their parts among the schedule's results.
-        layouts: of those over several devices.
+        inputs: the sources of its inputs, by number: entries of the guards, or held buffers. Each part of a buffer over
+            several devices is an input, given with the number of the part.
+        results: the outputs that are needed after the programs, and the numbers of their parts among the schedule's
+            results.
+        layouts: the layouts of results over several devices.
         values: (name, value at capture) of its variables.
     """
 
@@ -51,7 +51,6 @@ class Joined:
     results: dict[Made, list[int]]
     layouts: dict[Made, ShardLayout]
     values: list[tuple[str, int]]
-
 
 
 class _Joiner:
@@ -130,20 +129,18 @@ class _Joiner:
         return found.beyond(room_in(limit, self.slots, outputs - self.in_place().keys()))
 
 
-
 def _parts(layout: ShardLayout | None) -> Sequence[int]:
-    """The numbers of the buffers that a value is."""
+    """Return the numbers of the buffers of a value."""
     return (WHOLE,) if layout is None else range(len(layout.devices))
-
 
 
 def _key(source: Source, part: int) -> tuple[Source | int, int]:
     return id(source.held) if source.group < 0 else source, part
 
 
-
 def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
-    """Return one schedule that runs ``items`` in order; only the ``wanted`` outputs outlive it, others share memory."""
+    """Return one schedule that runs ``items`` in order; only the ``wanted`` outputs outlive it, the others become
+    temporaries."""
     joiner = _Joiner(items, wanted)
     for number, item in enumerate(items):
         joiner.add(number, item)
@@ -159,10 +156,9 @@ def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
     return Joined(compiled, joiner.inputs, results, joiner.layouts, joiner.values)
 
 
-
 @dataclass(slots=True)
 class Template:
-    """A value in terms of sources: a graph whose buffers are numbered."""
+    """A value as a graph over numbered buffers (sources)."""
 
     uop: UOp
     sources: list[Source]
@@ -180,9 +176,8 @@ class Template:
         return _rebound(self.uop, table)
 
 
-
 def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
-    """The graph with nodes replaced, also in the arguments of movement ops."""
+    """Return the graph with nodes replaced, also in the arguments of movement ops."""
     new = dict(table)
     for n in toposort(uop, lambda n: n not in table):
         src = tuple(new.get(s, s) for s in n.src)
@@ -191,14 +186,13 @@ def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
     return new.get(uop, uop)
 
 
-
 def placeholder(number: int, b: Buffer) -> UOp:
     return UOp(Ops.BUFFER, b.dtype, (), buffer_name(number, b))
 
 
-
 class Returned:
-    """A tensor among the results: an earlier tensor, or a new one. (Not a dataclass, which would be a nesting.)"""
+    """A tensor among the results: an earlier tensor, or a new one. (Not a dataclass, because dataclasses are treated as
+    nested results.)"""
 
     def __init__(self, place: TensorPath | None, template: Template | None, device: str, requires_grad: bool | None,
                  alias: Alias | None = None) -> None:
@@ -206,18 +200,18 @@ class Returned:
         self.alias = alias  # of memory that only results share, the template is that of the whole
 
 
-
 @dataclass(slots=True)
 class Written:
-    """A tensor from before the call whose value, or whose gradient, the call set.
+    """A tensor from before the call whose value or gradient the call sets.
 
     Attributes:
-        place: of the tensor; of the gradient, if another one is set there.
-        template: of what the tensor shows; None: the gradient was dropped.
-        sets: the gradient is another tensor now.
-        late: the gradient is computed if it is looked at.
-        whole: of all the memory that the tensor shares with views, and how it looks at that.
-        replaces: the tensor has another memory, and its former views keep the old one.
+        place: the place of the tensor; if ``sets``, the place of its gradient.
+        template: the template of the new value; None: the gradient was dropped.
+        sets: the gradient becomes another tensor.
+        late: the gradient is computed only if it is read.
+        whole: the template of the complete memory that the tensor shares with views, and the view operations from it to
+            the tensor.
+        replaces: the tensor gets another memory, and its former views keep the old one.
     """
 
     place: TensorPath
@@ -228,10 +222,9 @@ class Written:
     replaces: bool = False
 
     def fits(self, t: Tensor) -> bool:
-        """Return True if ``t`` covers its memory as at the capture: all of it, or by the same view operations."""
+        """Return True if ``t`` is the same view of its memory as at the capture."""
         shared = t._shared
         return self.whole is None if shared is None else self.whole is not None and self.whole[1] == shared.looks
-
 
 
 class _LateTensor(Tensor):
@@ -254,7 +247,6 @@ class _LateTensor(Tensor):
         _UOP.__set__(self, node)
 
 _UOP: Any = TensorBase.__dict__["uop"]
-
 
 
 def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:

@@ -32,7 +32,7 @@ from tinsmith.jit.merged_schedule import WHOLE, Joined, Returned, Template, Writ
 from tinsmith.jit.reachability import COUNTED, is_sole
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
-from tinsmith.schedule.scheduler import Slot
+from tinsmith.schedule.schedule_item import Slot
 from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
@@ -57,7 +57,7 @@ Value = Callable[[str, int], int]
 
 
 class OutputMemory:
-    """Memory for one output, and the nodes through which results see it.
+    """Memory for one output, and the nodes of the results that are views of it.
 
     Attributes:
         whole: the sharded buffer that the memory is a part of, if it is reused from a value on several devices.
@@ -83,7 +83,7 @@ class OutputMemory:
 
 
 class Same:
-    """An ``OutputMemory`` for memory and nodes that stay the same."""
+    """An ``OutputMemory`` whose memory and nodes stay the same for all calls."""
 
     __slots__ = ("buffer", "nodes", "whole")
 
@@ -96,7 +96,7 @@ class Output:
     """An output of the schedule: its recycled buffers, and the results that are views of it.
 
     Attributes:
-        donated: every call may write over what the last one returned.
+        donated: every call may overwrite the results of the previous one.
         poisoned: fill reused memory like fresh memory, for debugging.
         same: a new version written in place keeps its nodes.
     """
@@ -112,7 +112,7 @@ class Output:
         self.poisoned = bool(settings.POISON)
 
     def take(self, inputs: Sequence[Buffer]) -> OutputMemory:
-        """Return a recycled entry that nothing refers to, or a new one."""
+        """Return a recycled entry without references, or a new one."""
         for entry in self.entries:
             if list(map(references, entry.held)) == entry.idle or (
                     self.donated and not any(entry.buffer is b for b in inputs)):
@@ -129,14 +129,14 @@ class Output:
         return OutputMemory(buffer, self.templates)
 
     def taken_over(self, seen: list[UOp], whole: Buffer, part: int) -> OutputMemory | Same:
-        """Return the memory of an old value for its new version, which is written in its place.
+        """Return the memory of an old value for its new version, which overwrites it.
 
         The new version is a view through the same nodes: equal nodes are one object.
 
         Args:
-            seen: the value's node, and the node of its storage if it has one.
+            seen: the node of the value, and the node of its storage if it has one.
             whole: the memory.
-            part: number of the part if the memory is on several devices.
+            part: the number of the part, if the memory is on several devices.
         """
         if self.same:
             return Same(whole, seen)
@@ -169,12 +169,13 @@ class Replay:
 
     Args:
         result: the nesting of the results, with ``Returned`` for tensors.
-        first_draw, draws: number of the first random draw during capture, and how many there were.
-        names: (name, value) of a bound variable among the arguments at capture → its number among today's.
-        donate: results may be written over by the next call.
-        forgets: gradients that nobody asked for are forgotten.
-        groups: so many buffers the guards find; a call may guard some that no program reads.
-        added_to: tensors whose gradient, which nobody asked for, is added to where it is.
+        first_draw, draws: number of the first random draw during capture, and the number of draws.
+        names: (name, value) of a bound variable among the arguments at capture → its number among the variables of a
+            call.
+        donate: results may be overwritten by the next call.
+        forgets: unrequested gradients are cleared.
+        groups: the number of buffers that the guards find, including buffers that no program reads.
+        added_to: tensors whose unrequested gradient, if present, is accumulated.
     """
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
@@ -254,12 +255,12 @@ class Replay:
                 room -= output.keeps * output.nbytes
 
     def __call__(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
-        """Run on the current buffers; outputs are fresh, state tensors get their new versions.
+        """Run on the current buffers; outputs are new, and state tensors get their new versions.
 
         Args:
             found: the buffers that the guards found.
             arguments: the tensors among the arguments.
-            bound: values of the bound variables among them.
+            bound: values of the bound variables among the arguments.
         """
         if not self.written or (not self.in_place and threading.active_count() == 1):
             return self._run(found, arguments, bound)
@@ -474,7 +475,7 @@ class Replay:
 class Direct:
     """The fast path of ``Replay``: launches one part on the input buffers in order, and wraps its one output.
 
-    It does the same as ``Replay`` with the least Python, as long as nothing is timed.
+    It has the effect of ``Replay`` with a minimum of Python code, as long as nothing is timed.
     """
 
     __slots__ = ("_blocks", "_bytes", "_device", "_graph", "_kernels", "_ops", "_replay", "_requires_grad", "_take",
@@ -490,7 +491,7 @@ class Direct:
         self._device, self._requires_grad = replay.lone.device, replay.lone.requires_grad
 
     def __call__(self, found: list[Buffer]) -> Tensor:
-        """The output, from buffers that have been checked."""
+        """Return the output, computed from buffers that have passed the guards."""
         entry = self._take(found)
         found.append(entry.buffer)
         blocks = self._replay.blocks_now() if self._blocks else None

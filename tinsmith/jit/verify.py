@@ -22,7 +22,7 @@ _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}  # relative, by bytes per element: a re
 def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) -> Any:
     """Run ``replay`` and ``function`` on the same state; return the result of ``function`` if both agree.
 
-    Outputs and the tensors left behind are compared.
+    Outputs and written tensors are compared.
 
     Raises:
         JitError: naming the first output that differs.

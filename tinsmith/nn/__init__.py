@@ -18,15 +18,13 @@ from tinsmith.nn.describe import ABSENT as ABSENT
 from tinsmith.nn.describe import explain_members, summary
 from tinsmith.nn.layers import *  # noqa: F403  the names that nn.layers lists in __all__
 from tinsmith.nn.layers import activations, attention, basic, conv, norms, recurrent
-from tinsmith.nn.layers import activations as losses
-from tinsmith.nn.layers import conv as pools
 
 __all__ = [*layers.__all__, "DataLoader", "datasets", "optim", "state", "summary", "utils"]
 
-guide(activations, attention, basic, conv, datasets, describe, layers, loader, losses, norms, optim, pools, recurrent,
+guide(activations, attention, basic, conv, datasets, describe, layers, loader, norms, optim, recurrent,
       state, utils)
 
-for _module in (activations, attention, basic, conv, losses, norms, pools, recurrent, optim.base, optim.lr_scheduler):
+for _module in (activations, attention, basic, conv, norms, recurrent, optim.base, optim.lr_scheduler):
     explain_members(_module)
 
 guide(sys.modules[__name__])

@@ -1,204 +1,24 @@
-"""Data sets and their cached downloads.
-
-Cached downloads of data set files through ``pooch``, with hash check and resume of interrupted transfers.
-
-MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
+"""MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
 
 The CIFAR-10 data set: 50,000 training and 10,000 test images of 32×32 pixels, from a folder or the network."""
 from __future__ import annotations
 
-import contextlib
 import gzip
-import importlib
 import os
 import pickle
-import sys
 import tarfile
-import threading
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import numpy as np
 
-from tinsmith.core.disk_cache import cache_dir, make_private
 from tinsmith.core.errors import ArgumentError, FileFormatError
-from tinsmith.core.log import log
+from tinsmith.nn.data.downloads import download, place
 from tinsmith.tensor.tensor import Tensor
 
-T = TypeVar("T")
-
-ANSWER: Final = 3.0  # seconds until the first answer of any server
-SILENCE: Final = 30.0  # seconds without data after which a transfer is aborted
-TRIES: Final = 4  # attempts per server; each resumes the previous one
-LARGE: Final = 1 << 20  # bytes; larger downloads show a progress bar on a terminal
-CHUNK: Final = 1 << 13  # bytes per read; an interrupted chunk is requested again
-
-
-
-def place(folder: str) -> Path:
-    """Return the folder of a data set's files, in ``datasets`` of the setting ``CACHE_DIR``."""
-    return cache_dir() / "datasets" / folder
-
-
-
-def download(urls: str | Sequence[str], known_hash: str | None, name: str | None = None, folder: str = "files",
-             progress: bool | None = None, unzip: str | None = None) -> Path:
-    """Download a file from the first server that has it with the right hash, and return its cached path.
-
-    Args:
-        urls: URLs of the file on one or more servers.
-        known_hash: ``"sha256:…"`` or ``"md5:…"`` of the file; None: no check.
-        name: name of the cached file; default: the last part of the first URL.
-        folder: name of the data set's folder.
-        progress: show a bar; None: for large files, on a terminal.
-        unzip: a member of the zip file to extract and return instead.
-
-    Raises:
-        OSError: if no server has the file, or none answers within a few seconds.
-        ArgumentError: if ``pooch`` is not installed.
-    """
-    servers = [urls] if isinstance(urls, str) else list(urls)
-    name, there = name or servers[0].rsplit("/", 1)[-1], place(folder)
-    pooch = _library()
-    with contextlib.suppress(OSError):  # pooch reports the error
-        make_private(cache_dir())
-    transfer = _Transfer(there / f"{name}.part", progress)
-
-    def work() -> Path:
-        failed = []
-        for url in servers:
-            with _quiet(pooch):
-                try:
-                    found = pooch.retrieve(url, known_hash, name, there, downloader=transfer,
-                                           processor=pooch.Unzip(members=[unzip]) if unzip else None)
-                    return Path(found[0] if unzip else found)
-                except (OSError, ValueError) as error:  # ValueError: wrong hash
-                    log().info("%s: %s", url, error)
-                    lost = getattr(error, "request", None) is not None and getattr(error, "response", None) is None
-                    failed.append(f"{url}: {type(error).__name__ if lost else error}")
-        raise OSError("; ".join(failed))
-
-    return _answered(work, transfer)
-
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("pooch")
-    except ImportError:
-        raise ArgumentError("download", "files are downloaded with pooch, which is not installed",
-                            "pip install 'tinsmith[data]'") from None
-
-
-
-@contextlib.contextmanager
-def _quiet(pooch: Any) -> Any:
-    """Suppress pooch's messages below the level of warnings."""
-    logger = pooch.get_logger()
-    before = logger.level
-    logger.setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-
-class _Transfer:
-    """A pooch downloader that keeps partial data next to the file until it is complete, so that a retry resumes.
-
-    Attributes:
-        answered: set once a server has answered.
-        stopped: set once the caller no longer waits.
-    """
-
-    def __init__(self, part: Path, progress: bool | None) -> None:
-        self.part, self.progress = part, progress
-        self.answered, self.stopped = threading.Event(), threading.Event()
-
-    def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
-        requests = importlib.import_module("requests")
-        for left in reversed(range(TRIES)):
-            try:
-                self._go_on(requests, url)
-                break
-            except requests.HTTPError:
-                raise
-            except requests.RequestException as error:
-                if not left or not self.answered.is_set() or self.stopped.is_set():
-                    raise
-                log().info("%s interrupted: %s; resuming", url, error)
-        os.replace(self.part, output_file)
-
-    def _go_on(self, requests: Any, url: str) -> None:
-        have = self.part.stat().st_size if self.part.exists() else 0
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        with requests.get(url, stream=True, headers=headers, timeout=(ANSWER, SILENCE)) as reply:
-            self.answered.set()
-            if reply.status_code == 416:  # range not satisfiable: the partial file is complete or foreign
-                if reply.headers.get("content-range", "").endswith(f"/{have}"):
-                    return
-                self.part.unlink()
-                raise requests.ConnectionError("the partial download belongs to a different file")
-            reply.raise_for_status()
-            have = have if reply.status_code == 206 else 0
-            length = reply.headers.get("content-length")
-            total = None if length is None else have + int(length)
-            with open(self.part, "ab" if have else "wb") as file, self._bar(have, total) as bar:
-                for chunk in reply.iter_content(CHUNK):
-                    file.write(chunk)
-                    bar(len(chunk))
-                    if self.stopped.is_set():
-                        raise requests.ConnectionError("the download was cancelled")
-                if total is not None and file.tell() < total:
-                    raise requests.ConnectionError(f"{file.tell()} of {total} bytes came")
-
-    @contextlib.contextmanager
-    def _bar(self, have: int, total: int | None) -> Any:
-        wanted = self.progress
-        if wanted is None:
-            wanted = sys.stderr.isatty() and (total is None or total >= LARGE)
-        if not wanted:
-            yield lambda count: None
-            return
-        tqdm = importlib.import_module("tqdm.auto").tqdm
-        with tqdm(desc=self.part.stem, initial=have, total=total, unit="B", unit_scale=True) as bar:
-            yield bar.update
-
-
-
-def _answered(work: Callable[[], T], transfer: _Transfer) -> T:
-    """Run ``work`` in a thread and return its result: a DNS lookup has no time-out of its own.
-
-    Raises:
-        OSError: if no server has answered in time.
-    """
-    found: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    worker, start = threading.Thread(target=run, daemon=True), time.monotonic()
-    worker.start()
-    try:
-        while worker.is_alive() and (transfer.answered.is_set() or time.monotonic() - start < ANSWER):
-            worker.join(0.02)
-    finally:
-        transfer.stopped.set()
-    if failed:
-        raise failed[0]
-    if not found:
-        raise OSError(f"no server answered within {ANSWER:.0f} s")
-    return found[0]
-
 __all__ = ["Digits", "cifar", "download", "fashion_mnist", "load_digits", "mnist", "read_idx", "text", "upsample"]
+
 Array = np.ndarray[Any, Any]
 
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
@@ -229,7 +49,6 @@ TEXTS = {  # name → (server URLs, hash of the file, member of the zip file or 
 }
 
 
-
 @dataclass(frozen=True)
 class Digits:
     """Training and test images ``[N, 1, 28, 28]`` and labels ``[N]`` (uint8), with a description of their source."""
@@ -241,12 +60,10 @@ class Digits:
     source: str
 
 
-
 def mnist(device: str | None = None, data: str | os.PathLike[str] | None = None, holdout: int | None = None,
           offline: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return MNIST as tensors (training images, training labels, test images, test labels); see ``load_digits``."""
     return _tensors(load_digits(data, holdout, offline), device)
-
 
 
 def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None = None,
@@ -266,7 +83,6 @@ def fashion_mnist(device: str | None = None, data: str | os.PathLike[str] | None
         raise ArgumentError("fashion_mnist", f"its files are not in {place('fashion_mnist')}, and the download failed",
                             f"put {', '.join(_NAMES)} there, or name their folder with data=")
     return _tensors(_from_folder(folder, holdout), device)
-
 
 
 def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Array:
@@ -294,12 +110,10 @@ def text(name: str = "text8", data: str | os.PathLike[str] | None = None) -> Arr
     return np.memmap(path, np.uint8, "r")
 
 
-
 def _tensors(d: Digits, device: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     arrays = (d.train_images, d.train_labels, d.test_images, d.test_labels)
     a, b, c, e = (Tensor(x, device=device, requires_grad=False) for x in arrays)
     return a, b, c, e
-
 
 
 def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None = None,
@@ -329,7 +143,6 @@ def load_digits(data: str | os.PathLike[str] | None = None, holdout: int | None 
     return _offline(holdout)
 
 
-
 def read_idx(path: Path) -> Array:
     """Return the array in a uint8 IDX file, gzipped or not.
 
@@ -350,7 +163,6 @@ def read_idx(path: Path) -> Array:
     return values.reshape(shape)
 
 
-
 def _downloaded(data_set: str) -> Path | None:
     """Return the folder of a data set's four files, downloading missing ones; None if a download fails."""
     servers, files = IDX[data_set]
@@ -360,7 +172,6 @@ def _downloaded(data_set: str) -> Path | None:
     except OSError:
         return None
     return place(data_set)
-
 
 
 def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
@@ -379,7 +190,6 @@ def _split(folder: Path, name: str) -> tuple[Array, Array] | None:
     return images[:, None], labels
 
 
-
 def _from_folder(folder: Path, holdout: int | None) -> Digits:
     train, test = _split(folder, "train"), _split(folder, "t10k")
     if train is not None and test is not None and holdout is None:
@@ -389,7 +199,6 @@ def _from_folder(folder: Path, holdout: int | None) -> Digits:
         raise ArgumentError("mnist", f"{folder} has neither train-images-idx3-ubyte nor t10k-images-idx3-ubyte (.gz)",
                             "the folder of the MNIST files")
     return _held_out(*only, holdout, f"MNIST in {folder}")
-
 
 
 def _held_out(images: Array, labels: Array, holdout: int | None, source: str) -> Digits:
@@ -402,7 +211,6 @@ def _held_out(images: Array, labels: Array, holdout: int | None, source: str) ->
     test, train = np.sort(order[:count]), np.sort(order[count:])
     return Digits(images[train], labels[train], images[test], labels[test],
                   f"{source}: {total - count} to train on, {count} held out")
-
 
 
 def _offline(holdout: int | None) -> Digits:
@@ -419,7 +227,6 @@ def _offline(holdout: int | None) -> Digits:
                      "no network: the digits that scikit-learn ships (8×8, upsampled to 28×28)")
 
 
-
 def upsample(images: Tensor, size: int) -> Tensor:
     """Resize ``[N, H, W]`` to ``[N, size, size]`` by bilinear interpolation, as one matmul per axis.
 
@@ -430,7 +237,6 @@ def upsample(images: Tensor, size: int) -> Tensor:
     return rows @ images @ columns.transpose()
 
 
-
 def _weights(old: int, new: int) -> Array:
     """Return interpolation weights ``[new, old]``: pixel centres are aligned, edges replicated."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
@@ -438,9 +244,10 @@ def _weights(old: int, new: int) -> Array:
     return weights.astype(np.float32)
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-NAME = "cifar-10-python.tar.gz"
-HASH = "md5:c58f30108f718f92721af3b95e74349a"
 
+NAME = "cifar-10-python.tar.gz"
+
+HASH = "md5:c58f30108f718f92721af3b95e74349a"
 
 
 def cifar(device: str | None = None,
@@ -466,7 +273,6 @@ def cifar(device: str | None = None,
     return a, b, c, d
 
 
-
 def _archive(data: str | os.PathLike[str] | None) -> Path:
     if data is not None:
         path = Path(data) / NAME if Path(data).is_dir() else Path(data)
@@ -480,7 +286,6 @@ def _archive(data: str | os.PathLike[str] | None) -> Path:
                             f"put the file into {place('cifar')}, or data= with its path") from None
 
 
-
 def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the concatenated images and labels of the batch files ``names``."""
     images, labels = [], []
@@ -491,7 +296,6 @@ def _joined(archive: tarfile.TarFile, names: list[str]) -> tuple[np.ndarray[Any,
         images.append(batch[b"data"])
         labels += batch[b"labels"]
     return np.concatenate(images).reshape(-1, 3, 32, 32), np.array(labels, np.uint8)
-
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -1,8 +1,7 @@
-"""Models as text, and errors for PyTorch names that ``nn`` lacks.
+"""Models as text (``repr`` of layers as in PyTorch, ``summary``), and errors for PyTorch names that ``nn`` lacks.
 
-Models as text: the ``repr`` of layers as in PyTorch, and ``summary`` with shapes and parameters.
-
-PyTorch layers and module methods without a counterpart in ``nn``: the error names the replacement."""
+The error for a layer or module method of PyTorch without a counterpart names the replacement.
+"""
 from __future__ import annotations
 
 import math
@@ -17,7 +16,6 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
 _LEAVES: Final = (str, bytes, int, float, complex, TensorBase, type, ModuleType)
-
 
 
 class Layer:
@@ -39,17 +37,14 @@ class Layer:
         return describe(self)
 
 
-
 def arguments(**values: Any) -> str:
     """Return ``name=value`` pairs as an argument list."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
-
 def per_axis(value: Any, axes: int) -> tuple[Any, ...]:
     """Return a window setting (kernel size, stride, …) as a tuple with one value per axis."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
-
 
 
 def describe(layer: Any) -> str:
@@ -64,17 +59,14 @@ def describe(layer: Any) -> str:
     return f"{name}(\n" + "\n".join("  " + line.replace("\n", "\n  ") for line in lines) + "\n)"
 
 
-
 def _function_name(function: Any) -> str:
     return f"{getattr(function, '__name__', type(function).__name__)}()"
-
 
 
 def _is_layer(value: Any) -> bool:
     """Return True if a value is a callable object that may hold tensors, not a function."""
     return callable(value) and hasattr(value, "__dict__") and not hasattr(value, "__code__") and not isinstance(
         value, _LEAVES)
-
 
 
 def _parts(layer: Any, within: bool) -> Iterator[tuple[str, Any]]:
@@ -104,7 +96,6 @@ def _parts(layer: Any, within: bool) -> Iterator[tuple[str, Any]]:
     yield from walk(layer, "", False)
 
 
-
 def _children(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
@@ -112,14 +103,13 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
     return [*listed, *(vars(value).items() if hasattr(value, "__dict__") else ())]
 
 
-
 class SummaryRow(NamedTuple):
     """One layer of a summary.
 
     Attributes:
-        path: where the model holds it, as in its state: ``encoder.0``; empty for the model.
+        path: its path in the model's state dict, such as ``encoder.0``; empty for the model.
         layer: its class.
-        shape: of its first result: a shape, or None if it was not called or returned no tensor.
+        shape: the shape of its first result; None if it was not called or returned no tensor.
         parameters: elements of the tensors that it holds itself, without running statistics.
     """
 
@@ -129,14 +119,12 @@ class SummaryRow(NamedTuple):
     parameters: int
 
 
-
 def _indented(row: SummaryRow, paths: set[str]) -> str:
     """Return the name of a row below the row of the layer that holds it."""
     words = row.path.split(".") if row.path else []
     holders = [n for n in range(len(words)) if ".".join(words[:n]) in paths]
     name = ".".join(words[holders[-1]:]) if holders else ""
     return f"{'  ' * len(holders)}{name} {row.layer}" if name else row.layer
-
 
 
 class Summary(NamedTuple):
@@ -163,7 +151,6 @@ class Summary(NamedTuple):
         rule = "─" * len(table[0])
         total = f"{self.parameters:,} parameters, {self.buffers:,} in buffers, {self.nbytes / 1e6:,.2f} MB"
         return "\n".join([table[0], rule, *table[1:], rule, total])
-
 
 
 def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
@@ -205,20 +192,17 @@ def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
                    sum(_size(t) * t.dtype.itemsize for t in counted.values()))
 
 
-
 def _size(t: TensorBase) -> int:
     return math.prod(t.shape)
 
 
-
 def _tensors(value: Any) -> Iterator[TensorBase]:
-    """Yield the tensors in the attributes, lists and dicts of a layer, without those of layers that it holds."""
+    """Yield the tensors in the attributes, lists and dicts of a layer, except the tensors of its sublayers."""
     for _, child in _children(value):
         if isinstance(child, TensorBase):
             yield child
         elif isinstance(child, (list, tuple, Mapping)):
             yield from _tensors(child)
-
 
 
 def _shapes(model: Callable[..., Any], inputs: tuple[Any, ...], layers: set[int]) -> dict[int, tuple[Any, ...]]:
@@ -247,7 +231,6 @@ _ALL: Final = "for t in nn.state.get_state_dict(model).values(): t.replace(t.{}(
 
 _PAD = "x.pad((left, right, top, bottom){}), from the last axis on"
 _LAZY = "{} with its sizes: parameters are there when the layer is made"
-
 
 
 def _each(names: str, mend: str) -> dict[str, str]:
@@ -334,7 +317,6 @@ MEMBERS: Final[dict[str, str]] = {
     **{name: _ALL.format(name) for name in ("to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type")}}
 
 
-
 def explain_members(module: ModuleType) -> None:
     """Make missing PyTorch methods of a module's classes raise an error that names the replacement.
 
@@ -349,7 +331,6 @@ def explain_members(module: ModuleType) -> None:
         mine = type(value) is type and value.__module__ == module.__name__
         if mine and not name.startswith("_") and not hasattr(value, _HOOK):
             setattr(value, _HOOK, _no_member)
-
 
 
 def _no_member(self: Any, name: str) -> Any:

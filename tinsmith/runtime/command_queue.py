@@ -1,5 +1,4 @@
-"""Command queues: a schedule as a list of commands per device, with a SYNC and a WAIT
-where one queue depends on another.
+"""Command queues: a schedule as a list of commands per device, synchronized by SYNC and WAIT.
 
 A SYNC marks that all earlier commands of its queue have run; a WAIT stops its queue until a SYNC of another queue.
 Kernels run in the queue of their device, as do copies from the host. A copy from one computing device to another runs
@@ -135,13 +134,14 @@ class CommandQueue:
         """Run all commands and return when the last one is done.
 
         Args:
-            bases: buffers, as ``compiled.Bound`` numbers them; None: those that the tensor's schedule was made for, and
-                fresh memory for what it computes.
-            values: of the program's variables.
-            launched: gets the steps of the command that failed, if one does.
+            bases: buffers, numbered as in ``compiled_schedule.Bound``; None: the buffers of the tensors that the
+                schedule was made for, and new memory for its results.
+            values: the values of the program's variables.
+            launched: receives the steps of a command that fails.
 
         Returns:
-            The buffers with the results, where it took them itself; of a value over several devices, one for each part.
+            The buffers of the results if it allocated them itself (``bases`` is None); one per part for a value over
+            several devices.
 
         >>> from tinsmith import Tensor
         >>> (result,) = CommandQueue(Tensor([1, 2]).dot(Tensor([3, 4])).schedule())()
@@ -183,7 +183,7 @@ def _memory(compiled: CompiledSchedule) -> tuple[list[Buffer], list[int], list[B
 
 
 def _checked(queues: Any) -> dict[str, list[Item]]:
-    """Return hand-made queues after a check of their types."""
+    """Return hand-made queues after checking the types of their commands."""
     if not isinstance(queues, Mapping) or not all(isinstance(items, (list, tuple)) for items in queues.values()):
         raise ArgumentError("CommandQueue", "takes a schedule, or a dict of command lists by device, not "
                             f"{queues!r:.60}", "CommandQueue(tensor.schedule()), or {'CPU': [SyncItem(0, 'CPU')]}")
@@ -216,7 +216,7 @@ def _waits(homes: Sequence[str], needs: Sequence[Sequence[int]]) -> list[list[in
 
 
 def overlap(compiled: CompiledSchedule) -> None:
-    """Use a command queue for the program if its devices have different workers, so that they overlap."""
+    """Use a command queue for the program if its devices have different workers and can therefore overlap."""
     if len(workers(step.device for step in compiled.steps)) > 1:
         compiled.bound.queue = CommandQueue(compiled)
 
@@ -228,8 +228,8 @@ def _thread_of(name: str) -> str:
 
 
 class _Regions:
-    """The dependencies between steps by memory: a step follows those that wrote what it reads
-    or used what it overwrites."""
+    """The dependencies between steps by memory: a step follows the steps that wrote the memory that it reads, or that
+    used the memory that it overwrites."""
 
     def __init__(self, compiled: CompiledSchedule) -> None:
         self.bound, self.slots = compiled.bound, compiled.schedule.slots

@@ -1,48 +1,34 @@
-"""Compiled schedules, and hand-written programs.
-
-Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run.
+"""Compiled schedules: steps with loaded programs and a memory plan, and their form that is ready to run.
 
 Running hand-written UOp programs on any device."""
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-import numpy as np
-
-from tinsmith.backend.device import Compiled, Device
+from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer, ShardLayout
-from tinsmith.backend.program import BufferLocation, Call, Graph, Launched, LaunchError, Program
-from tinsmith.codegen.compile_kernel import assemble
+from tinsmith.backend.program import BufferLocation, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
-from tinsmith.codegen.render.base import launch_size
-from tinsmith.codegen.render.cstyle import ReadableRenderer
-from tinsmith.core.counters import GlobalCounters, Ran, report
-from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError, KernelError
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import Recent
 from tinsmith.core.settings import settings
-from tinsmith.core.terminal import show
-from tinsmith.ir import Ops, UOp
-from tinsmith.ir.builder import ProgramBuilder
-from tinsmith.ir.text.printer import uop_table
 from tinsmith.ir.uop import Origin
 from tinsmith.runtime.step import Step
 from tinsmith.runtime.thread_turns import turn_of
 from tinsmith.schedule.memory.memory_plan import MemoryPlan, plan_slots, verify_order
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 if TYPE_CHECKING:
     from tinsmith.runtime import listing
     from tinsmith.runtime.listing import ScheduledItem
 else:
     listing = Late("tinsmith.runtime.listing")
-
 
 
 @dataclass(repr=False)
@@ -52,12 +38,12 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     It is a sequence of its steps in order; printing it gives one line per step.
 
     Attributes:
-        schedule: without ``ScheduleItem``s if the program was loaded from disk.
+        schedule: the schedule; without ``ScheduleItem``s if the program was loaded from disk.
         layouts: for each root, the layout of its outputs over devices; empty if everything is on single devices.
         missing: bytes by which the program exceeds MEMORY_BUDGET.
         arguments: buffers and bound values of the tensors it was made for (``Tensor.schedule``), else None.
-        places: for each step, where its origins stand in the canonical graph: (number of the node, index).
-        named_for: the origins of the graph that the steps are named for, once another graph has run it.
+        places: for each step, the positions of its origins in the canonical graph: (number of the node, index).
+        named_for: the origins that the steps show at present; they change if another graph runs the program.
     """
 
     schedule: Schedule
@@ -99,7 +85,8 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         return {v for s in self.schedule.slots for _, of in s.terms or () for v in of}
 
     def bound_for(self, values: Sequence[int]) -> Bound:
-        """Return the schedule prepared to run with values of its variables, and memory for the next powers of two."""
+        """Return the schedule prepared to run with ``values`` of its variables, with memory for sizes rounded up to
+        powers of two."""
         room = tuple(1 << (v - 1).bit_length() if n in self._sized and v > 1 else 1 for n, v in enumerate(values))
         found = self._bounds.get(room)
         if found is None:
@@ -110,10 +97,9 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         return found
 
 
-
 @dataclass(eq=False, repr=False)
 class KernelItem:
-    """Consecutive steps of one worker that are launched together, including copies that the device makes itself.
+    """Consecutive steps of one worker that are launched together, including copies that the device performs itself.
 
     ``turn`` is the lock to hold during the launch.
     """
@@ -145,10 +131,9 @@ class KernelItem:
         GlobalCounters.global_mem += self.bytes
 
 
-
 @dataclass(eq=False, repr=False)
 class CopyItem:
-    """One copy between two devices, or between a device and the host, that no device makes itself."""
+    """One copy between two devices, or between a device and the host, that no device performs itself."""
 
     step: Step
     target: str
@@ -168,20 +153,17 @@ class CopyItem:
         GlobalCounters.global_mem += self.nbytes
 
 
-
 def copy_item(step: Step, slots: Sequence[Slot]) -> CopyItem:
     target, source = (slots[s] for s in step.slots)
     return CopyItem(step, target.device, source.device, source.nbytes)
 
 
-
 def program_of(step: Step, slots: Sequence[Slot]) -> Program | None:
-    """Return the program a step launches; None for a copy that its device does not make itself."""
+    """Return the program that a step launches; None for a copy that its device does not perform itself."""
     if step.program is not None:
         return step.program
     target, source = (slots[s] for s in step.slots)
     return Device[target.device].copier(Device[source.device], target.nbytes)
-
 
 
 class Bound:
@@ -194,10 +176,11 @@ class Bound:
         in_place: (number of an output, number of the input whose memory it may overwrite).
         blocks: (device, bytes) of each block of temporaries.
         places: slot → its position among the *bases*: inputs, outputs, blocks.
-        slots: of the schedule.
+        slots: the slots of the schedule.
         parts: the items to run, in order.
-        carried: the (old, new) slots of steps that carry an old version over.
-        queue: runs the same on several devices concurrently; None if all devices share one worker.
+        carried: the (old, new) slots of steps that copy an old version to the memory of a new one.
+        queue: the command queue that runs the same steps on several devices concurrently; None if all devices share one
+            worker.
     """
 
     def __init__(self, compiled: CompiledSchedule, slots: Sequence[Slot], plan: MemoryPlan) -> None:
@@ -225,7 +208,7 @@ class Bound:
 
     @functools.cached_property
     def parts_in_place(self) -> list[KernelItem | CopyItem]:
-        """The items to run if all old versions that are carried over lie in the memory of the new ones."""
+        """The items to run if every old version that is carried over is already in the memory of the new one."""
         found = parts([s for s in self._steps if not s.carries], self.slots)
         for part in found:
             if isinstance(part, KernelItem):
@@ -241,7 +224,8 @@ class Bound:
         return self.parts
 
     def new_outputs(self, values: Sequence[int] | None = None) -> list[Buffer]:
-        """Return new memory for the outputs: of the size for ``values`` of the variables, else of the greatest."""
+        """Return new memory for the outputs: for the sizes at ``values`` of the variables, else for the maximum
+        sizes."""
         return [Buffer(s.device, s.size if values is None else s.elements(values), s.dtype) for s in self.outputs]
 
     def new_blocks(self) -> list[Buffer]:
@@ -255,10 +239,9 @@ class Bound:
         return [found.get(slot.number) for slot in self.outputs]
 
 
-
 def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | CopyItem]:
-    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no
-    device makes ends a group."""
+    """Return the steps in order, with consecutive steps of one worker grouped; a copy that no device performs ends a
+    group."""
     found: list[KernelItem | CopyItem] = []
     last = None  # the worker of the last item, if that launches kernels
     for step in steps:
@@ -275,17 +258,13 @@ def parts(steps: Sequence[Step], slots: Sequence[Slot]) -> list[KernelItem | Cop
 programs: Recent[tuple[object, ...], Program] = Recent()
 
 
-
 def program_key(device: str, launch: Launch) -> tuple[object, ...]:
-    """Return the cache key of a loaded program; schedules that run one source, compiled
-    alike, on one device share it."""
+    """Return the cache key of a loaded program; schedules with the same source, compiler and device share it."""
     return device, launch.symbol, settings.code_key
-
 
 
 def is_loaded(device: str, launch: Launch) -> bool:
     return program_key(device, launch) in programs
-
 
 
 def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
@@ -295,140 +274,7 @@ def load(device: str, kernels: Sequence[tuple[Launch, bytes]]) -> None:
         programs[key] = program
 
 
-
 def loaded(device: str, launch: Launch) -> Program:
     program = programs.get(program_key(device, launch))
     assert program is not None, f"{launch.symbol} is not loaded"
     return program
-
-_READABLE = ReadableRenderer()
-Array = np.ndarray[Any, Any]
-
-
-
-def source_of(program: ProgramBuilder | Sequence[UOp], device: str | None = None, name: str = "program") -> str:
-    """Return the source text that ``device`` compiles; readable C if no device is given.
-
-    >>> g = ProgramBuilder()
-    >>> out, x = (g.add("DEFINE_GLOBAL", dtypes.float32, arg=(n, f"data{n}", n == 0)) for n in (0, 1))
-    >>> zero, four = g.add("CONST", dtypes.int32, arg=0), g.add("CONST", dtypes.int32, arg=4)
-    >>> i = g.add("LOOP", dtypes.int32, vin=(zero, four))
-    >>> value = g.add("ALU", vin=(g.add("LOAD", vin=(x, i)),) * 2, arg=Ops.MUL)
-    >>> store, end = g.add("STORE", vin=(out, i, value)), g.add("ENDLOOP", vin=(i,))
-    >>> print(source_of(g, name="square"))
-    void square(float* data0, const float* data1) {
-      for (int ridx0 = 0; ridx0 < 4; ridx0++) {
-        float val0 = *(data1+ridx0);
-        *(data0+ridx0) = val0*val0;
-      }
-    }
-    <BLANKLINE>
-    """
-    if device is None:
-        return _READABLE.render(name, _lines(program))
-    return _assembled(name, _lines(program), Device[device])[1]
-
-
-
-def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device: str | None = None,
-                name: str = "program", variables: Mapping[str, int] | None = None) -> None:
-    """Compile a program and run it once, in place, on ``arrays``: one NumPy array per buffer argument.
-
-    >>> g = ProgramBuilder()
-    >>> out, n = (g.add("DEFINE_GLOBAL", dtypes.int32, arg=(k, s, True)) for k, s in enumerate(("data0", "n")))
-    >>> zero = g.add("CONST", dtypes.int32, arg=0)
-    >>> i = g.add("LOOP", dtypes.int32, vin=(zero, n))
-    >>> store, end = g.add("STORE", vin=(out, i, i)), g.add("ENDLOOP", vin=(i,))
-    >>> squares = np.zeros(4, np.int32)
-    >>> run_program(g, squares, variables={"n": 3})
-    >>> squares.tolist()
-    [0, 1, 2, 0]
-
-    Args:
-        program: a builder, or a list of UOps.
-        arrays: NumPy arrays in the order of the arguments' numbers.
-        device: where it runs; the default device unless given.
-        variables: values of the integer arguments, by name.
-
-    Raises:
-        ArgumentError: if the arrays or variables are not those that the program takes, or it asks for blocks of threads
-            or computes in a dtype that the device does not have.
-        CompileError: if the device's compiler refuses it.
-        KernelError: if it fails as it runs, where the device tells.
-    """
-    lines = _lines(program)
-    opened = Device[device]
-    launch, source = _assembled(name, lines, opened)
-    given = dict(variables or {})
-    if sorted(given) != sorted(launch.variables):
-        raise ArgumentError("run_program", f"{name} takes the variables {launch.variables}, got {sorted(given)}",
-                            "variables={...}")
-    pointers = {u.arg: u.dtype.scalar for u in lines if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer}
-    _check(name, arrays, dict(sorted(pointers.items())))
-    by_number = dict(zip(sorted(pointers), arrays))
-    buffers = [Buffer(opened.device, by_number[n].size, pointers[n]) for n in launch.buffers]
-    for b, n in zip(buffers, launch.buffers):
-        b.copyin(memoryview(np.ascontiguousarray(by_number[n]).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
-    if not is_loaded(opened.device, launch):
-        load(opened.device, [(launch, opened.compiler.compile(source))])
-    _show(name, lines, source)
-    opened.synchronize()  # so that an error from here on comes from this program
-    try:
-        seconds = opened.timed(Call(loaded(opened.device, launch), buffers, [given[v] for v in launch.variables]))
-    except LaunchError as error:
-        raise KernelError("run_program", f"{name} failed on {opened.device}: {error}",
-                          'device="PYTHON", which says where a program reads or writes outside of its arrays') from None
-    report(Ran(opened.device, name, len(buffers), seconds, 0, sum(b.nbytes for b in buffers)))
-    for b, n in zip(buffers, launch.buffers):
-        if n in launch.written:
-            by_number[n][...] = b.numpy().reshape(by_number[n].shape)
-
-
-
-def _lines(program: ProgramBuilder | Sequence[UOp]) -> list[UOp]:
-    return program.program() if isinstance(program, ProgramBuilder) else list(program)
-
-
-
-def _assembled(name: str, lines: list[UOp], device: Compiled) -> tuple[Launch, str]:
-    """Return launch data and source of a program.
-
-    Raises:
-        ArgumentError: if the device lacks the block size or a dtype that the program uses.
-    """
-    asks = next((u for u in lines if u.op in (Ops.BARRIER, Ops.SHUFFLE)
-                 or (u.op is Ops.SPECIAL and isinstance(u.arg, tuple))), None)
-    threads, most = math.prod(launch_size(lines, "lidx")), device.renderer.target.block_threads
-    if asks is not None and threads > most:
-        raise ArgumentError("run_program", f"{name} uses {asks.op.name}, which needs blocks of {threads} threads; "
-                            f"those of {device.device} have at most {most}",
-                            "a LOOP, or another device, such as PYTHON or OPENCL")
-    works_on = device.renderer.target.dtypes | {dtypes.index, dtypes.void}
-    for u in lines:
-        wrong = {s.dtype.scalar for s in (u, *u.src)} - works_on if u.op.alu or u.op is Ops.DEFINE_ACC else None
-        if wrong:
-            raise ArgumentError("run_program", f"{device.device} does not compute in {wrong.pop()!r}: {u.op.name} of "
-                                f"{name}", "CAST to float32, and back for the STORE")
-    return assemble(name, lines, device.runs_on.renderer)
-
-
-
-def _check(name: str, arrays: Sequence[Array], wanted: dict[int, DType]) -> None:
-    if len(arrays) != len(wanted):
-        raise ArgumentError("run_program", f"{name} takes {len(wanted)} arrays, got {len(arrays)}",
-                            "one array for each buffer argument, in the order of their numbers")
-    for (number, dtype), array in zip(wanted.items(), arrays):
-        if not isinstance(array, np.ndarray) or array.dtype != dtype.numpy:
-            held = getattr(array, "dtype", type(array).__name__)
-            raise ArgumentError("run_program", f"data{number} of {name} holds {dtype!r}, got {held}",
-                                f"np.zeros(n, np.dtype('{np.dtype(dtype.numpy).name}'))")
-
-
-
-def _show(name: str, lines: list[UOp], source: str) -> None:
-    if settings.DEBUG >= 5:
-        show(uop_table(lines))
-    if settings.DEBUG >= 4:
-        show(_READABLE.render(name, lines))
-    if settings.DEBUG >= 6:
-        show(source)

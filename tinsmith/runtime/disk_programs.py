@@ -35,7 +35,7 @@ from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.canonical import BufferName
 from tinsmith.schedule.memory.memory_plan import MemoryPlan
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 _KIND = "program"
 _LAUNCH = tuple(Launch.__dataclass_fields__)
@@ -55,8 +55,8 @@ def entry_key(graph: Sequence[UOp], device: str, spared: tuple[int, ...] = ()) -
     """Return the cache key of the program of a canonical graph; None if it cannot be cached.
 
     Args:
-        graph: roots, as ``canonical`` gives them.
-        device: where kernels without any buffer run.
+        graph: the roots of a canonical graph (``canonical``).
+        device: the device of kernels without buffers.
         spared: numbers of inputs whose memory new versions may overwrite; () unless there is a memory budget.
     """
     sources = source_hash()
@@ -154,9 +154,10 @@ Places = dict[Origin, tuple[int, int]]
 
 
 def places_of(graph: Sequence[UOp]) -> Places:
-    """Return origin → (node number, index) in a graph, where another process looks up its own source lines.
+    """Return origin → (node number, index) in a graph. Another process looks up its own source lines at these
+    positions.
 
-    Call it before lowering, which adds origins to nodes that it shares with the graph.
+    Call this before lowering, which adds origins to nodes of the graph.
     """
     return {o: (number, n) for number, node in reversed(list(enumerate(toposort(graph))))
             if node.op is not Ops.CONST for n, o in reversed(list(enumerate(node.origin)))}

@@ -24,7 +24,7 @@ from tinsmith.core.terminal import bytes_text
 from tinsmith.core.timeline import LAUNCHING, phase, timeline
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
-from tinsmith.runtime import step as inspectors
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
 from tinsmith.runtime.thread_turns import let_go, looked_at, reading, take, turn_of, under_way
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from tinsmith.runtime.compiled_schedule import CompiledSchedule
 
 
-
 def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int],
                    values: Sequence[int] | None = None) -> list[Buffer]:
     """Return the output buffers: new memory, or that of an input in ``free`` that the program may overwrite.
 
     Args:
-        values: of the program's variables, to give each output its size for these instead of the greatest.
+        values: the values of the program's variables; None: outputs get their maximum sizes.
     """
     outputs = bound.new_outputs(values)
     if free:
@@ -49,16 +48,15 @@ def output_buffers(bound: Bound, inputs: Sequence[Buffer], free: Collection[int]
     return outputs
 
 
-
 def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
         free: Collection[int] = (), exact: bool = False) -> list[Buffer]:
     """Run a compiled schedule and return its results.
 
     Args:
-        inputs: in order; one over several devices takes one number for each of its parts.
-        values: of its variables, by number.
-        free: numbers of inputs that nobody reads afterwards: a new version may overwrite their memory.
-        exact: give results and temporaries memory for these values instead of the greatest.
+        inputs: the input buffers, in order; a buffer over several devices takes one number for each of its parts.
+        values: the values of its variables, by number.
+        free: numbers of inputs that nothing reads afterwards: a new version may overwrite their memory.
+        exact: allocate results and temporaries for ``values`` instead of the maximum sizes.
     """
     if compiled.missing:
         raise OutOfMemoryError("realize", f"the program exceeds memory_budget={bytes_text(settings.memory_limit)} by "
@@ -73,13 +71,11 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
 
-
 def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> list[Buffer]:
     """Return one buffer per root: the parts of a root over several devices are combined into one ``Shards``."""
     rest = iter(outputs)
     return [next(rest) if layout is None else Shards([next(rest) for _ in layout.devices], layout)
             for layout in layouts]
-
 
 
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
@@ -117,7 +113,6 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         under_way.pop(id(bases), None)
 
 
-
 def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
     """Run all parts with the tensor lock released, so that other threads can proceed."""
     saved: list[object] = []
@@ -132,7 +127,6 @@ def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
             take(saved[0])
 
 
-
 def finish(devices: Iterable[str]) -> None:
     """Wait until devices have run their queues, with the tensor lock released."""
     saved: list[object] = []
@@ -145,7 +139,6 @@ def finish(devices: Iterable[str]) -> None:
             take(saved[0])
 
 
-
 def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
     for part in bound.parts_on(bases):
         launched[:] = part.steps
@@ -156,9 +149,8 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
                 part.graph(bases, values)
 
 
-
 def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], launched: list[Step]) -> None:
-    """Run step by step and observe each step: its time, or its accesses to memory."""
+    """Run step by step, and observe the time or the memory accesses of each step."""
     looked_at = settings.CHECKED >= 2
     of: Callable[[int], Buffer] = lambda s: bound.places[s].of(bases)  # noqa: E731
     if looked_at:
@@ -175,7 +167,6 @@ def _one_by_one(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], la
         inspectors.checked.verify_guards(steps)
 
 
-
 def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
     """Check that no output holds the poison of fresh memory, or a NaN made from it, unless an input holds poison, too.
 
@@ -187,7 +178,6 @@ def _verify_written(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Bu
     for n, (slot, b) in enumerate(zip(bound.outputs, outputs)):
         if not slot.may_be_empty and b.is_poisoned() and not any(i.is_poisoned() for i in inputs):
             raise VerifyError(f"output {n} of the program contains uninitialized memory: {b!r}")
-
 
 
 def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], launched: Sequence[Step],
@@ -214,7 +204,6 @@ def failed(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], la
         raise _kernel_error(launched, error, any(a is b for a in inputs for b in outputs)) from error
 
 
-
 def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> KernelError:
     """Return the error for ``steps``, launched together: it names the kernels, and the user's line of the first."""
     device = steps[0].device if steps else "the device"
@@ -229,14 +218,12 @@ def _kernel_error(steps: Sequence[Step], error: Exception, in_place: bool) -> Ke
     return KernelError("realize", f"{which} failed on {device}: {type(error).__name__}: {error}", mend, at)
 
 
-
 def _report(ran: Ran) -> None:
     report(ran)
     if settings.timed:
         timeline.ran(ran)
         if settings.PROFILE:
             inspectors.profile.note(ran)
-
 
 
 def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
@@ -255,7 +242,6 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
                 layers=step.layers))
 
 
-
 def copy(target: Buffer, source: Buffer) -> None:
     source.check()
     if target.device != source.device and Device[target.device].has_programs and Device[source.device].has_programs:
@@ -268,7 +254,6 @@ def copy(target: Buffer, source: Buffer) -> None:
                 kind="copy", start=start))
 
 
-
 def _synchronize(device: str) -> None:
     """Wait until the source device has run its queue, before a copy between two devices."""
     start = time.perf_counter()
@@ -276,9 +261,8 @@ def _synchronize(device: str) -> None:
     _report(Ran(device, "synchronize", 1, time.perf_counter() - start, kind="sync", start=start))
 
 
-
 class Recorder(Protocol):
-    """An observer of graphs whose values are wanted, of programs that run for them, and of reads on the host."""
+    """An observer of realized graphs, of the programs that run for them, and of reads on the host."""
 
     def ran(self, roots: Sequence[UOp], compiled: CompiledSchedule, inputs: list[Buffer], values: list[int],
             outputs: list[Buffer]) -> None: ...
@@ -297,13 +281,11 @@ lowered: list[Callable[[CompiledSchedule], None]] = []  # called with every prog
 endings: list[Callable[[Any], None]] = []  # called with the ``trace.Trace`` of a run at its end
 
 
-
 def is_host_copy(node: UOp) -> bool:
     """Return True for a COPY of host memory (as ``Tensor(array)`` makes) to devices that compute."""
     if node.op is not Ops.COPY or node.src[0].op is not Ops.BUFFER or node.src[0].arg.layout is not None:
         return False
     return all(Device[d].has_programs for d in members(node.arg)) and not Device[node.src[0].arg.device].has_programs
-
 
 
 def uncopied(node: UOp) -> Buffer:
@@ -313,14 +295,12 @@ def uncopied(node: UOp) -> Buffer:
     return parts[0] if len(parts) == 1 else Shards(parts, ShardLayout(devices, (source.size,)))
 
 
-
 def copy_from_host(node: UOp) -> Buffer:
     """Return the result of a COPY of host memory."""
     found = uncopied(node)
     for part in flattened([found]):
         copy(part, node.src[0].arg)
     return found
-
 
 
 def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
@@ -340,7 +320,6 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     return np.array(out, order="C")
 
 
-
 def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
     """Return the values of a view of a BUFFER without a copy where the host can address its memory; else a copy.
 
@@ -356,7 +335,6 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
     flat = np.frombuffer(mapped, buffer.dtype.numpy)
     found: np.ndarray[Any, Any] = flat if uop is uop.base else evaluate([uop], {uop.base: flat})[0]
     return found.reshape(uop.shape)
-
 
 
 def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:

@@ -15,9 +15,9 @@ from tinsmith.core.terminal import cut, fitted, width
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.text.node import argument_text
 from tinsmith.ir.uop import Origin, toposort
-from tinsmith.runtime import step as inspectors
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.step import Step
-from tinsmith.schedule.scheduler import Slot
+from tinsmith.schedule.schedule_item import Slot
 
 _LEAST = 16  # minimum columns of a part that is cut off
 # Attributes of a schedule item in tinygrad and its tutorials, and the equivalents here.
@@ -39,7 +39,7 @@ _THERE = {
 
 @dataclass(frozen=True)
 class ListedBuffer:
-    """A buffer of an item: its number in the schedule, and its dtype, shape and device as the item sees it."""
+    """A buffer of an item: its number in the schedule, and the dtype, shape and device with which the item uses it."""
 
     number: int
     dtype: DType
@@ -55,10 +55,10 @@ class ScheduledItem:
     """One kernel or copy of a schedule; printing it gives one line, and ``tree()`` gives the kernel's graph.
 
     Attributes:
-        name: as ``DEBUG=2`` shows it.
-        opts: what the optimizer chose.
+        name: the name in ``DEBUG=2`` output.
+        opts: the chosen opts.
         written, read: the buffers it works on.
-        reason: why its result has memory of its own.
+        reason: the reason why its result is stored.
         origin: methods and lines of the user's program that it computes.
         sink: the kernel's graph; None for a copy.
     """
@@ -92,7 +92,7 @@ class ScheduledItem:
     def __repr__(self) -> str:
         """Return one line, no wider than the terminal: long parts are cut off.
 
-        Labels of layers are never cut, so that they can be searched for: they are left out where they do not fit.
+        Labels of layers are never truncated, so that they can be searched for; labels that do not fit are omitted.
         """
         opts = "" if self.sink is None else f"opts {inspectors.debug.opts_text(list(self.opts))}"
         buffers = f"{_list(self.written)}{' from ' * bool(self.read)}{_list(self.read)}"
@@ -134,9 +134,9 @@ def item_of(slots: Sequence[Slot], step: Step) -> ScheduledItem:
 
 
 def _shapes(sink: UOp) -> dict[int, tuple[object, ...]]:
-    """Return the shapes of a kernel's buffers by number: outputs as computed, inputs as the kernel first sees them.
+    """Return the shapes of a kernel's buffers by number: outputs as computed, inputs in the shape of their first use.
 
-    A buffer is 1-D; the shape of a tensor in it is that of the reshape above it.
+    A buffer is 1-D; the shape of its tensor is that of the reshape above it.
     """
     found = {n: value.shape for n, value in enumerate(sink.src)}
     for n in toposort(sink):

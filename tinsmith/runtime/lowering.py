@@ -1,9 +1,7 @@
-"""From a canonical graph to loaded programs: lowering, and parallel compilation.
+"""From a canonical graph to loaded programs: a schedule, sources, binaries and a memory plan.
 
-Parallel compilation: threads compile kernels while the main thread generates the next sources, then it helps
-them.
-
-Lowering: from a canonical graph to a schedule, sources, loaded programs and a memory plan."""
+Threads compile kernels while the main thread generates the next sources; then it helps them.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +26,7 @@ from tinsmith.core.terminal import counted
 from tinsmith.core.timeline import COMPILING, GENERATING, phase, span
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
-from tinsmith.runtime import step as inspectors
+from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import CompiledSchedule, is_loaded, load, loaded
 from tinsmith.runtime.launch import lowered
 from tinsmith.runtime.step import Step, copy_name
@@ -39,7 +37,8 @@ from tinsmith.schedule.memory.slice_writes import store_in_place, write_slices
 from tinsmith.schedule.multi.collectives import overlapped
 from tinsmith.schedule.multi.sharding import is_group, spread_out
 from tinsmith.schedule.passes.rewrites import without_empty
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Scheduler
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
+from tinsmith.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tinsmith.codegen import compile_kernel
@@ -49,7 +48,6 @@ else:
 # Interpreter switch interval in seconds while compiling. Compiler threads need the interpreter only briefly between
 # native calls; Python's default of 5 ms per request would leave a core idle.
 SWITCH: Final = 0.0005
-
 
 
 class _Job:
@@ -68,11 +66,10 @@ class _Job:
             self.error = error
 
 
-
 class Compilation:
     """The compilation of a schedule's kernels; used in a ``with`` block.
 
-    Compilers that report no ``threads`` run in ``load``, as does everything if there is only one kernel.
+    Compilers that report no ``threads`` run in ``load``, as does the compilation of a single kernel.
     """
 
     def __init__(self) -> None:
@@ -128,7 +125,7 @@ class Compilation:
             load(device, batch)
 
     def _serve(self) -> None:
-        """Compile jobs from the queue until it gives None (the loop of a compiler thread)."""
+        """Compile jobs from the queue until it returns None (the loop of a compiler thread)."""
         while (job := self._queue.get()) is not None:
             self._run(job)
 
@@ -157,7 +154,6 @@ class Compilation:
         self._threads.clear()
 
 
-
 def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout | None]]:
     """Return the schedule of a canonical graph before its kernels are lowered, and the layouts of sharded results."""
     layouts: list[ShardLayout | None] = []
@@ -169,7 +165,6 @@ def planned(graph: list[UOp], device: str) -> tuple[Schedule, list[ShardLayout |
     schedule = Scheduler(graph, device).run()
     arrange(schedule)
     return schedule, layouts
-
 
 
 def arrange(schedule: Schedule) -> None:
@@ -184,19 +179,17 @@ def arrange(schedule: Schedule) -> None:
         verify_order(schedule.items, schedule.slots, step.__name__)
 
 
-
 def lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None = None,
           free: Collection[int] | None = None) -> CompiledSchedule:
-    """Schedule, lower and load the program of a canonical graph; of all caches only that of binaries is used.
+    """Schedule, lower and load the program of a canonical graph, using only the cache of binaries.
 
     Args:
-        opts: opts for kernels, by their number, instead of the optimizer's choice.
+        opts: opts for kernels, by their number, instead of the planner's choice.
         free: numbers of inputs whose memory new versions may overwrite; None for any of them. Used by a memory budget.
     """
     if settings.recorded:
         return inspectors.trace.current().lowered(graph, lambda: _lower(graph, device, opts, free))
     return _lower(graph, device, opts, free)
-
 
 
 def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | None,
@@ -229,7 +222,6 @@ def _lower(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]] | No
     return compiled
 
 
-
 def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], free: Collection[int] | None,
             compilation: Compilation | None = None) -> tuple[Schedule, list[ShardLayout | None], Kernels, int]:
     """Return the schedule of a canonical graph, its layouts, its kernels with their sources, and the bytes beyond
@@ -247,13 +239,13 @@ def sources(graph: list[UOp], device: str, opts: Mapping[int, Sequence[Opt]], fr
     return schedule, layouts, kernels, missing
 
 
-
 def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
             compilation: Compilation | None) -> tuple[Launch | None, Launch | None]:
     """Write the source of an item's kernel and begin to compile it.
 
     Returns:
-        What runs, and what is shown of it: another kernel where another device runs for this one; None for copies.
+        The kernel that runs and the kernel that is shown to users (they differ if another device runs for this one);
+        None for copies.
     """
     if item.sink is None:
         return None, None
@@ -272,7 +264,6 @@ def _kernel(item: ScheduleItem, opts: Sequence[Opt] | None,
     return made, written
 
 
-
 def _host_call(node: UOp) -> Launch:
     """Return the launch data of a call of a host function."""
     name, shapes, shape = node.arg
@@ -283,7 +274,6 @@ def _host_call(node: UOp) -> Launch:
     buffers = [0, *(s.base.arg[0] for s in node.src)]  # two sources may be one buffer
     return Launch(text, symbol, buffers, [], frozenset((0,)), 0, moved, 0, True, [], [],
                   host=[name, node.dtype.name, shapes, shape])
-
 
 
 def _searched(sink: UOp, device: Compiled) -> Sequence[Opt] | None:

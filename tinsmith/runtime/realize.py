@@ -41,9 +41,9 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
     Args:
-        roots: tensor-graph nodes with memory semantics: anything but movement ops.
-        device: where kernels without any buffer run.
-        free: BUFFERs that nobody reads after this program: new versions may overwrite their memory.
+        roots: tensor-graph nodes other than movement ops.
+        device: the device of kernels without buffers.
+        free: BUFFERs that nothing reads after this program: new versions may overwrite their memory.
         known: the result of ``seen`` for the same roots, if available.
     """
     with phase(SCHEDULING):
@@ -171,7 +171,7 @@ def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> Compiled
 def _name_origins(compiled: CompiledSchedule, roots: Sequence[UOp]) -> None:
     """Set the origins (methods and lines) of the steps to those of ``roots``.
 
-    Equal layers share one program, which then runs for nodes of other origins.
+    Equal layers share one program, so it may run for nodes with other origins than those it was compiled for.
     """
     made = tuple(n.origin for n in toposort(roots))
     if made == compiled.named_for:

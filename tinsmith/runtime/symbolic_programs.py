@@ -1,8 +1,8 @@
 """Programs whose sizes are variables, made when a graph comes back with other sizes, and the graphs that they serve.
 
-A size that stays gets a program of its own again, as kernels of fixed sizes are faster: once the runs with it have
-taken as long as a program takes to compile, or after STAYS runs. Where a single run takes that long, new sizes get
-programs of their own at once. So no graph takes more than about twice the time of the better choice.
+A frequent size gets a program of fixed sizes again, because its kernels are faster: once the runs with it have taken as
+long as a program takes to compile, or after STAYS runs. Where a single run takes that long, new sizes get programs of
+their own at once. So no graph takes more than about twice the time of the better choice.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Served:
 
     Attributes:
         program, compiled: the program.
-        device: where kernels without any buffer run.
+        device: the device of kernels without buffers.
         arguments: constants of the graph that are inputs of the program, after the buffers.
-        values: of the variables.
-        history: of all graphs of the same form.
-        seconds, runs: of the graph on this program, so far.
+        values: the values of the variables.
+        history: the history of all graphs of the same form.
+        seconds, runs: total time and number of runs of the graph on this program so far.
     """
 
     program: SymbolicProgram
@@ -63,7 +63,8 @@ tables: Final = (_served, _histories)
 
 
 def ready(structure: ProgramForm, settled: Any) -> Served | None:
-    """Return what served a graph of this structure before, unless its sizes have stayed for long."""
+    """Return the program that served a graph of this structure before, unless its sizes occur so often that a program
+    of fixed sizes pays."""
     found = _served.get((structure, settled)) if settings.DYNAMIC else None
     return None if found is None or found.stays else found
 
@@ -72,13 +73,13 @@ def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
          compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> tuple[Served | None, SizeHistory | None]:
     """Return a program with variables for a canonical graph that is not compiled yet, and the history of its form.
 
-    There is no program if its sizes have not changed often enough or stay as they are, or if they cannot be variables
-    (``history.why_not``); no history if it has no sizes that can, or DYNAMIC=0.
+    There is no program if the sizes have not changed often enough, if the same sizes occur often, or if they cannot be
+    variables (``history.why_not``). There is no history if no size can be a variable, or with DYNAMIC=0.
 
     Args:
-        structure: of the graph, as ``canonical.seen`` gives it.
-        settled: the rest of the key of programs.
-        compiled_of: compiles a canonical graph.
+        structure: the structure of the graph, from ``canonical.seen``.
+        settled: the rest of the programs' cache key.
+        compiled_of: a function that compiles a canonical graph.
     """
     form = form_of(graph) if settings.DYNAMIC else None
     if form is None or not form.sizes:

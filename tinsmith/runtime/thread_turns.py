@@ -3,12 +3,12 @@
 Recording a write, planning and compiling a program, and noting its results happen ``with state``. Kernels, captured
 functions and reads on the host run after ``let_go``. Two rules protect the memory they work on:
 
-- A reader names its buffers in ``under_way`` while it reads. A new version overwrites the memory of an old one only if
-  nobody reads it (``is_read``).
-- A writer names the memory it overwrites in ``overwritten`` before it looks for readers, and until the new version is
-  complete. A reader waits for that, and then looks at the tensors again.
+- A reader lists its buffers in ``under_way`` while it reads. A new version overwrites the memory of an old one only if
+  no reader lists it (``is_read``).
+- A writer lists the memory it overwrites in ``overwritten`` before it looks for readers, and until the new version is
+  complete. A reader waits for that, and then reads the state of the tensors again.
 
-A device that cannot launch from several threads at a time has a lock of its own, held while it launches.
+A device that cannot launch from several threads at a time has its own lock, held while it launches.
 """
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def wait_for(buffers: Iterable[Buffer]) -> bool:
 
 
 def wait_below(nodes: Iterable[UOp]) -> bool:
-    """Do the same for all buffers below ``nodes``."""
+    """Call ``wait_for`` for all buffers below ``nodes``."""
     return bool(overwritten) and wait_for(n.arg for n in toposort(list(nodes)) if n.op is Ops.BUFFER)
 
 
@@ -94,7 +94,8 @@ class _HasNode(Protocol):
 
 @contextlib.contextmanager
 def writing(t: _HasNode) -> Iterator[None]:
-    """A block in which no other thread writes a tensor: reads and writes in it are atomic for others."""
+    """Return a context manager in which no other thread writes a tensor: its reads and writes are atomic for other
+    threads."""
     with state:
         while wait_below([t.uop]):
             pass
@@ -103,7 +104,7 @@ def writing(t: _HasNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(buffer: Buffer) -> Iterator[None]:
-    """A block in which no other thread overwrites a buffer; entry waits for a current writer."""
+    """Return a context manager in which no other thread overwrites a buffer; entry waits for a current writer."""
     mine = [buffer]
     under_way[id(mine)] = mine
     try:

@@ -1,134 +1,24 @@
-"""The scheduler and its data structures.
-
-Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered.
-
-The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over numbered buffers."""
+"""The scheduler: from a graph through rewrites and fusion to a list of kernels and copies over numbered buffers."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Device
-from tinsmith.core.dtypes import DType
 from tinsmith.core.origin import passed
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings, symbols, terms_of, with_symbols
-from tinsmith.ir.uop import Origin, toposort
+from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.channels_last import pitched
 from tinsmith.schedule.passes.polyphase_conv import spread_scatters, sum_by_phase
 from tinsmith.schedule.passes.rewrites import cast_below_views
 from tinsmith.schedule.passes.split_reductions import split_reductions
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 
 if TYPE_CHECKING:
-    from tinsmith.schedule.fusion.fusion import Fusion
-
-Tile = tuple[UOp, tuple[bool, ...]]
-
-
-
-@dataclass
-class Slot:
-    """A buffer of a program: an input, an output, or a temporary.
-
-    Attributes:
-        number: its index in ``Schedule.slots``.
-        size: elements; the maximum for a symbolic size.
-        may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
-        in_parts: several items write it: each a disjoint part, or a part of what an item before them carried over.
-        terms: a symbolic size as a sum of (factor, numbers of the program's values that it is multiplied by); None if
-            it has another form.
-        shape, origin: of the value, for messages only; a program loaded from disk has neither.
-    """
-
-    number: int
-    size: int
-    dtype: DType
-    device: str
-    input: bool = False
-    output: bool = False
-    may_be_empty: bool = False
-    in_parts: bool = False
-    terms: Sequence[tuple[int, Sequence[int]]] | None = None
-    shape: tuple[Any, ...] | None = field(default=None, compare=False)
-    origin: Sequence[Origin] = field(default=(), compare=False)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def elements(self, values: Sequence[int]) -> int:
-        """Return the number of elements for values of the program's variables; the maximum if ``terms`` is None."""
-        if self.terms is None:
-            return self.size
-        return sum(factor * math.prod(values[v] for v in of) for factor, of in self.terms)
-
-
-
-@dataclass
-class ScheduleItem:
-    """One kernel (its graph over PARAMs, outputs first) or one copy, with the slots it works on.
-
-    Attributes:
-        device: the device that runs it.
-        sink: the kernel's graph; None for a copy.
-        slots: buffers in the order of the PARAMs; (target, source) for a copy.
-        reason: why its result has memory of its own.
-        origin: (method, file, line) in the user's program of each operation it computes.
-        variables: the bound symbolic sizes it takes as arguments.
-        outputs: number of leading slots that it writes.
-        tiles: row-by-column values that it recomputes tile by tile, each with its axes (True:
-            parallel, False: reduced).
-        statistics: its result is a statistic of the rows of these tiles, not a contraction of them.
-        again: it has run before and is rematerialized under a memory budget.
-        carries: it copies an old version to the memory of the new one: nothing is to be done if both are the same.
-    """
-
-    device: str
-    sink: UOp | None
-    slots: list[int]
-    reason: str
-    origin: list[tuple[str, str, int]] = field(default_factory=list)
-    variables: list[UOp] = field(default_factory=list)
-    outputs: int = 1
-    tiles: frozenset[Tile] = frozenset()
-    statistics: bool = False
-    again: bool = False
-    carries: bool = False
-
-    @property
-    def written(self) -> list[int]:
-        return self.slots[: self.outputs]
-
-    @property
-    def read(self) -> list[int]:
-        return self.slots[self.outputs :]
-
-
-
-@dataclass
-class Schedule:
-    """The result of scheduling: the items to run, in terms of slots.
-
-    Attributes:
-        inputs: number of a buffer in the canonical graph → its slot.
-        outputs: the slot of each root.
-        versions: slot of an assigned output → number of the buffer that holds the previous version.
-        fusion: the fusion decision, for reports.
-        slot_of: the slot of each stored node.
-    """
-
-    items: list[ScheduleItem]
-    slots: list[Slot]
-    inputs: dict[int, int]
-    outputs: list[int]
-    versions: dict[int, int]
-    fusion: Fusion | None = None
-    slot_of: dict[UOp, int] = field(default_factory=dict)
-
+    pass
 
 
 class Scheduler:
@@ -241,11 +131,9 @@ class Scheduler:
         return buffers[n]
 
 
-
 def _sizes(node: UOp) -> list[UOp]:
     """Return the bound variables in a stored value's shape."""
     return [] if node.op is Ops.BUFFER else [b for u in symbols(tuple(node.shape)) for b in toposort(u)]
-
 
 
 def _size_bounds(node: UOp) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """Values of the tensor graph, and sets of positions along their axes.
 
-Values of the tensor graph: their sizes, the views above them, and the ops that read or fill memory of their own.
+Helpers for values: their sizes, the views above them, and the ops that read or fill memory of their own. A set of
+positions is a sum of strided terms, so that queries take constant time for any number of positions:
 
-Sets of positions along an axis, as sums of strided terms: queries take constant time for any number of positions.
-
-first + 8·i + j, i < n, j < 2    →    2 of every 8 positions"""
+    first + 8·i + j, i < n, j < 2    →    2 of every 8 positions
+"""
 from __future__ import annotations
 
 import math
@@ -17,12 +17,10 @@ SOURCES = (Ops.BUFFER, Ops.PARAM, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.IOTA)
 STAGED = (Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)  # always stored
 
 
-
 def size_of(node: UOp) -> int:
     """Return the number of elements of a value; for a symbolic size its maximum."""
     size = node.size
     return int(size.vmax if isinstance(size, UOp) else size)
-
 
 
 class Views(NamedTuple):
@@ -39,7 +37,6 @@ class Views(NamedTuple):
         return source
 
 
-
 def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
     """Return ``value`` as the chain of nodes for which ``through`` holds, and the value below them."""
     above = list[UOp]()
@@ -49,7 +46,6 @@ def views_of(value: UOp, through: Callable[[UOp], bool]) -> Views:
     return Views(tuple(above), value)
 
 Bounds = list[tuple[int, int]]
-
 
 
 class Places(NamedTuple):
@@ -79,7 +75,6 @@ class Places(NamedTuple):
     def side_by_side(self) -> bool:
         """Return True if the positions are contiguous: none is missing between the first and the last."""
         return self.last - self.first == self.number - 1
-
 
 
 def inside(places: Places, size: int) -> list[Bounds]:
@@ -112,7 +107,6 @@ def inside(places: Places, size: int) -> list[Bounds]:
             low = boxes.pop()[0]
         boxes.append((low, high, box))
     return [[(low, high), *box] for low, high, box in boxes]
-
 
 
 def apart(a: Places, b: Places) -> bool:

@@ -1,11 +1,8 @@
-"""ShapeTracker, and the composition of two views.
-
-Composition of two stacked views into one.
+"""ShapeTracker: a stack of views that represents any chain of movement ops, and the composition of two views into one.
 
 The upper view yields a flat position; the lower view takes that position's mixed-radix digits. If every digit is an
 affine function of the upper indices, and no digit carries into the next, the composition is a single view.
-
-ShapeTracker: a stack of views that represents any chain of movement ops."""
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -53,11 +50,9 @@ class Digit(NamedTuple):
         return box
 
 
-
 def _plain(value: object) -> int:
     assert isinstance(value, int), "only views of plain ints are folded"
     return value
-
 
 
 def flat_digits(flat: int, sizes: tuple[int, ...]) -> list[int]:
@@ -73,7 +68,6 @@ def flat_digits(flat: int, sizes: tuple[int, ...]) -> list[int]:
     return [flat, *reversed(result)][:len(sizes)]
 
 
-
 def digits_of(upper: View, found: list[StridedRun]) -> list[Digit]:
     """Return the only candidate affine digits of ``upper`` over ``found``: those of its first element and of a unit
     step per axis.
@@ -87,7 +81,6 @@ def digits_of(upper: View, found: list[StridedRun]) -> list[Digit]:
     start = flat_digits(corner, sizes)
     steps = [[d - s for d, s in zip(flat_digits(corner + _plain(stride), sizes), start)] for stride in upper.strides]
     return [Digit(run, start[m], tuple(step[m] for step in steps)) for m, run in enumerate(found)]
-
 
 
 def carried(digits: list[Digit], box: list[range]) -> list[bool]:
@@ -107,7 +100,6 @@ def carried(digits: list[Digit], box: list[range]) -> list[bool]:
         result.append(not (fits and low_right >= 0 and high_right < _plain(place)))
         low_right, high_right = low_right + low * _plain(place), high_right + high * _plain(place)
     return result[::-1]
-
 
 
 def visible_box(digits: list[Digit], box: list[range]) -> list[range] | None:
@@ -133,7 +125,6 @@ def visible_box(digits: list[Digit], box: list[range]) -> list[range] | None:
             return [range(0)] * len(box) or None  # a 0-d box cannot be empty
         inside = inside and _plain(digit.run.begin) <= low and high < _plain(digit.run.end)
     return box if inside else None
-
 
 
 def compose(upper: View, lower: View) -> View | None:
@@ -172,16 +163,13 @@ def compose(upper: View, lower: View) -> View | None:
     return View.create(upper.shape, strides, offset, mask)
 
 
-
 def _still(digit: Digit, box: list[range]) -> Digit:
     """Return ``digit`` with step 0 along axes of size 1: such a step is never taken but might carry."""
     return Digit(digit.run, digit.start, tuple(0 if len(t) == 1 else s for s, t in zip(digit.steps, box)))
 
 
-
 def _all_padding(shape: Shape) -> View | None:
     return View.create(shape, mask=((0, 0),) * len(shape)) if shape else None
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +368,7 @@ class ShapeTracker:
         return last + 1
 
     def unit_stride_axes(self, ignore_valid: bool = False) -> list[int]:
-        """Return the axes along which neighbours lie side by side in memory.
+        """Return the axes along which elements are adjacent in memory.
 
         >>> ShapeTracker.from_shape((2, 3)).unit_stride_axes()
         [1]
@@ -409,7 +397,6 @@ class ShapeTracker:
         if last.bounds[axis] != (0, last.shape[axis]):
             return True
         return last.strides[axis] != 0 and any(view.mask is not None for view in below)
-
 
 
 def _simple(value: Any) -> Any:

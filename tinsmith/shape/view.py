@@ -1,8 +1,7 @@
-"""View, and its reshapes.
+"""View: one strided, offset and optionally padded index map of a flat memory region.
 
-Dimension merging, and reshape: merge dimensions as far as possible, then split them at the new sizes.
-
-View: one strided, offset and optionally padded index map of a flat memory region."""
+A reshape merges dimensions as far as possible, then splits them at the new sizes.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ def widths(shape: Shape) -> Shape:
     return tuple(product(shape[axis + 1:]) for axis in range(len(shape)))
 
 
-
 def full_mask(shape: Shape) -> Mask:
     """Return the mask that hides nothing.
 
@@ -45,7 +43,6 @@ def full_mask(shape: Shape) -> Mask:
     ((0, 2), (0, 3))
     """
     return tuple((0, size) for size in shape)
-
 
 
 def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[tuple[SInt, SInt, SInt], ...]:
@@ -74,13 +71,11 @@ def merge_dims(shape: Shape, strides: Shape, mask: Mask | None = None) -> tuple[
     return tuple(_triple(g, shape, strides, padding) for g in groups)
 
 
-
 def _one_walk(outer: list[int], inner: list[int], shape: Shape, strides: Shape, padding: set[int]) -> bool:
     """Return True if one step of ``outer``'s innermost axis equals a full pass through ``inner``, or that axis is
     padding."""
     size, stride, _ = _triple(inner, shape, strides, padding)
     return outer[-1] in padding or strides[outer[-1]] == times(size, stride)
-
 
 
 def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -> tuple[SInt, SInt, SInt]:
@@ -91,7 +86,6 @@ def _triple(group: list[int], shape: Shape, strides: Shape, padding: set[int]) -
         real = real if a in padding and len(group) > 1 else times(real, shape[a])
     stride = strides[group[-1]]
     return size, stride, 0 if isinstance(stride, int) and stride == 0 else real
-
 
 
 class StridedRun(NamedTuple):
@@ -115,7 +109,6 @@ class StridedRun(NamedTuple):
     def single(self) -> bool:
         """True if all but one position is padding, so that the stride is meaningless."""
         return bool(minus(self.end, self.begin) == 1)
-
 
 
 def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[StridedRun], SInt]:
@@ -144,7 +137,6 @@ def runs(shape: Shape, strides: Shape, mask: Mask | None) -> tuple[list[StridedR
         else:
             found.append(inner)
     return found, shift
-
 
 
 def split(run: StridedRun, sizes: Shape) -> tuple[Shape, Mask] | None:
@@ -181,7 +173,6 @@ def split(run: StridedRun, sizes: Shape) -> tuple[Shape, Mask] | None:
     return strides, tuple(mask)
 
 
-
 def cut(found: Sequence[StridedRun], shape: Shape) -> tuple[Shape, Mask] | None:
     """Return strides and mask of ``shape`` over consecutive runs; None if a new axis would span two runs.
 
@@ -210,7 +201,6 @@ def cut(found: Sequence[StridedRun], shape: Shape) -> tuple[Shape, Mask] | None:
     return (0,) * stop + strides, full_mask(shape[:stop]) + mask
 
 
-
 def row_major(shape: Shape) -> Shape:
     """Return the strides of a dense tensor; 0 for axes of size 1.
 
@@ -220,7 +210,6 @@ def row_major(shape: Shape) -> Shape:
     if 0 in shape:
         return (0,) * len(shape)
     return tuple(0 if size == 1 else width for size, width in zip(shape, widths(shape)))
-
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -519,14 +508,12 @@ class View:
                             "one entry per axis")
 
 
-
 def _check_new(shape: Shape, strides: Sequence[SInt] | None, mask: Sequence[Bounds] | None) -> None:
     if any(surely_at_most(size, -1) for size in shape):
         raise ShapeError("view", f"shape {shape} has a negative size", "sizes of 0 or more")
     for name, values in (("strides", strides), ("mask", mask)):
         if values is not None and len(values) != len(shape):
             raise ShapeError("view", f"{name} {tuple(values)} for shape {shape}", "one entry per axis")
-
 
 
 def _check_reshape(old: Shape, new: Shape) -> None:
@@ -538,7 +525,6 @@ def _check_reshape(old: Shape, new: Shape) -> None:
                          "a shape with as many elements")
 
 
-
 def _clip(mask: Bounds, kept: Bounds) -> Bounds:
     """Return ``mask`` relative to the range ``kept``. A bound that cannot be proved to lie outside it is kept, which is
     always valid."""
@@ -546,11 +532,9 @@ def _clip(mask: Bounds, kept: Bounds) -> Bounds:
     return (0 if surely_at_most(begin, 0) else begin), (size if surely_at_most(size, end) else end)
 
 
-
 def _reach(length: SInt, stride: int, size: SInt, dilation: int) -> SInt:
     """Return the number of positions that ``length`` windows cover."""
     return plus(plus(times(minus(length, 1), stride), times(minus(size, 1), dilation)), 1)
-
 
 
 def _window_box(bounds: Bounds, length: SInt, stride: int, size: SInt, dilation: int) -> tuple[Bounds, Bounds] | None:
@@ -571,7 +555,6 @@ def _window_box(bounds: Bounds, length: SInt, stride: int, size: SInt, dilation:
     first, last = min(reached.start for reached in outputs), max(reached.stop for reached in outputs) - 1
     taps, last_taps = (_steps_inside(begin - o * stride, end - o * stride, dilation, size) for o in (first, last))
     return ((first, last + 1), (taps.start, taps.stop)) if taps == last_taps else None
-
 
 
 def _steps_inside(begin: int, end: int, step: int, count: int) -> range:

@@ -1,8 +1,8 @@
-"""The cost models of CPU cores and of GPUs.
+"""The cost models of a CPU core (``CpuModel``) and of a GPU (``GpuModel``).
 
-The cost model of a CPU core: caches, prefetch and the costs of tiles, with where they were measured.
-
-The cost model of a GPU: thread blocks, registers, local memory and the costs of their use."""
+``CpuModel`` has caches, prefetch and the costs of tiles, with the place of each measurement. ``GpuModel`` has thread
+blocks, registers and local memory, and the costs of their use.
+"""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -42,7 +42,6 @@ class TileCosts(NamedTuple):
     # Factors on ``result`` if memory is not contiguous along the columns: (side of blocks that are transposed, factor),
     # the largest side first.
     turned: tuple[tuple[int, float], ...] = ((8, 1.5), (4, 2.0), (1, 3.0))
-
 
 
 class CpuModel(NamedTuple):
@@ -120,7 +119,6 @@ class CpuModel(NamedTuple):
         return self.sums[together - 1] if 0 < together <= len(self.sums) else 1
 
 CORE = CpuModel()
-
 
 
 class GpuModel(NamedTuple):

@@ -246,7 +246,7 @@ class TensorBase(metaclass=WithModes):
         return self.requires_grad is not False
 
     def is_param_(self, is_param: bool = True) -> Tensor:
-        """Set ``requires_grad``, which tells whether an optimizer updates this tensor; return self.
+        """Set ``requires_grad``; an optimizer updates this tensor only if it is not False. Return self.
 
         >>> Tensor([1.0]).is_param_(False).requires_grad
         False

@@ -1,20 +1,17 @@
 # mypy: disable-error-code=misc
-"""Fourier transforms: real tensors, or pairs (real, imaginary) along a last axis of size 2, go in and come out.
+"""Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses), complex products, windows and frequencies.
 
-Constants of signals: window functions, and the frequencies that a transform's values stand for.
-
-Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses) and complex products.
-
-There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as
-``torch.view_as_real`` lays them out. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` take them
-apart, ``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
+There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as in
+``torch.view_as_real``. ``complex`` makes pairs of two tensors, ``x[..., 0]`` and ``x[..., 1]`` are their parts,
+``norm(dim=-1)`` is the magnitude and ``complex_mul`` the product.
 
 A transform of n values is a product with a matrix for each factor of n, of up to 64 (J. Cooley, J. Tukey, 1965), with
 the twiddle factors between them. Real and imaginary parts are separate arrays there, and the transformed axes run along
 memory (T. Stockham, 1966): every product is one of dense matrices. If n has a prime factor beyond 64, the transform is
 a convolution over the next power of two beyond 2 n (L. Bluestein, 1970); on a CPU NumPy's pocketfft is faster there. An
 even number of real values is transformed as half as many complex ones. Matrices and factors are computed on the host in
-float64. All of it is linear, so that its gradient is the transposed transform."""
+float64. The transform is linear, so its gradient is the transposed transform.
+"""
 from __future__ import annotations
 
 import functools
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class WindowFunctions:
     """``hann_window fftfreq`` and their like: constants that the host computes."""
 
@@ -47,7 +43,7 @@ class WindowFunctions:
     @classmethod
     def fftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
                 device: DeviceName | None = None) -> Tensor:
-        """The frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
+        """Return the frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
 
         >>> Tensor.fftfreq(4).tolist()
         [0.0, 0.25, -0.5, -0.25]
@@ -58,7 +54,7 @@ class WindowFunctions:
     @classmethod
     def rfftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
                  device: DeviceName | None = None) -> Tensor:
-        """The frequencies of ``rfft``'s values.
+        """Return the frequencies of ``rfft``'s values.
 
         >>> Tensor.rfftfreq(4).tolist()
         [0.0, 0.25, 0.5]
@@ -69,7 +65,7 @@ class WindowFunctions:
     @classmethod
     def hann_window(cls: type[Tensor], window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
                     device: DeviceName | None = None) -> Tensor:
-        """``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
+        """Return ``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
 
         >>> Tensor.hann_window(4).numpy().round(4).tolist()
         [0.0, 0.5, 1.0, 0.5]
@@ -80,7 +76,7 @@ class WindowFunctions:
     def hamming_window(cls: type[Tensor], window_length: int, periodic: bool = True, alpha: float = 0.54,
                        beta: float = 0.46, *, dtype: DType | str | None = None,
                        device: DeviceName | None = None) -> Tensor:
-        """``alpha - beta cos(2 pi k / n)``.
+        """Return ``alpha - beta cos(2 pi k / n)``.
 
         >>> Tensor.hamming_window(4).numpy().round(2).tolist()
         [0.07999999821186066, 0.5400000214576721, 1.0, 0.5400000214576721]
@@ -90,7 +86,7 @@ class WindowFunctions:
     @classmethod
     def blackman_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
                         dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
-        """``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
+        """Return ``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
 
         >>> Tensor.blackman_window(4).abs().numpy().round(2).tolist()
         [0.0, 0.3400000035762787, 1.0, 0.3400000035762787]
@@ -111,11 +107,9 @@ class WindowFunctions:
         return constant(cls, 1 - np.abs(2 * places - 1) if count != 1 else np.ones(1), kind, device)
 
 
-
 def _places(count: int, periodic: bool) -> np.ndarray[Any, Any]:
     """Return the positions of the samples of a window between 0 and 1."""
     return np.arange(count) / max(count - (not periodic), 1)
-
 
 
 def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
@@ -126,14 +120,12 @@ def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, p
     return constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
 
-
 def constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
     return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
 
 _NORMS = (None, "backward", "ortho", "forward")
 Axes = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
-
 
 
 class Spectra(WindowFunctions):
@@ -167,7 +159,7 @@ class Spectra(WindowFunctions):
         return self.mul(angle.cos()).complex(self.mul(angle.sin()))
 
     def complex_mul(self: Tensor, other: Tensor) -> Tensor:
-        """The product of complex numbers, given as pairs along the last axes.
+        """Return the product of complex numbers, given as pairs along the last axes.
 
         >>> Tensor([0.0, 1.0]).complex_mul(Tensor([0.0, 1.0])).tolist()
         [-1.0, 0.0]
@@ -179,7 +171,7 @@ class Spectra(WindowFunctions):
         return a.mul(c).sub(b.mul(d)).complex(a.mul(d).add(b.mul(c)))
 
     def fft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The discrete Fourier transform of complex numbers, given and returned as pairs along the last axis.
+        """Return the discrete Fourier transform of complex numbers, given and returned as pairs along the last axis.
 
         Of real values it is ``x.complex().fft()``, or ``x.rfft()`` for the half that is not redundant.
 
@@ -196,7 +188,7 @@ class Spectra(WindowFunctions):
         return _transformed(self, "fft", n, dim, norm, False)
 
     def ifft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The inverse of ``fft``.
+        """Return the inverse of ``fft``.
 
         >>> Tensor([[4.0, 0.0], [0.0, 0.0]]).ifft().tolist()
         [[2.0, 0.0], [2.0, 0.0]]
@@ -204,7 +196,7 @@ class Spectra(WindowFunctions):
         return _transformed(self, "ifft", n, dim, norm, True)
 
     def rfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The first ``n // 2 + 1`` values of the transform of real numbers, as pairs along a new last axis.
+        """Return the first ``n // 2 + 1`` values of the transform of real numbers, as pairs along a new last axis.
 
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().numpy().round(4).tolist()
         [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -217,7 +209,7 @@ class Spectra(WindowFunctions):
         return full[(slice(None),) * d + (slice(0, full.shape[d] // 2 + 1),)]
 
     def irfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The real values whose ``rfft`` this is, given as pairs along the last axis.
+        """Return the real values whose ``rfft`` this is, given as pairs along the last axis.
 
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().irfft().numpy().round(4).tolist()
         [1.0, 2.0, 3.0, 4.0]
@@ -234,7 +226,7 @@ class Spectra(WindowFunctions):
         return _transformed(half.cat(rest, dim=d), "irfft", None, d, norm, True)[..., 0]
 
     def hfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The transform of a signal whose second half mirrors the first (``n // 2 + 1`` pairs): real values.
+        """Return the transform of a signal whose second half mirrors the first (``n // 2 + 1`` pairs): real values.
 
         >>> Tensor([[1.0, 0.0], [0.0, 0.0]]).hfft().tolist()
         [1.0, 1.0]
@@ -243,7 +235,7 @@ class Spectra(WindowFunctions):
         return self.mul(_conjugation(self)).irfft(n, dim, _turned(norm))
 
     def ihfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """The inverse of ``hfft``, as pairs.
+        """Return the inverse of ``hfft``, as pairs.
 
         >>> Tensor([1.0, 1.0]).ihfft().abs().tolist()
         [[1.0, 0.0], [0.0, 0.0]]
@@ -251,7 +243,7 @@ class Spectra(WindowFunctions):
         return self.rfft(n, dim, _turned(norm)).mul(_conjugation(self))
 
     def fftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """``fft`` along several axes: all of them by default.
+        """Return ``fft`` along several axes: all of them by default.
 
         >>> Tensor([[1.0, 2.0]]).complex().fftn().tolist()
         [[[3.0, 0.0], [-1.0, 0.0]]]
@@ -259,7 +251,7 @@ class Spectra(WindowFunctions):
         return _along("fftn", self, s, dim, norm, False)
 
     def ifftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """``ifft`` along several axes.
+        """Return ``ifft`` along several axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fftn().ifftn().tolist()
         [[[1.0, 0.0], [2.0, 0.0]]]
@@ -267,7 +259,7 @@ class Spectra(WindowFunctions):
         return _along("ifftn", self, s, dim, norm, True)
 
     def rfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """``rfft`` along the last of several axes, ``fft`` along the others.
+        """Return ``rfft`` along the last of several axes, ``fft`` along the others.
 
         >>> Tensor([[1.0, 2.0]]).rfftn().tolist()
         [[[3.0, 0.0], [-1.0, 0.0]]]
@@ -279,7 +271,7 @@ class Spectra(WindowFunctions):
         return out
 
     def irfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """The inverse of ``rfftn``.
+        """Return the inverse of ``rfftn``.
 
         >>> Tensor([[1.0, 2.0]]).rfftn().irfftn().tolist()
         [[1.0, 2.0]]
@@ -291,7 +283,7 @@ class Spectra(WindowFunctions):
         return out.irfft(sizes[-1], axes[-1], norm)
 
     def fft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """``fft`` along two axes.
+        """Return ``fft`` along two axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fft2().tolist()
         [[[3.0, 0.0], [-1.0, 0.0]]]
@@ -299,7 +291,7 @@ class Spectra(WindowFunctions):
         return self.fftn(s, dim, norm)
 
     def ifft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """``ifft`` along two axes.
+        """Return ``ifft`` along two axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fft2().ifft2().tolist()
         [[[1.0, 0.0], [2.0, 0.0]]]
@@ -307,7 +299,7 @@ class Spectra(WindowFunctions):
         return self.ifftn(s, dim, norm)
 
     def rfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """``rfftn`` of two axes.
+        """Return ``rfftn`` of two axes.
 
         >>> Tensor([[1.0, 2.0]]).rfft2().tolist()
         [[[3.0, 0.0], [-1.0, 0.0]]]
@@ -315,7 +307,7 @@ class Spectra(WindowFunctions):
         return self.rfftn(s, dim, norm)
 
     def irfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """``irfftn`` of two axes.
+        """Return ``irfftn`` of two axes.
 
         >>> Tensor([[1.0, 2.0]]).rfft2().irfft2().tolist()
         [[1.0, 2.0]]
@@ -323,7 +315,7 @@ class Spectra(WindowFunctions):
         return self.irfftn(s, dim, norm)
 
     def fftshift(self: Tensor, dim: Axes = None) -> Tensor:
-        """The zero frequency moved to the middle. (Of pairs, name the axes: the last one counts here.)
+        """Move the zero frequency to the middle of each axis. For pairs, pass ``dim`` without the last axis.
 
         >>> Tensor([0, 1, 2, 3]).fftshift().tolist()
         [2, 3, 0, 1]
@@ -332,7 +324,7 @@ class Spectra(WindowFunctions):
         return self.roll([self.shape[axis_of("fftshift", self, d)] // 2 for d in axes], axes) if axes else self
 
     def ifftshift(self: Tensor, dim: Axes = None) -> Tensor:
-        """The inverse of ``fftshift``.
+        """Return the inverse of ``fftshift``.
 
         >>> Tensor([2, 3, 0, 1]).ifftshift().tolist()
         [0, 1, 2, 3]
@@ -343,7 +335,7 @@ class Spectra(WindowFunctions):
     def stft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
              window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
              onesided: bool = True) -> Tensor:
-        """The spectra of overlapping parts of a real signal: (..., frequencies, parts, 2).
+        """Return the spectra of overlapping parts of a real signal: (..., frequencies, parts, 2).
 
         >>> Tensor.ones(8).stft(4, 2)[0, :, 0].tolist()
         [4.0, 4.0, 4.0, 4.0, 4.0]
@@ -372,7 +364,7 @@ class Spectra(WindowFunctions):
     def istft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
               window: Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool = True,
               length: int | None = None) -> Tensor:
-        """The signal whose ``stft`` this is: parts added up, over the sum of squares of their windows.
+        """Return the signal whose ``stft`` this is: parts added up, over the sum of squares of their windows.
 
         >>> x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
         >>> x.stft(4, 2).istft(4, 2).numpy().round(4).tolist()
@@ -396,10 +388,8 @@ class Spectra(WindowFunctions):
         return out if self.ndim > 3 else out.squeeze(0)
 
 
-
 def _conjugation(x: Tensor) -> Tensor:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
-
 
 
 def _pairs(op: str, x: Tensor) -> None:
@@ -408,9 +398,8 @@ def _pairs(op: str, x: Tensor) -> None:
                          f"x.complex().{op}() of real values, or x.rfft()")
 
 
-
 def _axis(op: str, x: Tensor, dim: int) -> int:
-    """An axis of pairs' values; the axis of the pairs itself does not count."""
+    """Return an axis of pairs' values; the axis of the pairs itself does not count."""
     _pairs(op, x)
     count, d = x.ndim - 1, integer(op, "dim", dim)
     if not -count <= d < count:
@@ -419,7 +408,6 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
     if isinstance(x.shape[d % count], UOp):
         raise ShapeError(op, f"axis {d} of shape {x.shape} has a symbolic size", "an axis of fixed size")
     return d % count
-
 
 
 def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -435,7 +423,6 @@ def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[in
     return axes, sizes
 
 
-
 def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
     _pairs(op, x)
     out = x
@@ -444,17 +431,14 @@ def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: b
     return out
 
 
-
 def _turned(norm: str | None) -> str | None:
     return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
-
 
 
 def _fitted(x: Tensor, n: int, d: int) -> Tensor:
     """Cut, or filled up with zeros, to ``n`` values along an axis."""
     size = x.shape[d]
     return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
-
 
 
 @rounded_once
@@ -469,13 +453,11 @@ def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, 
     return _scaled(y, count, norm, inverse)
 
 
-
 @rounded_once
 def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
     choice("rfft", "norm", norm, _NORMS)
     y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
     return _scaled(y, x.shape[d], norm, False)
-
 
 
 @rounded_once
@@ -485,22 +467,19 @@ def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
     return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
 
 
-
 def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
     scaled = norm == "ortho" or (norm == "forward") != inverse
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
 
 
-
 def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
-    """The weights of a part, in the middle of ``n`` values."""
+    """Return the weights of a part, in the middle of ``n`` values."""
     count = n if win_length is None else integer(op, "win_length", win_length, 1, n)
     weights = x._new(float_of(x)).const_like(1)[(0,) * x.ndim].expand(count) if window is None else window
     if weights.shape != (count,):
         raise ShapeError(op, f"a window of shape {weights.shape} for win_length {count}", "one weight for each value")
     left = (n - count) // 2
     return weights.pad(((left, n - count - left),))
-
 
 
 def _overlapped(parts: Tensor, hop: int) -> Tensor:
@@ -519,10 +498,10 @@ _LARGEST_FACTOR = 64
 _STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
 
 
-
 def real_spectrum(x: Tensor, n: int) -> Tensor:
-    """Of ``n`` real values (even) along the last axis the first ``n // 2 + 1`` pairs: those of even and odd places are
-    the parts of complex numbers, whose transform z has both: even + i odd at k, and conjugated at n/2 - k."""
+    """Return the first ``n // 2 + 1`` pairs of the spectrum of ``n`` (even) real values along the last axis. Values at
+    even and odd positions are the real and imaginary parts of n/2 complex numbers; their transform z contains both
+    spectra: even + i·odd at k, and conjugated at n/2 - k."""
     lead, half = x.shape[:-1], n // 2
     z = spectrum(x.reshape(*lead, half, 2), half, False)
     re, im = z[..., 0], z[..., 1]
@@ -535,9 +514,9 @@ def real_spectrum(x: Tensor, n: int) -> Tensor:
     return parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
 
 
-
 def real_inverse(x: Tensor, n: int) -> Tensor:
-    """The ``n`` real values (even) of ``n // 2 + 1`` pairs along the last axis but one, not scaled: the way back."""
+    """Return the ``n`` (even) real values of a spectrum of ``n // 2 + 1`` pairs along the second-to-last axis,
+    unscaled: the inverse of ``real_spectrum``."""
     half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
     re, im = x[..., 0], (ends.eq(0) | ends.eq(half)).where(0, x[..., 1])  # real there, as of all real signals
     (a, b), (c, d) = ((v[..., :half], v.flip(-1)[..., :half]) for v in (re, im))
@@ -549,9 +528,8 @@ def real_inverse(x: Tensor, n: int) -> Tensor:
     return spectrum(pairs, half, True).reshape(*x.shape[:-2], n)
 
 
-
 def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
-    """The transform of ``n`` pairs along the last axis but one, not scaled."""
+    """Return the transform of ``n`` pairs along the last axis but one, not scaled."""
     if n == 1:
         return x
     if _largest_prime(n) > _LARGEST_FACTOR:
@@ -580,27 +558,23 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
     return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
 
 
-
 def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], True),)
-
 
 
 def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (spectrum(g, x.shape[-2], False),)
 
 
-
 @functools.cache
 def _factors(n: int) -> tuple[int, tuple[int, ...]]:
-    """The fewest multiplications of a transform of ``n`` values, and its factors then, the largest first."""
+    """Return the fewest multiplications of a transform of ``n`` values, and its factors then, the largest first."""
     ways: list[tuple[int, tuple[int, ...]]] = [(n, (n,))] if n <= _LARGEST_FACTOR else []
     for a in range(2, min(_LARGEST_FACTOR, n - 1) + 1):
         if n % a == 0:
             cost, others = _factors(n // a)
             ways.append((a + _STAGE + cost, tuple(sorted((a, *others), reverse=True))))
     return min(ways, key=lambda way: (way[0], len(way[1])))
-
 
 
 def _largest_prime(n: int) -> int:
@@ -612,7 +586,6 @@ def _largest_prime(n: int) -> int:
     return max(largest, n)
 
 
-
 def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any, Any]:
     """Return ``exp(-2 pi i turns / n)``, conjugated for the inverse; exact where it is 1, -1, i or -i."""
     angle = 2 * np.pi * turns / n
@@ -620,12 +593,10 @@ def _roots(turns: np.ndarray[Any, Any], n: int, inverse: bool) -> np.ndarray[Any
     return np.asarray(np.where(4 * turns % n == 0, roots.round(), roots) + 0)
 
 
-
 @functools.lru_cache(64)
 def _turns(a: int, done: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """The twiddle factors before a product with the matrix of ``a``, behind others for ``done`` values."""
+    """Return the twiddle factors before a product with the matrix of ``a``, behind others for ``done`` values."""
     return _roots(np.outer(np.arange(a), np.arange(done)), a * done, inverse).reshape(a, 1, done)
-
 
 
 @functools.lru_cache(64)
@@ -638,13 +609,11 @@ def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
     return matrix.reshape(2 * n, 2 * n)
 
 
-
 def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
     """Return complex values, as pairs (real, imaginary), times the complex constants ``w``."""
     re, im = _beside(x, w.real), _beside(x, w.imag)
     a, b = x[..., 0], x[..., 1]
     return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
-
 
 
 def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
@@ -662,7 +631,6 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
     return _times(spectrum(product, length, True)[..., :n, :], chirp)
 
 
-
 def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """Numbers in the dtype and place of ``x``."""
+    """Return numbers as a tensor with the dtype and device of ``x``."""
     return constant(type(x), values, x.dtype, x.device)

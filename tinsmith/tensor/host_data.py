@@ -1,14 +1,12 @@
-"""Values and functions of the host: Python data, known values, host calls.
+"""Values and functions of the host: Python data as nodes, known values, and host calls.
 
-Values that the host knows without running a kernel, and bounds checks of such indices.
+Python numbers become constants; other data are copied. Known values are values that the host can read without running a
+kernel: lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. Such an index that
+is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is dropped;
+``CHECKED=1`` reports it.
 
-These are lists, arrays, tensors made of them, and small realized tensors in host-addressable memory. An index among
-them that is out of range raises an error where it is used. Any other out-of-range index reads 0, and its write is
-dropped; ``CHECKED=1`` reports it.
-
-Host calls: operations that a function of the host computes from complete values in host-addressable memory.
-
-Python data and arrays as nodes: numbers are constants, everything else is copied."""
+A host call is an operation that a function of the host computes from complete values in host-addressable memory.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 _FEW: Final = 1 << 14  # elements; a smaller buffer is read in less time than a method call takes
 _SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
-
 
 
 def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
@@ -63,7 +60,6 @@ def host_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     return values
 
 
-
 def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     """Return the values of a small realized tensor in host-addressable memory, else None. Also None during a capture,
     because a replay may find other values there."""
@@ -72,7 +68,6 @@ def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
         return None
     few = not isinstance(uop.size, UOp) and 0 < base.arg.size <= _FEW
     return seen_on_host(uop) if few and base.arg.is_allocated() and base.arg.host_view() is not None else None
-
 
 
 def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
@@ -105,12 +100,10 @@ def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "inde
                         f"{low} to {size - 1}{more}")
 
 
-
 def on_host(*tensors: Tensor) -> bool:
     """Return True if functions of the host can read these tensors, and all their sizes are positive constants."""
     return all(isinstance(t.device, str) and Device[t.device].calls_host and all(
         isinstance(s, int) and s > 0 for s in t.shape) for t in tensors)
-
 
 
 def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Sequence[Tensor] = ()) -> Tensor:
@@ -128,14 +121,12 @@ def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Seque
     return sources[0]._new(UOp(Ops.HOST, sources[0].dtype, (*late, *read), (name, shapes, shape)))
 
 
-
 def _in_memory(node: UOp) -> UOp:
     """Return a node with the elements of ``node`` in memory in row-major order; its shape may differ."""
     flat = node
     while flat.op in (Ops.RESHAPE, Ops.DETACH):
         flat = flat.src[0]
     return flat if flat.op is Ops.BUFFER or flat.op in STAGED else UOp(Ops.CONTIGUOUS, None, (node,))
-
 
 
 class TinygradRules:
@@ -145,9 +136,8 @@ class TinygradRules:
     on: ClassVar[bool] = False
 
 
-
 def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
-    """A node for Python data: scalars are constants, everything else is copied from a NumPy array.
+    """Return a node for Python data: scalars become constants, other data are copied from a NumPy array.
 
     Raises:
         DTypeError: if no dtype holds it.
@@ -179,7 +169,6 @@ def from_data(data: Any, device: str, dtype: DType | None) -> UOp:
     return UOp(Ops.BUFFER, found, (), buffer).copy_to(device).reshape(dense.shape)
 
 
-
 def from_size(size: UOp, dtype: DType | None = None) -> UOp:
     """Return a symbolic integer as a value of ``dtype``: by default the default int, or int64 if its bounds need it."""
     if dtype is None:
@@ -187,7 +176,6 @@ def from_size(size: UOp, dtype: DType | None = None) -> UOp:
         dtype = dtypes.default_int if small else dtypes.int64
     normal = normal_size(size)
     return normal.cast(dtype) if isinstance(normal, UOp) else UOp.const(dtype, normal)
-
 
 
 def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -215,7 +203,6 @@ def _to_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     return array.astype(dtypes.default_int.numpy) if fits else array
 
 
-
 def _refuse_tensors(data: Sequence[Any]) -> None:
     """Raise DTypeError for tensors inside a list: NumPy would read them one by one and lose their gradients."""
     for v in data:
@@ -226,7 +213,6 @@ def _refuse_tensors(data: Sequence[Any]) -> None:
             _refuse_tensors(v)
         elif len(data) > 8 and isinstance(v, (bool, int, float)):
             return  # numbers all along: the rest is NumPy's to look at
-
 
 
 def check_range(op: str, value: float, dtype: DType) -> None:
@@ -242,7 +228,6 @@ def check_range(op: str, value: float, dtype: DType) -> None:
 
 _NAMED_FLOATS = {d.numpy.name for d in (dtypes.bfloat16, *dtypes.fp8s)}  # NumPy knows these as bytes
 _LARGEST = int(np.finfo(np.float64).max)
-
 
 
 def _numeric(array: np.ndarray[Any, Any], data: Any) -> np.ndarray[Any, Any]:

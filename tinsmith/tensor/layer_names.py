@@ -1,15 +1,13 @@
-"""Origins of graph nodes, and the display of tensors.
+"""Origins of new graph nodes (method, user's line, model layer), and the display of tensors.
 
-Origins of new graph nodes: the method that the user called, its line, and the path of the running model layer.
+Layers have no common base class: any object may be one. The path of a layer is therefore derived from the call stack:
+each object whose method is running is searched in the attributes, lists and dicts of the object whose method called it.
+The result is kept per layer and verified at each use, so that recording an operation seldom walks the complete stack.
 
-Layers have no common base class: any object may be one. The path is therefore derived from the call stack: each object
-whose method is running is searched in the attributes, lists and dicts of the object whose method called it. The result
-is kept per layer and verified at each use, so that recording an operation seldom walks the whole stack.
-
-``repr`` and notebook display of a tensor: its values if they are cheap, else its shape, dtype and source line.
-
+``repr`` and the notebook display show the values of a tensor if they are cheap, else its shape, dtype and source line.
 Cheap values are values in memory, data from the host, and at most FEW values of a small graph. Nothing else is
-computed, however small the result: a scalar loss may depend on a full epoch."""
+computed, however small the result: a scalar loss may depend on a full epoch.
+"""
 from __future__ import annotations
 
 import functools
@@ -53,13 +51,11 @@ _CO_OPTIMIZED: Final = 1  # flag of the code of functions: the frame's ``f_local
 Step = tuple[str, Any]  # (".", attribute name), or ("", key of a list or dict)
 
 
-
 class _Position(NamedTuple):
     """A callable that ``x.sequential(layers)`` is calling."""
 
     layers: Any
     number: int
-
 
 
 class _Kept(NamedTuple):
@@ -70,7 +66,6 @@ class _Kept(NamedTuple):
     label: str
 
 _kept: dict[tuple[int, int, str, int], _Kept] = {}
-
 
 
 def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
@@ -93,12 +88,11 @@ def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
     return in_layer(origin, label) if label else origin
 
 
-
 def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
     """Return a function from the origins of a node to those of the nodes of its gradient, for the user's call of
     ``backward`` in which ``frame`` runs.
 
-    They have the method and the line of that call, and the label ``grad of`` the node's layer.
+    The new origins have the method and the line of that call, and the label ``grad of`` with the node's layer.
     """
     plain = origin_of(frame, tensor) or ("", "", 0)
 
@@ -107,7 +101,6 @@ def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
         return (InLayer(*plain, f"{GRADIENT}{label}") if label else plain,) if plain[1] else ()
 
     return lambda origins: of(layer_of(origins[-1]) if origins else "")
-
 
 
 def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, Any] | None:
@@ -134,7 +127,6 @@ def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, An
 _kinds: Final[dict[str, int]] = {}
 
 
-
 def _kind(file: str) -> int:
     """Return the kind of a source file."""
     found = _kinds.get(file)
@@ -142,7 +134,6 @@ def _kind(file: str) -> int:
         ours = _NN if file.startswith(_LAYERS) else _SEQUENTIAL if file == _FUNCTIONAL else _OURS
         found = _kinds[file] = ours if file.startswith(_PACKAGE) and not file.startswith(EXAMPLES) else _USER
     return found
-
 
 
 @functools.cache
@@ -156,11 +147,9 @@ def _installed() -> tuple[str, ...]:
     return (*(folder + os.sep for folder in folders), "<frozen ", "<string>", "<execnet", "<remote", _PACKAGE)
 
 
-
 @functools.cache
 def _is_installed(file: str) -> bool:
     return file.startswith(_installed()) and not file.startswith(EXAMPLES)
-
 
 
 def _variables(frame: FrameType) -> Mapping[str, Any]:
@@ -176,7 +165,6 @@ def _variables(frame: FrameType) -> Mapping[str, Any]:
     return found
 
 
-
 def _owner(frame: FrameType) -> Any:
     """Return the value of the variable ``self`` of a frame; None without one."""
     found = frame.f_locals
@@ -184,7 +172,6 @@ def _owner(frame: FrameType) -> Any:
     if frame.f_code.co_flags & _CO_OPTIMIZED and type(found) is dict and sys.getrefcount(found) <= 3:
         found.clear()  # nobody else has this copy: see _variables
     return owner
-
 
 
 def _layer(frame: FrameType, kind: int) -> Any:
@@ -201,7 +188,6 @@ def _layer(frame: FrameType, kind: int) -> Any:
     if type(found) is dict:
         found.clear()  # see _variables
     return None if number is None else _Position(layers, number)
-
 
 
 def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> str:
@@ -227,12 +213,11 @@ def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> s
     return label
 
 
-
 def _may_run_a_layer(frame: FrameType | None) -> bool:
-    """Return False if no frame, from this one outwards, can be of a layer.
+    """Return False if no frame, from this one outwards, can belong to a layer.
 
-    The code of each frame tells, without a look at its variables. Frames of installed packages count if the user's
-    program called them: others run that program (pytest, a notebook).
+    Only the code of each frame is inspected, not its variables. Frames of installed packages are included if the user's
+    program called them; other such frames run the program (pytest, a notebook).
     """
     method_of_package = False
     while frame is not None:
@@ -250,7 +235,6 @@ def _may_run_a_layer(frame: FrameType | None) -> bool:
     return False
 
 
-
 def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[Step, ...] | None:
     """Return the steps from the first object of ``chain`` to ``target``, if they exist and that object can be
     referred to weakly."""
@@ -260,13 +244,12 @@ def _steps_to(chain: list[tuple[Any, tuple[Step, ...]]], target: Any) -> tuple[S
     return steps if _followed(chain[0][0], steps) is target else None
 
 
-
 def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[Step, ...]]]]:
-    """Return the label of the innermost running layer, and the objects that its path leads through, from the outermost
-    one on, each with the steps from the one before.
+    """Return the label of the innermost running layer, and the objects along its path, outermost first, each with the
+    path from the previous object.
 
     An object that no enclosing object holds starts the path if the path is still empty: the object of a training loop
-    may not hold the model. A layer that another layer creates temporarily counts as part of that layer.
+    may not hold the model. A layer that another layer creates temporarily is treated as a part of that layer.
     """
     names: list[str] = []
     chain: list[tuple[Any, tuple[Step, ...]]] = []
@@ -297,12 +280,10 @@ def _walked(frame: FrameType, tensor: type) -> tuple[str, list[tuple[Any, tuple[
     return f"{'.'.join(names)} {_class(innermost)}", chain
 
 
-
 def _class(layer: Any) -> str:
     """Return the name of a layer's class, or of a function."""
     function = getattr(layer, "func", layer)  # of functools.partial
     return function.__name__ if isinstance(function, (FunctionType, MethodType)) else type(layer).__name__
-
 
 
 def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, FrameType | None]]:
@@ -322,7 +303,6 @@ def _running(frame: FrameType | None, tensor: type) -> Iterator[tuple[Any, Frame
                                             and not isinstance(owner, (tensor, type, ModuleType))):
                 yield owner, before
             before = f
-
 
 
 def _name_in_variables(frame: FrameType | None, layer: Any, tensor: type) -> list[str]:
@@ -347,9 +327,8 @@ def _name_in_variables(frame: FrameType | None, layer: Any, tensor: type) -> lis
 _paths: dict[tuple[int, int], tuple[tuple[Step, ...], int]] = {}
 
 
-
 def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
-    """Return the shortest way from ``owner`` to ``layer``; empty if ``owner`` does not hold it."""
+    """Return the shortest path from ``owner`` to ``layer``; empty if ``owner`` does not hold the layer."""
     key = id(owner), id(layer)
     size = len(getattr(owner, "__dict__", ()))
     steps, size_then = _paths.get(key, ((), -1))
@@ -359,7 +338,6 @@ def _steps_in(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
     return steps
 
 
-
 def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     try:
         for kind, name in steps:
@@ -367,7 +345,6 @@ def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     except (KeyError, IndexError, TypeError):
         return None
     return value
-
 
 
 def _search(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
@@ -384,7 +361,6 @@ def _search(owner: Any, layer: Any, tensor: type) -> tuple[Step, ...]:
     return ()
 
 
-
 def _children(value: Any) -> list[tuple[Step, Any]]:
     if isinstance(value, Mapping):
         return [(("", k), v) for k, v in value.items()]
@@ -399,7 +375,6 @@ INTERPRETED: Final = 1 << 12  # the same limit as WORK on a device that interpre
 SEEN: Final = 1 << 16  # largest number of elements copied to the host for display from memory it cannot address
 WHOLE: Final = 200  # largest number of elements printed in full; above it, only the first and last along each axis
 DRAWN: Final = 40  # largest number of nodes of a graph drawn in a notebook
-
 
 
 def text(t: TensorBase) -> str:
@@ -419,13 +394,11 @@ def text(t: TensorBase) -> str:
     return f"Tensor({shown}{shape}, dtype={t.dtype!r}, device={t.device!r})"
 
 
-
 def description(t: TensorBase) -> str:
     """Return shape, dtype, device, and the user's source line that made a tensor."""
     origin = _origin(t.uop)
     made = "" if origin is None else f", {origin[0]} ({place(*origin[1:])})" if origin[0] else f", {place(*origin[1:])}"
     return f"<Tensor {t.shape} {t.dtype!r} on {t.device}{made}>"
-
 
 
 def html(t: TensorBase) -> str:
@@ -442,7 +415,6 @@ def html(t: TensorBase) -> str:
     else:
         rows.append(f"<details><summary>graph</summary>{_picture(order)}</details>")
     return "\n".join(rows)
-
 
 
 def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
@@ -465,13 +437,11 @@ def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
     return seen_on_host(known) if addressed else t._array() if size <= SEEN else None
 
 
-
 def _is_data(uop: UOp) -> bool:
     """Return True if a value is unmodified data from the host: displaying it needs no copy, whatever its size."""
     while uop.op in (Ops.DETACH, Ops.COPY, Ops.RESHAPE):
         uop = uop.src[0]
     return uop.op is Ops.BUFFER
-
 
 
 def _is_quick(uop: UOp, device: str) -> bool:
@@ -483,7 +453,6 @@ def _is_quick(uop: UOp, device: str) -> bool:
             size = n.src[0].size if n.op is Ops.REDUCE else n.size
             work += size.vmax if isinstance(size, UOp) else size
     return order is not None and work <= (INTERPRETED if any(Device[d].interpreted for d in members(device)) else WORK)
-
 
 
 def _nodes(uop: UOp, most: int) -> list[UOp] | None:
@@ -503,12 +472,10 @@ def _nodes(uop: UOp, most: int) -> list[UOp] | None:
     return list(order)
 
 
-
 def _origin(uop: UOp) -> Origin | None:
     """Return the origin (method, file, line) of a value; for a value in memory, that recorded on its buffer, if any."""
     made: Origin | None = uop.base.arg.origin if uop.base.op is Ops.BUFFER else None
     return made or next(reversed(uop.origin), None)
-
 
 
 def _picture(order: list[UOp]) -> str:

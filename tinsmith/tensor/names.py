@@ -46,7 +46,6 @@ _DATA = "Tensor(data)"
 _SPLIT = "the same without unsafe_"
 
 
-
 def _each(names: str, mend: str) -> dict[str, str]:
     return {name: mend.format(name.rstrip("_")) for name in names.split()}
 
@@ -160,7 +159,6 @@ ABSENT: dict[str, str] = {
 }
 
 
-
 class Older:
     """``uop``, ``schedule`` and ``realize`` by the names that tinygrad had for them."""
 
@@ -176,7 +174,7 @@ class Older:
         return self.uop
 
     def schedule_with_vars(self: Tensor, *others: Tensor) -> tuple[CompiledSchedule, dict[UOp, int]]:
-        """``schedule``, and the values of the bound variables that it was made for.
+        """Return ``schedule``, and the values of the bound variables that it was made for.
 
         >>> v = Variable("v", 1, 4).bind(2)
         >>> Tensor([1, 2, 3, 4])[:v].sum().schedule_with_vars()[1].values()
@@ -200,14 +198,12 @@ class Older:
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-
 def _example(method: Callable[..., Any], name: str) -> str:
-    """The first example of a method, with another name in it."""
+    """Return the first example of a method, with another name in it."""
     lines = (method.__doc__ or "").splitlines()
     begin = next((i for i, line in enumerate(lines) if ">>>" in line), len(lines))
     end = next((i for i in range(begin, len(lines)) if not lines[i].strip()), len(lines))
     return "\n".join(line.strip() for line in lines[begin:end]).replace(f".{method.__name__}(", f".{name}(")
-
 
 
 def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Callable[..., Any]:
@@ -217,16 +213,14 @@ def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Ca
     return method
 
 
-
 def _same(name: str, method: M) -> M:
-    """``method`` by another name."""
+    """Return ``method`` by another name."""
     found = guided(method)
     return cast(M, _named(found, name, f"The same as ``{method.__name__}``.", _example(method, name)))
 
 
-
 def _in_place(method: M, example: str = "") -> M:
-    """``method`` whose result is written to the memory of the tensor, which it returns."""
+    """Return ``method`` whose result is written to the memory of the tensor, which it returns."""
     name = f"{method.__name__}_"
 
     @functools.wraps(method)
@@ -236,7 +230,6 @@ def _in_place(method: M, example: str = "") -> M:
 
     does = f"``{method.__name__}``, written to this tensor's memory, which is returned."
     return cast(M, _named(guided(write), name, does, example or _example(method, name)))
-
 
 
 class Synonyms:
@@ -281,7 +274,6 @@ class Synonyms:
     trapz = _same("trapz", ArithmeticMethods.trapezoid)
     binary_cross_entropy = _same("binary_cross_entropy", Losses.binary_crossentropy)
     binary_cross_entropy_with_logits = _same("binary_cross_entropy_with_logits", Losses.binary_crossentropy_logits)
-
 
 
 class InPlace(Synonyms):

@@ -64,7 +64,7 @@ class Placement(TensorBase):
         return self._take_place(self._moved(device_name(device), alone=True))
 
     def _moved(self, target: str, alone: bool = False) -> Tensor:
-        """The values on another device or group; for ``alone`` see ``_on_host``."""
+        """Return the values on another device or group; for ``alone`` see ``_on_host``."""
         if target == self._device:
             return self  # type: ignore[return-value]
         if files.on_disk(target) or files.on_disk(self._device):
@@ -78,10 +78,11 @@ class Placement(TensorBase):
     def _on_host(self, alone: bool = False) -> UOp | None:
         """Return the tensor's host data if it was not copied to a device yet, else None.
 
-        To move it to another device then takes one copy, not two.
+        Moving the tensor to another device then takes one copy instead of two.
 
         Args:
-            alone: this tensor gives its value up. Otherwise its gradient must flow back from the other device: None.
+            alone: True if this tensor is moved. Otherwise it stays, and its gradient must flow back from the other
+                device, so the result is None for tensors that need a gradient.
         """
         node = self.uop
         if files.on_disk(self._device):
@@ -108,8 +109,8 @@ class Placement(TensorBase):
 
 
 class Sharding:
-    """``shard``, ``shard_``, ``shard_like``: what tinygrad keeps in a MultiLazyBuffer is a SHARD node or a buffer of
-    shards here."""
+    """``shard``, ``shard_``, ``shard_like``. A SHARD node, or a buffer of shards, corresponds to tinygrad's
+    MultiLazyBuffer."""
 
     __slots__ = ()
 

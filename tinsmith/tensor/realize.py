@@ -33,7 +33,6 @@ from tinsmith.tensor.interop import files
 
 if TYPE_CHECKING:
     from tinsmith.inspect import explanation
-    from tinsmith.inspect import explanation as planning
     from tinsmith.inspect.explanation import Explanation, Plan
     from tinsmith.inspect.search import database
     from tinsmith.inspect.search.database import Tuned
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 else:
     lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
-    planning = Late("tinsmith.inspect.explanation")
+    explanation = Late("tinsmith.inspect.explanation")
     database = Late("tinsmith.inspect.search.database")
 
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
@@ -70,11 +69,11 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> None:
-    """Compute ``tensors`` in one program; each then holds a view of a buffer.
+    """Compute ``tensors`` in one program; afterwards each is a view of a buffer.
 
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
-    share a realized tensor's memory, refer to its buffer from then on. How values were made is kept for gradients
-    (``tensor.history``).
+    share a realized tensor's memory, refer to its buffer from then on. The graphs of the values are kept for gradients
+    (``tensor/autograd/history.py``).
     """
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
@@ -164,7 +163,8 @@ def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
 
 @contextlib.contextmanager
 def interrupt_later() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, where old versions are written over: a model trained so far stays whole.
+    """Return a context manager that delays Ctrl-C to the end of the block, in which old versions are overwritten: a
+    trained model stays consistent.
 
     A second Ctrl-C does not wait.
     """
@@ -190,7 +190,7 @@ def interrupt_later() -> Iterator[None]:
 
 @_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
-    """A view of a buffer with the tensor's values, computed if need be; the tensor keeps its history."""
+    """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
     while wait_below([uop := tensor.uop]):
         pass
     if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
@@ -220,7 +220,7 @@ def known_value(uop: UOp) -> UOp | None:
 
 
 def _forget_read(written: Collection[UOp]) -> None:
-    """Values that were read of nodes above memory that is written over are those of its old version."""
+    """Forget host values read from nodes above memory that is overwritten, because they belong to its old version."""
     nodes = [n for n, _ in _read.items()]
     above = set(written)
     for n in toposort(nodes):
@@ -238,10 +238,9 @@ def _least(size: int | UOp) -> int:
 def _held_versions(roots: Iterable[UOp]) -> set[UOp]:
     """Return the buffers below versions that code outside the graphs of ``roots`` holds.
 
-    Another thread may have read a tensor's node and not yet made a tensor of its result. If that node is a write that
-    the program computes only on the way to a later one, its value is lost once the later one lies in the same memory,
-    and the other thread would apply the write a second time. Reference counts show such a holder; without them, every
-    version counts as held.
+    Another thread may have read a tensor's node, and not yet created a tensor from it. If that node is a version that a
+    later write overwrites in the same program, its value is lost, and the other thread would apply the write a second
+    time. Reference counts reveal such a holder; without reference counts, every version is considered held.
     """
     tops = set(roots)
     order = toposort(list(tops))
@@ -257,10 +256,11 @@ def _held_versions(roots: Iterable[UOp]) -> set[UOp]:
 
 
 def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
-    """Buffers with old versions of ``pending`` that no other tensor's value depends on: they may be written over.
+    """Return buffers with old versions of ``pending`` that no other tensor's value depends on, so that they may be
+    overwritten.
 
-    Only where something is assigned, the other tensors are looked through: then the nodes below those that have no
-    value yet come along.
+    The other tensors are searched only if ``pending`` contains assignments; then the nodes below unrealized tensors are
+    returned, too.
     """
     old: set[UOp] = set()
     for t in pending:
@@ -296,12 +296,12 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
 
 def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] = (),
             known: Seen | None = None) -> dict[UOp, UOp]:
-    """Run one program for ``uops``: for the node below each one's views, a view of the buffer with its value.
+    """Run one program for ``uops``. Return, for the node below the views of each, a view of the buffer with its value.
 
     Args:
-        devices: where values go that depend on no device.
-        free: BUFFERs that nobody reads afterwards.
-        known: of these nodes, if they were looked at before.
+        devices: the devices of values that depend on no device.
+        free: BUFFERs that nothing reads afterwards.
+        known: the result of an earlier analysis of these nodes, if available.
     """
     for recorder in recorders:
         recorder.wanted(uops)
@@ -373,7 +373,7 @@ def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | Non
             return plan_tensors(tensors)
     wanted = list({id(t): t for t in tensors if not is_realized(t.uop)}.values())
     if not wanted:
-        return planning.Plan()
+        return explanation.Plan()
     made = history.prepared(_below(wanted), wanted[0].live)
     free = _unread(wanted)[0]
     free.difference_update(*(m.reads for m in made.values() if m is not None))
@@ -394,7 +394,7 @@ def _plan(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp]) ->
             lines |= {id(there[n].arg): o for o in n.origin}
     data = [there[n] for n in dict.fromkeys(roots) if n in there]
     distinct = [m for n, m in zip(roots, substitute(roots, there)) if n not in there]
-    return planning.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
+    return explanation.plan(list(dict.fromkeys(distinct)), devices[0], free, data,
                                   lambda b: lines.get(id(b)))
 
 
@@ -432,7 +432,7 @@ def _apart(found: list[Buffer]) -> list[Buffer]:
 
 @_one_at_a_time
 def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
-    """The program that computes ``tensors``, not run."""
+    """Return the program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
     roots = [_concrete(_below_views(t.uop)) for t in pending]
@@ -498,7 +498,8 @@ def is_leaf(uop: UOp) -> bool:
 
 
 def _below_views(uop: UOp) -> UOp:
-    """The node below views that keep every element, or below all views of a new version: that is computed whole."""
+    """Return the node below views that keep every element; for a new version the node below all views, because it is
+    computed completely."""
     while uop.op in _KEPT_VIEWS:
         uop = uop.src[0]
     base = uop.base
@@ -506,7 +507,8 @@ def _below_views(uop: UOp) -> UOp:
 
 
 def root_of(uop: UOp) -> UOp:
-    """Return the node whose buffer holds the elements of ``uop`` in row-major order: what a program computes for it."""
+    """Return the node that a program computes for ``uop``; its buffer has the elements of ``uop`` in row-major
+    order."""
     return _concrete(uop)
 
 
@@ -520,8 +522,8 @@ def _concrete(uop: UOp) -> UOp:
 
 
 def _below_gradients(uop: UOp) -> bool:
-    """Return True if only reshapes and gradient markers lie between a reshape and a computed value: in
-    ``no_grad()`` each operation leaves one, and the kernels are those of the same program outside."""
+    """Return True if there are only reshapes and gradient markers between a reshape and a computed value. Operations in
+    ``no_grad()`` leave such markers; ignoring them gives the same kernels inside and outside of ``no_grad()``."""
     while uop.op in FOR_GRADIENTS or uop.op is Ops.RESHAPE:
         if any(isinstance(s, UOp) for s in uop.shape):
             return False
@@ -547,7 +549,7 @@ def _assigned(old: UOp, value: UOp, kept: bool | None = None) -> UOp:
 
 
 def unseen_version(old: UOp, value: UOp) -> UOp:
-    """A new version of data, which are data again."""
+    """Return a new version of data, which are data again."""
     return version(old, UOp(Ops.DETACH, None, (value,)))
 
 

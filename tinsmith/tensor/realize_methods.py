@@ -1,4 +1,4 @@
-"""Computing tensors: now, or as a plan, a schedule, a picture or a page that says what it takes."""
+"""Realization of tensors, and its prediction: plans, schedules, explanations, pictures and pages."""
 # mypy: disable-error-code=misc
 # ``self`` is the Tensor that this class is mixed into.
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Computing(TensorBase):
         return plan_tensors([self, *others], memory_budget)
 
     def schedule(self, *others: Tensor) -> CompiledSchedule:
-        """The program that computes this tensor (and ``others``), not run: a list of items that print one line each.
+        """Return the program that computes this tensor (and ``others``), not run: a list of items that print one line
+        each.
 
         >>> [(item.name, item.reason) for item in (Tensor([1, 2]) + 1).sum().schedule()]
         [('copy 8, CPU <- NPY', 'copy'), ('r_2', 'output')]
@@ -66,8 +67,8 @@ class Computing(TensorBase):
     def explain(self, *others: Tensor, run: bool = True) -> Explanation:
         """Report kernels, opts, times and memory of computing this tensor (and ``others``, in one program).
 
-        Nothing is changed: the program is made anew and runs on memory of its own, and a lazy tensor stays lazy.
-        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md reads one aloud.
+        Nothing is changed: the program is compiled again and runs on separate memory, and a lazy tensor stays lazy.
+        ``tinsmith.explain(loss, *gradients)`` does the same for a backward pass; docs/explain.md explains the output.
 
         >>> e = (Tensor([1.0, 2.0]) * 3).sum().explain()
         >>> len(e.kernels), e.kernels[0].reason, str(e).splitlines()[0].split(":")[0]
@@ -80,9 +81,9 @@ class Computing(TensorBase):
         return explain_tensors([self, *others], run)
 
     def graph(self, *others: Tensor) -> Drawing:
-        """A picture of the graph that computes this tensor (and ``others``): its data, what is stored, fused and seen.
+        """Return a picture of the graph of this tensor (and ``others``): data, stored and fused values, and views.
 
-        A notebook shows it; ``svg()`` and ``dot()`` are its texts. Nothing is computed; docs/viz.md shows one.
+        A notebook displays it; ``svg()`` and ``dot()`` return its text. Nothing is computed. See docs/viz.md.
 
         >>> picture = Tensor([1, 2]).dot(Tensor([3, 4])).graph()
         >>> [box.lines[0] for box in picture.boxes]
@@ -92,8 +93,8 @@ class Computing(TensorBase):
         return viz.showing.graph(lambda: schedule_tensors([self, *others]), [t.uop for t in (self, *others)])
 
     def viz(self, *others: Tensor, run: bool = True) -> ServedPage:
-        """A page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph to
-        machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
+        """Return a page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph
+        to machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
 
         >>> with Tensor([1, 2]).dot(Tensor([3, 4])).viz(run=False) as view:  # doctest: +ELLIPSIS
         ...     "<!doctype html>" in view.html

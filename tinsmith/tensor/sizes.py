@@ -21,7 +21,7 @@ class Extents:
     __slots__ = ()
 
     def size(self: Tensor, dim: int | None = None) -> Any:
-        """The shape, or the size of one axis.
+        """Return the shape, or the size of one axis.
 
         >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)
         ((1, 3), 3)
@@ -80,11 +80,12 @@ class Extents:
 
 
 def Variable(name: str, least: int, greatest: int, dtype: DTypeLike | None = None) -> UOp:
-    """A named integer between ``least`` and ``greatest``; ``bind`` gives it a value for one use.
+    """Return a named integer between ``least`` and ``greatest``; ``bind`` returns it with a value.
 
     Bound variables, and sums, products and quotients of them, are sizes like any other: in slices, reshapes and new
     tensors; as an operand and in ``Tensor(v)`` they are values of the default int, or of int64 where the bounds need
-    it. A program depends on names and bounds only and takes the values as arguments, so that one serves all.
+    it. A program depends only on names and bounds, and gets the values as arguments, so that one program serves all
+    values.
 
     >>> from tinsmith import Tensor
     >>> n = Variable("n", 1, 10)

@@ -45,7 +45,7 @@ def _strided(v: View, slices: Slices) -> View:
 
 
 def _diagonal(x: UOp, size: int) -> UOp:
-    """The diagonal of the last two axes, both of ``size``."""
+    """Return the diagonal of the last two axes, both of ``size``."""
     lead = x.shape[:-2]
     flat = x.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))
     rows = flat.reshape((*lead, size, size + 1))
@@ -202,7 +202,7 @@ class Storage:
     """The value that a tensor and its views share.
 
     Attributes:
-        value: the node of the whole memory, of which each tensor is a view.
+        value: the node of the complete memory, of which each tensor is a view.
     """
 
     __slots__ = ("_came", "value")
@@ -224,7 +224,7 @@ class Storage:
         return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
     def let_copies_go(self) -> None:
-        """Detach the members that no strides can express: they count as copies and keep their present value."""
+        """Detach the members whose views no strides can express: they become copies with their present value."""
         for t in self.members():
             if t._shared is not None and not _is_view(t._shared.looks, self.value.shape):
                 t._shared = None
@@ -310,10 +310,10 @@ def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None
     """Write ``value`` to the memory of a tensor, visible to all tensors that share it.
 
     Args:
-        version: makes the node of a new version from that of the old one and its value.
+        version: a function from the node of the old version and the new value to the node of the new version.
 
     Raises:
-        ShapeError: if the tensor shows one element at several places.
+        ShapeError: if an element occurs several times in the tensor (an expanded view).
     """
     shared = t._shared
     if shared is not None:
@@ -353,9 +353,10 @@ def _placed(shared: Share, value: UOp) -> UOp:
 
 
 def _go_on_alone(t: TensorBase, looks: Looks, shape: tuple[Any, ...]) -> None:
-    """Give ``t``, computed into memory of its own, a storage of its own.
+    """Give ``t``, whose value was computed into separate memory, its own storage.
 
-    Strides that it had as a view still decide whether a ``reshape`` of it copies: computing a value changes nothing.
+    The strides that it had as a view still decide if a ``reshape`` copies, because realization must not change
+    semantics.
     """
     t._shared = None
     if not _is_even(looks, shape):

@@ -62,7 +62,7 @@ class Tensor(OperatorMethods, Creation, Random, Filling, ElementwiseMethods, Ari
              LinearAlgebra, Triangles, Matrices, Products, Spectra, NNOps, Functional, Resampling, Sharding, Hashing,
              Sources, Interop, InPlace, Older, Backward, Computing, Placement, TensorBase,
              metaclass=_Named):
-    """A lazy array: methods record a graph, and values are computed when they are asked for.
+    """A lazy array: methods record a graph, and values are computed when they are needed.
 
     >>> (Tensor([1, 2]) + 3).tolist()
     [4, 5]

@@ -106,7 +106,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
 
 
 def classes() -> dict[str, type[TinsmithError]]:
-    """Return code → class of every error with a code of its own, in the order of the codes."""
+    """Return code → class of every error that has its own code, in the order of the codes."""
     found = {c.id: c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, TinsmithError)}
     return {code: found[code] for code in sorted(found) if code != TinsmithError.id}
 

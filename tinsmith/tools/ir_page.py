@@ -30,7 +30,7 @@ counters and places may be given any integer dtype. This is a dot product:
 import numpy as np
 from tinsmith import dtypes
 from tinsmith.ir import Ops, ProgramBuilder
-from tinsmith.runtime.compiled_schedule import run_program, source_of
+from tinsmith.runtime.custom_program import run_program, source_of
 
 g = ProgramBuilder()
 out = g.add(Ops.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))

@@ -29,7 +29,7 @@ _KEPT = ("_scaled_dot_product_flash_attention_for_cpu", "gelu_backward", "embedd
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions into core ATen, without those of ops that are kept whole."""
+    """Return PyTorch's decompositions into core ATen, except those of ops that have a rule undecomposed."""
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
     for op in list(table):
         namespace, name, *_ = str(op).split(".")
@@ -39,7 +39,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 class CompiledGraph:
-    """A graph of AOTAutograd; sizes that are symbolic are those of each call, with an ``Executable`` for each.
+    """A graph of AOTAutograd, with one ``Executable`` for each combination of its symbolic sizes.
 
     Args:
         kind: "forward", "backward" or "inference".
@@ -96,7 +96,7 @@ def _has_symbols(value: Any) -> bool:
 
 
 def _refused(nodes: Sequence[Any], values: Mapping[Any, Any]) -> str:
-    """Return the reason why PyTorch runs a whole graph; "" if there is none."""
+    """Return the reason why PyTorch must run the complete graph; "" if there is none."""
     unbacked = torch.fx.experimental.symbolic_shapes.free_unbacked_symbols
     if any(unbacked(v) for v in values.values() if _is_symbol(v) or tensors_in(v)):
         return "sizes that depend on data"

@@ -32,7 +32,8 @@ DEFAULT: Final = Options()
 
 @dataclass
 class ProgramStep:
-    """Run a program: input registers (dense copies of those in ``copied``), output registers, registers to free."""
+    """Run a program: input registers (inputs in ``copied`` are copied to dense memory), output registers, registers to
+    free."""
 
     program: TorchProgram
     inputs: list[int]
@@ -90,13 +91,13 @@ class ViewStep:
 
 
 class Executable:
-    """A graph for fixed sizes.
+    """A graph compiled for fixed sizes.
 
     Args:
         module: the FX graph module.
         values: node → fake tensor, tuple of them, or number.
         record: the graph's entry of the report.
-        options: of the backend.
+        options: the options of the backend.
     """
 
     def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord,
@@ -207,9 +208,9 @@ class Executable:
             self.steps.append(_FreeStep(freed))
 
     def _views(self, wanted: Sequence[Any], mine: set[Any]) -> tuple[list[Any], dict[Any, Any]]:
-        """Return the nodes to have memory for, and (view → node whose memory it shows) among them.
+        """Return the nodes that need memory, and (view → the node whose memory it shares) among them.
 
-        A value inside of the part is made where all of it is seen through wanted views: no kernel has to copy it into
+        A value inside the part is stored itself if needed views cover it completely, so that no kernel copies it into
         the order of a view.
         """
         found = {n: self._source(n, mine) for n in wanted}
@@ -223,7 +224,7 @@ class Executable:
         return [*wanted, *extra], views
 
     def _source(self, node: Any, mine: set[Any]) -> Any:
-        """Return the node below a chain of views in a part, which may be an input of it."""
+        """Return the node below a chain of views in a part; it may be an input of the part."""
         while node in mine:
             inner = node.args[0] if is_getitem(node) else node
             if not is_view(inner):
@@ -259,7 +260,7 @@ class _EmptyStep:
 
 
 class _FreeStep:
-    """Registers that nobody reads any more."""
+    """A step that frees registers after their last use."""
 
     def __init__(self, freed: list[int]) -> None:
         self.freed = freed

@@ -1,8 +1,8 @@
 """From an FX graph to programs: its partition, and the lowering of each part.
 
-The partition of an FX graph into parts that are programs and ops that PyTorch runs between them.
-
-From a part of an FX graph to a program: rules applied node by node, results checked against PyTorch's shapes."""
+A part is a program; PyTorch runs the ops between parts. A part is lowered by applying rules node by node, and each
+result is checked against PyTorch's shapes.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,6 @@ VIEWS: Final = frozenset(f"aten.{name}" for name in (
     "detach.default", "as_strided.default", "unfold.default"))
 
 
-
 @dataclass
 class GraphPart:
     """Consecutive nodes of one kind.
@@ -39,11 +38,9 @@ class GraphPart:
     nodes: list[Any] = field(default_factory=list)
 
 
-
 def is_view(node: Any) -> bool:
     """Return True if the node's result is a view of its first argument's memory."""
     return node.op == "call_function" and str(node.target) in VIEWS
-
 
 
 def is_getitem(node: Any) -> bool:
@@ -51,13 +48,11 @@ def is_getitem(node: Any) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
-
 def tensors_in(value: Any) -> list[Any]:
     """Return the tensors in a result: of one tensor, or of a nested tuple or list."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [t for v in value for t in tensors_in(v)] if isinstance(value, (tuple, list)) else []
-
 
 
 def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = False) -> str | None:
@@ -86,12 +81,10 @@ def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = Fa
     return None
 
 
-
 def is_plain(t: Any) -> bool:
     """Return True for a strided tensor of PyTorch's own class, or its fake."""
     plain = type(t) in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
     return plain and t.layout is torch.strided
-
 
 
 def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPart]:
@@ -123,14 +116,12 @@ def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPa
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad")
 
 
-
 class NoRule(Exception):
     """A rule does not cover the arguments of ``node``; ``reason`` says why."""
 
     def __init__(self, node: Any, reason: str) -> None:
         super().__init__(f"{node.target}: {reason}")
         self.node, self.reason = node, reason
-
 
 
 def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
@@ -152,7 +143,6 @@ def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], v
         return _built(nodes, inputs, outputs, values, device)
     finally:
         random.restore(stream)
-
 
 
 def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
@@ -177,7 +167,6 @@ def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], 
     return TorchProgram(device, buffers, tensors, results)
 
 
-
 def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], device: str) -> Any:
     """Return the value of one node by its rule, in PyTorch's dtypes and shapes."""
     rule = rule_for(node.target)
@@ -195,9 +184,8 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
     return checked(node.target, found, meta)
 
 
-
 def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
-    """Call a rule with plain arguments, promoted as it asks for."""
+    """Call a rule with plain arguments, promoted as the rule requires."""
     args, more = _plain(list(args)), _plain(dict(kwargs))
     if rule.promote:
         tensors = [a for a in (*args, *more.values()) if isinstance(a, Tensor)]
@@ -212,14 +200,12 @@ def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], m
     return rule.function(*args, **more)
 
 
-
 def _common(args: Sequence[Any]) -> DType | None:
     """Return the dtype that PyTorch computes with on tensors and numbers of several dtypes."""
     ours = {ours: theirs for theirs, ours in DTYPES.items()}
     probes = [torch.empty((1,) * min(a.ndim, 1), dtype=ours[a.dtype]) if isinstance(a, Tensor) else a for a in args
               if isinstance(a, (Tensor, bool, int, float))]
     return DTYPES[torch.result_type(*probes)] if len(probes) == 2 else None
-
 
 
 def _plain(value: Any) -> Any:
@@ -229,7 +215,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return DTYPES.get(value, value) if isinstance(value, torch.dtype) else value
-
 
 
 def checked(target: Any, found: Any, meta: Any) -> Any:

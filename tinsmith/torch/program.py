@@ -1,10 +1,8 @@
-"""One compiled program for a part of an FX graph, over memory of PyTorch.
+"""One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory.
 
-The correspondence between PyTorch's dtypes and Tinsmith's.
-
-Shapes, strides and dtypes of PyTorch's tensors, and Tinsmith tensors over memory that has them.
-
-One compiled program for a part of an FX graph, which runs on addresses of PyTorch's memory."""
+This file also maps PyTorch's dtypes to Tinsmith's, and makes Tinsmith tensors over memory with the shapes and strides
+of PyTorch's tensors.
+"""
 from __future__ import annotations
 
 import math
@@ -34,7 +32,6 @@ _NAMES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "
 DTYPES: Final[dict[Any, DType]] = {getattr(torch, name): getattr(dtypes, name) for name in _NAMES}
 
 
-
 def dtype_of(dtype: Any) -> DType:
     """Return the Tinsmith dtype of a PyTorch dtype.
 
@@ -42,7 +39,6 @@ def dtype_of(dtype: Any) -> DType:
         KeyError: if there is none (complex numbers, quantized types).
     """
     return DTYPES[dtype]
-
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,6 @@ class Meta:
         return math.prod(self.shape)
 
 
-
 def meta_of(value: Any) -> Any:
     """Return the ``Meta`` of a PyTorch tensor; of a tuple or list a tuple of them; other values as None."""
     if isinstance(value, (tuple, list)):
@@ -68,11 +63,9 @@ def meta_of(value: Any) -> Any:
     return Meta(tuple(map(int, value.shape)), tuple(map(int, value.stride())), DTYPES[value.dtype])
 
 
-
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return the axes by descending stride; axes of one element come where they are."""
     return sorted(range(len(shape)), key=lambda n: (-strides[n] if shape[n] != 1 else -math.inf, n))
-
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -86,7 +79,6 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-
 def is_readable(meta: Meta) -> bool:
     """Return True if ``placeholder`` can describe the memory: rows may have gaps and be repeated, but not overlap."""
     below = 1
@@ -96,7 +88,6 @@ def is_readable(meta: Meta) -> bool:
                 return False
             below = meta.strides[n] * meta.shape[n]
     return True
-
 
 
 def placeholder(meta: Meta, device: str) -> tuple[Tensor, Buffer]:
@@ -136,13 +127,12 @@ except ImportError:
 KEPT: Final = 1 << 20  # bytes of temporaries that a program keeps between calls
 
 
-
 @dataclass(frozen=True)
 class ProgramOutput:
     """The memory of an output: dense, allocated at each call.
 
     Attributes:
-        shape, strides: of the memory that the program writes.
+        shape, strides: shape and strides of the memory that the program writes.
         view: shape and strides that the result is seen with, if they differ (repeated rows).
         copied: shape and strides of memory that it is copied to (rows with gaps).
     """
@@ -158,7 +148,6 @@ class ProgramOutput:
         if self.copied is not None:
             return torch.empty_strided(*self.copied, dtype=self.dtype).copy_(memory)
         return memory if self.view is None else memory.as_strided(*self.view)
-
 
 
 def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOutput]:
@@ -183,7 +172,6 @@ def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOut
     if order != list(range(len(order))):
         value = value.permute(order)
     return value, ProgramOutput(shape, tuple(strides), dtype, view, copied)
-
 
 
 class TorchProgram:

@@ -1,4 +1,4 @@
-"""The account of what was compiled, and of the ops that PyTorch runs."""
+"""The report of compiled graphs, and of the ops that PyTorch runs."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ class GraphRecord:
 
     Attributes:
         kind: "forward", "backward" or "inference".
-        ops: the number of its ATen ops; ours: of those with a rule.
+        ops: the number of its ATen ops; ours: the number of ops with a rule.
         sizes: the number of sizes that it was compiled for.
-        names: of the kernels, in the order in which they run, of the sizes compiled last.
+        names: names of the kernels for the sizes compiled last, in order of execution.
     """
 
     kind: str

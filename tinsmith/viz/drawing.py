@@ -1,11 +1,9 @@
-"""Drawings: graphs of programs, and data layouts as text.
+"""Drawings: graphs of the programs of a trace (SVG and DOT), and data layouts as text.
 
-Graph drawings: SVG and DOT of the programs of a trace.
-
-Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else our own layered
-layout (Sugiyama): each node is below its sources, and near them within its layer.
-
-Text drawings of data layouts (fragments, swizzles, results, packed panels), made from the compiler's own data."""
+Graphviz computes the layout if the package ``graphviz`` and its program ``dot`` are installed; else a built-in layered
+layout (Sugiyama) does: each node is below its sources, and near them within its layer. Text drawings show fragments,
+swizzles, results and packed panels, made from the compiler's own data.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -42,7 +40,6 @@ COLORS: Final = {"realized": ("#cfe3ff", "#3569b5"), "stored": ("#ffe0b3", "#b56
 _WIDE, _LINE, _GAP, _LAYER = 7.0, 15.0, 18.0, 34.0
 
 
-
 @dataclass
 class Box:
     """A node or group: its lines of text, its state, its tooltip (``title``), and the position of its center."""
@@ -60,7 +57,6 @@ class Box:
     @property
     def height(self) -> float:
         return len(self.lines) * _LINE + 10
-
 
 
 @dataclass
@@ -161,10 +157,8 @@ class Drawing:
         return self.svg()
 
 
-
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
 
 
 def _dot_box(number: int, b: Box) -> str:
@@ -173,7 +167,6 @@ def _dot_box(number: int, b: Box) -> str:
     title = f' tooltip="{_quoted(b.title)}"' if b.title else ""
     dashed = ' style="filled,rounded,dashed"' if b.state == "view" else ""
     return f'  n{number} [label="{label}" fillcolor="{fill}" color="{line}"{dashed}{title}]'
-
 
 
 def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
@@ -188,7 +181,6 @@ def _svg_legend(title: str, states: Sequence[str]) -> tuple[list[str], float]:
     return rows, max(x, len(title) * 1.1 * _WIDE + 10)
 
 
-
 def _arrow(way: Sequence[Box]) -> str:
     """Return the SVG path of an arrow: a curve from a box through the gaps in the layers between to another box."""
     path = f"M{way[0].x:.1f} {way[0].y + way[0].height / 2:.1f}"
@@ -199,7 +191,6 @@ def _arrow(way: Sequence[Box]) -> str:
     return f'<path d="{path}" fill="none" stroke="#888" marker-end="url(#arrow)"/>'
 
 
-
 def _box(b: Box) -> str:
     fill, line = COLORS[b.state]
     dashed = ' stroke-dasharray="4 3"' if b.state == "view" else ""
@@ -208,7 +199,6 @@ def _box(b: Box) -> str:
                     f"{escape(t)}</text>" for n, t in enumerate(b.lines))
     return (f'<g><title>{escape(b.title)}</title><rect x="{b.x - b.width / 2:.1f}" y="{top:.1f}" rx="4" '
             f'width="{b.width:.1f}" height="{b.height:.1f}" fill="{fill}" stroke="{line}"{dashed}/>{texts}</g>')
-
 
 
 # *** layout ***
@@ -232,7 +222,6 @@ def _placed(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], top: float)
     return [[every[n] for n in way] for way in ways]
 
 
-
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the layer of each box: below its sources, and as close above its readers as possible.
 
@@ -249,7 +238,6 @@ def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
         if n in readers:
             depth[n] = min(depth[r] for r in readers[n]) - 1
     return depth
-
 
 
 def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list[list[int]],
@@ -277,7 +265,6 @@ def _place(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], layers: list
         box.x += 10 - left
 
 
-
 def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, float]) -> None:
     """Set x positions in a layer: as wanted if there is space; boxes that would overlap
     become a block around their mean."""
@@ -296,11 +283,10 @@ def _spread(boxes: Sequence[Box], layer: Sequence[int], wanted: Mapping[int, flo
             x += boxes[n].width + _GAP
 
 
-
 # *** from a trace ***
 def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], name: str = "") -> Drawing:
     """Return a drawing of the graphs of some programs of a trace: each node by node, or by its groups if it is too
-    large. A constant and its views are no boxes: they stand in the box that reads them. The title begins with
+    large. Constants and their views have no boxes: they are shown in the box of their reader. The title begins with
     ``name``."""
     drawing = Drawing()
     for program in programs:
@@ -317,14 +303,12 @@ def draw(document: Mapping[str, Any], programs: Sequence[Mapping[str, Any]], nam
     return drawing
 
 
-
 def _heading(document: Mapping[str, Any], program: Mapping[str, Any]) -> str:
     _, file, line = document["origins"][program["line"]] if program["line"] >= 0 else ("", "", 0)
     place = f"{file.rsplit('/', 1)[-1]}:{line}" if line else ""
     captured = f"captured by TinyJit from {program['captured']}" if program["captured"] else ""
     return ", ".join(filter(None, (f"program {program['number']}", captured, place,
                                    plural(sum(i["kernel"] is not None for i in program["items"]), "kernel"))))
-
 
 
 def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -339,7 +323,6 @@ def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, 
             drawing.arrows += [(place[s], place[n]) for s in dict.fromkeys(row[4]) if s in place]
 
 
-
 def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     """Return the text of each constant, and of each view and cast of one, that other nodes read."""
     found: dict[int, str] = {}
@@ -352,7 +335,6 @@ def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     return {n: text for n, text in found.items() if n in read}
 
 
-
 def _number(text: str) -> str:
     """Return a constant with at most six digits, as a label has space for.
 
@@ -362,7 +344,6 @@ def _number(text: str) -> str:
     with contextlib.suppress(ValueError):
         return f"{float(text):.6g}" if "." in text else text
     return text
-
 
 
 def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any],
@@ -377,7 +358,6 @@ def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequenc
         lines.append(program["items"][items[0]]["name"][:44])
     method, file, line = document["origins"][origin] if origin >= 0 else ("", "", 0)
     return Box(lines, state, f"{state}: {op} {arg} {method} {file.rsplit('/', 1)[-1]}:{line}" if line else state)
-
 
 
 def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, Any]) -> None:
@@ -402,7 +382,6 @@ def _groups(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str,
     drawing.arrows += [(a, b) for a, b in arrows if a != b]
 
 
-
 def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
     """Return the nodes in a group, or the node itself."""
     found, stack = list[int](), [kid]
@@ -417,7 +396,6 @@ def _members(groups: Sequence[Mapping[str, Any]], kid: int) -> list[int]:
 _DOTS = "…"
 
 
-
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Return cells aligned in columns.
 
@@ -430,7 +408,6 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
-
 def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int = 16) -> str:
     """Return a table of the lane and register (``l3.0``) that holds each element of a matrix unit's operand.
 
@@ -438,7 +415,7 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
 
     Args:
         operand: ``"a"``, ``"b"`` or ``"c"``.
-        rows, columns: how much of it is drawn.
+        rows, columns: the part that is drawn.
 
     >>> from tinsmith.target.units.x86 import fma
     >>> from tinsmith.core.dtypes import dtypes
@@ -456,7 +433,6 @@ def fragment(unit: MatrixUnit, operand: str = "c", rows: int = 16, columns: int 
     lines = [["", *map(str, range(min(width, columns))), *more]]
     lines += [[str(r), *(held[r, c] for c in range(min(width, columns))), *more] for r in range(min(height, rows))]
     return table([*lines, [_DOTS]] if height > rows else lines)
-
 
 
 def swizzle(layout: StagedLayout, rows: int = 8) -> str:
@@ -477,7 +453,6 @@ def swizzle(layout: StagedLayout, rows: int = 8) -> str:
         at = {layout.byte(row, piece * wide) % ROW_BYTES // PIECE_BYTES: piece for piece in pieces}
         lines.append([f"row {row}", *(f"{at[p] * wide}…{at[p] * wide + wide - 1}" for p in pieces)])
     return table(lines)
-
 
 
 def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
@@ -512,7 +487,6 @@ def result(kernel: Kernel, runs: int = 4, cells: int = 6) -> str:
     return table([*shown, [_DOTS]] if len(lines) > runs else shown)
 
 
-
 def _position(ranges: Sequence[UOp], at: dict[UOp, int]) -> int:
     total = 0
     for r in ranges:
@@ -520,10 +494,8 @@ def _position(ranges: Sequence[UOp], at: dict[UOp, int]) -> int:
     return total
 
 
-
 def _cell(name: str, lanes: list[int]) -> str:
     return f"{name}[{lanes[0]}…{lanes[-1]}]" if len(lanes) > 1 else name or f"[{lanes[0]}]"
-
 
 
 def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
@@ -547,7 +519,6 @@ def panels(kernel: Kernel, rows: int = 3, cells: int = 8) -> str:
             lines.append([f"{first}:", *map(str, found), *([_DOTS] * (inner > cells))])
         parts.append(f"{title}\n{table(lines)}")
     return "\n".join(parts)
-
 
 
 def _source(index: UOp, ranges: Sequence[UOp], sizes: Sequence[int], place: int) -> int:

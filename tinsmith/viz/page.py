@@ -1,13 +1,9 @@
-"""The page of a trace, its server, and the times that it shows.
+"""The page of a trace (one self-contained HTML file), its server, and the times that it shows.
 
-An HTTP server for the page of a trace, for this machine's browser only.
-
-It listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users of the
-machine and other pages in the browser cannot read it.
-
-Measured and predicted times of the programs of a trace and of their steps, from its events and estimates.
-
-The page of a trace: one self-contained HTML file, to serve or to send."""
+The server listens on 127.0.0.1 only, and answers only requests with a random token and this host's name, so other users
+of the machine and other pages in the browser cannot read it. Measured and predicted times of programs and steps come
+from the trace's events and estimates.
+"""
 from __future__ import annotations
 
 import hmac
@@ -34,9 +30,8 @@ _POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
            "frame-ancestors 'none'")
 
 
-
 class Server:
-    """A server of one page, in a thread of its own, inside a ``with`` block or until ``close``.
+    """A server of one page, in a separate thread, inside a ``with`` block or until ``close``.
 
     >>> with Server("<p>a page</p>") as server:
     ...     server.url.startswith("http://127.0.0.1:")
@@ -81,7 +76,6 @@ class Server:
         self.close()
 
 
-
 def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -113,13 +107,13 @@ def _handler(body: bytes, token: str) -> type[BaseHTTPRequestHandler]:
 Times = dict[str, Any]  # keys: measured, runs, predicted, items
 
 
-
 def times(document: Mapping[str, Any]) -> list[Times]:
     """Return the times in seconds of each program of a trace.
 
     ``measured`` is the total of all runs of the program (None if it did not run), ``runs`` their number, ``predicted``
     the estimate of one run. ``items`` holds the same for each step, with the mean of its runs as measured time; a copy
-    has no prediction. A run of a kernel that several programs use counts for the one that was compiled last before it.
+    has no prediction. A run of a kernel that several programs use is assigned to the program that was compiled last
+    before the run.
     """
     programs = document["programs"]
     taken = _taken(programs, document["events"])
@@ -135,7 +129,6 @@ def times(document: Mapping[str, Any]) -> list[Times]:
     return found
 
 
-
 def costliest(found: Sequence[Times]) -> int:
     """Return the number of the program with the longest measured time, or predicted time if nothing was measured.
 
@@ -147,11 +140,9 @@ def costliest(found: Sequence[Times]) -> int:
     return max(range(len(found)), key=lambda n: (found[n]["measured"] or 0.0, found[n]["predicted"]), default=0)
 
 
-
 def _key(item: Mapping[str, Any]) -> str:
     """Return the key that an item shares with its events: a kernel's symbol, a copy's name."""
     return str(item["kernel"] or item["name"])
-
 
 
 def _taken(programs: Sequence[Mapping[str, Any]], events: Sequence[Sequence[Any]]) -> list[dict[str, list[float]]]:
@@ -170,7 +161,6 @@ def _taken(programs: Sequence[Mapping[str, Any]], events: Sequence[Sequence[Any]
     return found
 
 
-
 def _item(item: Mapping[str, Any], taken: Sequence[float], uses: int,
           kernels: Mapping[str, Any]) -> tuple[float | None, int, float | None]:
     """Return (mean measured seconds, number of runs, predicted seconds) of a step."""
@@ -183,7 +173,6 @@ def _item(item: Mapping[str, Any], taken: Sequence[float], uses: int,
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/highlight.min.js", "vendor/highlight-llvm.min.js", "rows.js", "syntax.js",
             "panes.js", "graph.js", "timeline.js", "search.js", "steps.js", "app.js")
 _LICENSES = ("vendor/dagre.LICENSE", "vendor/highlight.LICENSE")
-
 
 
 def read_trace(path: str | Path) -> dict[str, Any]:
@@ -209,7 +198,6 @@ def read_trace(path: str | Path) -> dict[str, Any]:
     return found
 
 
-
 def folded(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with the groups and the times of every program, and the number of the costliest one."""
     found = times(document)
@@ -218,9 +206,8 @@ def folded(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "programs": programs, "costliest": costliest(found)}
 
 
-
 def page(document: Mapping[str, Any]) -> str:
-    """Return the HTML page of a trace. It loads nothing: scripts, styles and data are part of it."""
+    """Return the HTML page of a trace. The page contains its scripts, styles and data, and makes no requests."""
     data = json.dumps(folded(document), separators=(",", ":")).replace("<", "\\u003c")
     scripts = "\n".join(f"<script>\n{_script(_static(name))}\n</script>" for name in _SCRIPTS)
     licenses = "\n".join(_static(name) for name in _LICENSES).replace("--", "- -")
@@ -231,11 +218,9 @@ def page(document: Mapping[str, Any]) -> str:
     return text
 
 
-
 def _script(text: str) -> str:
     """Return a script without the sequences that change how HTML reads it; in JavaScript it means the same."""
     return re.sub(r"<(?=!--|/?script)", r"\\x3C", text, flags=re.IGNORECASE)
-
 
 
 def _static(name: str) -> str:

@@ -1,8 +1,8 @@
 """The ways to show programs: methods of a tensor, and output at the end of a run.
 
-``tensor.graph()`` and ``tensor.viz()``: one tensor's program, drawn or shown as a page, without computing it.
-
-Output of ``VIZ``, ``GRAPH`` and ``JITGRAPH`` at the end of a program, from the trace of its run."""
+``tensor.graph()`` and ``tensor.viz()`` draw one tensor's program, or show it as a page, without computing it. ``VIZ``,
+``GRAPH`` and ``JITGRAPH`` write the trace of a run at its end.
+"""
 from __future__ import annotations
 
 import shlex
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 else:
     explanation = Late("tinsmith.inspect.explanation")
     trace = Late("tinsmith.inspect.trace")
-
 
 
 class ServedPage:
@@ -60,15 +59,13 @@ class ServedPage:
         return f'<iframe srcdoc="{source}" width="100%" height="640" style="border:1px solid #999"></iframe>'
 
 
-
 def recorded(make: Callable[[], CompiledSchedule], run: bool) -> dict[str, Any]:
-    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels, on memory of their own."""
+    """Return the trace of the program that ``make`` lowers; ``run`` measures its kernels on separate memory."""
     with trace.recording() as recording:
         compiled = make()
     if run and compiled.steps:
         recording.measured(compiled, explanation.measured(compiled))
     return recording.document()
-
 
 
 def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawing:
@@ -79,7 +76,6 @@ def graph(make: Callable[[], CompiledSchedule], values: Sequence[UOp]) -> Drawin
         _in_memory(values))
 
 
-
 def _in_memory(values: Sequence[UOp]) -> Drawing:
     order = toposort(list(values))
     number = {n: i for i, n in enumerate(order)}
@@ -88,13 +84,11 @@ def _in_memory(values: Sequence[UOp]) -> Drawing:
     return Drawing(boxes, [(number[s], number[n]) for n in order for s in dict.fromkeys(n.src)])
 
 
-
 def view(make: Callable[[], CompiledSchedule], run: bool) -> ServedPage:
     """Return a page of the program, which is being served."""
     found = ServedPage(recorded(make, run))
     show(f"viz: {found.url}")
     return found
-
 
 
 def finish(trace: Trace) -> None:

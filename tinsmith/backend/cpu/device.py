@@ -1,13 +1,9 @@
-"""The CPU device and its memory.
+"""The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
 
-Host memory with reuse of freed blocks: page faults of fresh memory cost more than the kernel that fills it.
-
-Copies between queues of the worker pool, as commands like kernels: a captured program over several ``CPU:k`` stays
-one command table, and all threads share a long copy.
-
-The CPU device: kernels compiled by LLVM (default) or a C compiler, run by one pool of native workers.
-
-``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang."""
+``CPU:k`` are queues on the same pool; ``CPU:C`` renders C and compiles it with gcc or clang. Freed blocks of memory are
+reused, because page faults of fresh memory cost more than the kernel that fills it. Copies between queues are commands
+like kernels: a captured program over several ``CPU:k`` is one command table, and all threads share a long copy.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +31,6 @@ from tinsmith.target.units import x86
 
 if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
-
 
 
 class HostMemory(FreeLists):
@@ -100,12 +95,10 @@ done:
 """
 
 
-
 @functools.cache
 def loaded() -> Any:
     """Return the copy's machine code; its one address is that of the symbol ``copy``."""
     return llvm.load([llvm.ObjectCompiler().compile(_TEXT)], ["copy"])
-
 
 
 class HostAllocator(HostMemory, Allocator):
@@ -119,7 +112,6 @@ class HostAllocator(HostMemory, Allocator):
 
     def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview:
         return memoryview((ctypes.c_ubyte * nbytes).from_address(opaque.address + offset)).cast("B")
-
 
 
 class LLVMCompiler(Compiler):
@@ -142,7 +134,6 @@ class LLVMCompiler(Compiler):
 
     def assembly_lines(self, source: str) -> list[int]:
         return source_lines(source, self.llvm.assembly)
-
 
 
 class CPUProgram(Program):
@@ -172,13 +163,11 @@ class CPUProgram(Program):
         run_calls([Call(self, list(buffers), list(variables))])
 
 
-
 class CProgram(CPUProgram):
     """A kernel loaded from a shared object that a C compiler made."""
 
     def load(self) -> Any:
         return load_shared(self.binary, self.kernel.symbol)
-
 
 
 class CopyProgram(CPUProgram):
@@ -188,7 +177,6 @@ class CopyProgram(CPUProgram):
         super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, nbytes < SHARED_BYTES,
                                 [], []), b"", loaded())
         self.constants = (nbytes,)
-
 
 
 class HostProgram(CPUProgram):
@@ -201,14 +189,12 @@ class HostProgram(CPUProgram):
 LONG_WORK = 1 << 30  # operations or bytes of a kernel that may delay Ctrl-C by 0.1 s or more
 
 
-
 def _are_long(kernels: Sequence[Launch]) -> bool:
     """Return True if a kernel may delay Ctrl-C. Kernels are not interrupted if the table calls host functions, since
     the interpreter may be running there."""
     return any(max(k.ops, k.bytes) >= LONG_WORK for k in kernels) and not any(k.host for k in kernels)
 
 _host = HostAllocator()
-
 
 
 @contextlib.contextmanager
@@ -219,7 +205,6 @@ def _arena(nbytes: int) -> Iterator[int]:
         yield block.address
     finally:
         _host.free(block)
-
 
 
 def run_calls(calls: Sequence[Call]) -> None:
@@ -236,7 +221,6 @@ def run_calls(calls: Sequence[Call]) -> None:
         get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]),
                        all(serial for _, _, serial in entries))
     pool.raise_failure()
-
 
 
 class CPUGraph(Graph):
@@ -300,7 +284,6 @@ class CPUGraph(Graph):
             pool.raise_failure()
 
 
-
 class CPUDevice(Compiled):
     """A queue on the host's cores."""
 
@@ -346,12 +329,10 @@ class CPUDevice(Compiled):
         return super().timed(call)
 
 
-
 def host_target(name: str) -> Target:
     """Return the target description of this machine."""
     return cpu_target(name, os_calls.architecture(), llvm.host_features(), os_calls.usable_cores(),
                       os_calls.cache_sizes())
-
 
 
 def cpu_target(name: str, architecture: str, features: frozenset[str], cores: int,
@@ -367,14 +348,12 @@ def cpu_target(name: str, architecture: str, features: frozenset[str], cores: in
                   l2_bytes=caches.l2, fma=fma, scales=scales, masks=True, units=(*matrix_units, *fma_units))
 
 
-
 @functools.cache
 def _renderer(name: str, restriction: str) -> Renderer:
     """Return the renderer; ``restriction``, the value of ``CPU_FEATURES``, is the cache key (``host_target`` reads the
     setting)."""
     kind = LLVMRenderer if name == "llvm" else CPURenderer
     return kind(host_target(name))
-
 
 
 def DEVICE(name: str) -> Compiled:

@@ -1,13 +1,14 @@
 """Machine code for the CPU: LLVM in this process, and C compilers.
 
-LLVM IR to machine code in this process, by llvmlite, which is imported lazily.
+llvmlite compiles LLVM IR; it is imported lazily. The code generator emits vectors, unrolling and register tiles itself,
+so that only two clean-up passes and code generation at level 2 pay off. This file also has
 
-The compiler and loader, with the disk cache and the processor's features; the conversions of 16-bit floats that LLVM
-calls by name where the processor has no instruction (C libraries provide some of them, none provides all); and a map
-from each line of assembly to its line of LLVM IR, by debug information. The generator emits vectors, unrolling and
-register tiles itself, so that only two clean-up passes and code generation at level 2 pay off.
-
-Compilation of C source to a shared object with gcc or clang, whichever is on the PATH."""
+* the loader, with the disk cache and the features of the processor;
+* the conversions of 16-bit floats that LLVM calls by name if the processor has no instruction (no C library provides
+  all of them);
+* a map from each line of assembly to its line of LLVM IR, by debug information;
+* the compilation of C source to a shared object, with gcc or clang, whichever is on the PATH.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -157,7 +158,6 @@ _LOCATION: Final = re.compile(r"\s+\.loc\s+\d+\s+(\d+)")
 _INSTRUCTION: Final = re.compile(r"\s+[a-z]")
 
 
-
 def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
     """Return, for each line of ``assembly(source)``, the index of its line of ``source``; -1 where unknown.
 
@@ -175,7 +175,6 @@ def source_lines(source: str, assembly: Callable[[str], str]) -> list[int]:
         return [-1] * len(plain)
     places = iter(line for _, line in found)
     return [next(places) if _INSTRUCTION.match(text) else -1 for text in plain]
-
 
 
 def _with_places(source: str) -> str:
@@ -200,7 +199,6 @@ _idle_contexts: list[Any] = []
 _library_numbers = itertools.count()
 
 
-
 def _renew_lock() -> None:
     """Reset the lock in a forked child, whichever thread held it in the parent."""
     global _lock
@@ -208,7 +206,6 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
-
 
 
 @functools.cache
@@ -234,11 +231,11 @@ _TOO_NEW: Final = {
 }
 
 
-
 def host_features() -> frozenset[str]:
     """Return the processor features that code may use, as LLVM spells them, minus those that ``CPU_FEATURES`` excludes.
 
-    They come from the processor's own feature bits: its model name is a guess that is wrong in virtual machines.
+    They are read from the processor's feature bits, because features derived from its model name are wrong in virtual
+    machines.
 
     Raises:
         ArgumentError: for an unknown ``CPU_FEATURES``.
@@ -246,11 +243,9 @@ def host_features() -> frozenset[str]:
     return _features(settings.CPU_FEATURES)
 
 
-
 @functools.cache
 def _host_map() -> dict[str, bool]:
     return dict(_llvm().get_host_cpu_features())
-
 
 
 @functools.cache
@@ -267,13 +262,11 @@ def _features(restriction: str) -> frozenset[str]:
     return found
 
 
-
 def vector_bytes(features: frozenset[str] | None = None) -> int:
     """Return the width in bytes of the widest vector register with these features (default: this machine's): 64, 32 or
     16."""
     features = host_features() if features is None else features
     return 64 if "avx512f" in features else 32 if "avx2" in features else 16
-
 
 
 class _Target(NamedTuple):
@@ -282,7 +275,6 @@ class _Target(NamedTuple):
     triple: str
     cpu: str
     features: str
-
 
 
 @functools.cache
@@ -297,7 +289,6 @@ def _target(restriction: str) -> _Target:
     else:
         cpu = "x86-64-v4" if "avx512vl" in features else "x86-64-v3" if "avx2" in features else "x86-64"
     return _Target(llvm.get_process_triple(), cpu, text)
-
 
 
 def _machine(restriction: str) -> Any:
@@ -328,7 +319,6 @@ _NEEDS: Final = (
 )  # fmt: skip
 
 
-
 def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
     for found in _INTRINSIC.finditer(ir_text):
         family, name = found[1], f"{found[1]}.{found[2]}"
@@ -346,13 +336,11 @@ def _refuse_unsupported(ir_text: str, features: frozenset[str]) -> None:
         raise CompileError("llvm", f"@llvm.{name} {reason}\n{_numbered(ir_text, line)}")
 
 
-
 def _numbered(ir_text: str, line: int, around: int = 4) -> str:
     """Return the lines of ``ir_text`` near ``line`` (from 1), numbered, the line itself marked."""
     lines = ir_text.splitlines()
     first, last = max(line - around, 1), min(line + around, len(lines))
     return "\n".join(f"{'>' if n == line else ' '}{n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
-
 
 
 def _located(message: str, ir_text: str) -> str:
@@ -365,7 +353,6 @@ def _located(message: str, ir_text: str) -> str:
     lines = enumerate(ir_text.splitlines(), 1)
     line = next((n for n, text in lines if text.strip() and text.split(";")[0].strip() in quoted), 1)
     return f"{message.strip()}\n{_numbered(ir_text, line)}"
-
 
 
 def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -386,12 +373,11 @@ def _interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
-
 class ObjectCompiler:
     """The compiler from LLVM IR text to object files for this machine; results are kept in the disk cache."""
 
     def key(self) -> str:
-        """Return the cache key: everything besides the text that the object file depends on."""
+        """Return the cache key: everything that determines the object file except the text."""
         target = _target(settings.CPU_FEATURES)
         version = ".".join(map(str, _llvm().llvm_version_info))
         return cache_key(target.triple, target.cpu, target.features, f"{PASSES} -O{CODEGEN_LEVEL}", version)
@@ -401,7 +387,7 @@ class ObjectCompiler:
         """Return the object file of ``ir_text``.
 
         Raises:
-            CompileError: if LLVM refuses the text, or an intrinsic in it needs what the processor lacks.
+            CompileError: if LLVM refuses the text, or if an intrinsic in it needs a feature that the processor lacks.
         """
         key = cache_key(ir_text, self.key())
         cached = cache_get("llvm", key)
@@ -428,7 +414,6 @@ class ObjectCompiler:
         return text
 
 
-
 @contextlib.contextmanager
 def _context() -> Iterator[Any]:
     """Yield an LLVM context for exclusive use.
@@ -445,7 +430,6 @@ def _context() -> Iterator[Any]:
     _idle_contexts.append(context)
 
 
-
 @contextlib.contextmanager
 def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     """Yield ``ir_text`` parsed, verified and optimized for ``machine``; the module is freed afterwards."""
@@ -453,7 +437,6 @@ def _optimized(ir_text: str, machine: Any) -> Iterator[Any]:
     with _context() as context, _parsed(ir_text, context) as module:
         _clean_up(module, machine)
         yield module
-
 
 
 def _parsed(ir_text: str, context: Any) -> Any:
@@ -465,7 +448,6 @@ def _parsed(ir_text: str, context: Any) -> Any:
     return module
 
 
-
 def _clean_up(module: Any, machine: Any) -> None:
     llvm = _llvm()
     module.triple = machine.triple
@@ -474,7 +456,6 @@ def _clean_up(module: Any, machine: Any) -> None:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
-
 
 
 @functools.cache
@@ -490,7 +471,6 @@ def _emit() -> Any:
     return emit
 
 
-
 def _object_file(machine: Any, module: Any) -> bytes:
     """Return the result of ``machine.emit_object(module)``, without blocking other threads' code generation."""
     ffi = _llvm().ffi
@@ -502,7 +482,6 @@ def _object_file(machine: Any, module: Any) -> bytes:
         return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
 
 
 class Loaded:
@@ -518,12 +497,10 @@ class Loaded:
         self.addresses: list[int] = [tracker[symbol] for symbol in symbols]
 
 
-
 @functools.cache
 def _jit() -> Any:
     # JITLink loads in half the time of the older linker; on Windows it does not know the object format well.
     return _llvm().create_lljit_compiler(_machine(""), use_jit_link=sys.platform != "win32")
-
 
 
 @functools.cache
@@ -533,7 +510,6 @@ def _halves() -> tuple[str, Loaded]:
         compiled = ObjectCompiler().compile(TEXT)
         builder = _llvm().JITLibraryBuilder().add_object_img(compiled)
         return "tinsmith-halves", _link(builder, "tinsmith-halves", list(SYMBOLS))
-
 
 
 @_interruptible
@@ -553,7 +529,6 @@ def load(objects: list[bytes], symbols: list[str]) -> Loaded:
     return _link(builder, f"tinsmith{next(_library_numbers)}", symbols)
 
 
-
 def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:
     for symbol in symbols:
         builder.export_symbol(symbol)
@@ -565,7 +540,6 @@ def _link(builder: Any, name: str, symbols: list[str]) -> Loaded:
 
 _C_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
           "-fno-strict-aliasing", "-Wno-psabi", "-x", "c", "-", "-lm")
-
 
 
 class CPURenderer(CRenderer):
@@ -588,7 +562,6 @@ class CPURenderer(CRenderer):
         return f"void {name}(long* args, long tid, long nthreads) {{ {name}_kernel({', '.join(arguments)}); }}\n"
 
 
-
 def find_compiler() -> str:
     """Return the path of the C compiler.
 
@@ -600,7 +573,6 @@ def find_compiler() -> str:
         if path:
             return path
     raise DeviceError("CPU:C", "there is neither gcc nor clang on the PATH", "DEV=CPU, which needs no compiler")
-
 
 
 class CCompiler(Compiler):
@@ -636,7 +608,6 @@ class CCompiler(Compiler):
         return binary
 
 
-
 class SharedObject:
     """A loaded shared object."""
 
@@ -652,7 +623,6 @@ class SharedObject:
         function = ctypes.cast(getattr(self.library, symbol), ctypes.c_void_p).value
         assert function is not None
         self.addresses = [function]
-
 
 
 def load_shared(binary: bytes, symbol: str) -> SharedObject:

@@ -159,8 +159,8 @@ class CoreClaim:
     """An advisory claim of CPUs against other processes; it ends with ``release`` or with the process.
 
     One file in the temporary directory represents the machine and byte ``n`` of it CPU ``n``, so that partial overlaps
-    are detected, too. A forked child does not inherit the locks: it sees its parent's CPUs as taken, which is correct.
-    Make one claim per process: locks are per process.
+    are detected, too. A forked child does not inherit the locks: its parent's CPUs are claimed for it, which is
+    correct. Make one claim per process: locks are per process.
     """
 
     def __init__(self, cpus: Iterable[int]) -> None:

@@ -1,17 +1,15 @@
-"""The worker pool of the CPU, and host functions that run on it.
-
-The worker pool: runs tables of kernels over all cores, with one native call per table.
+"""The worker pool of the CPU: it runs tables of kernels over all cores, with one native call per table.
 
 Kernels have the signature ``void(ptr args, i64 tid, i64 threads)`` and split their work by thread number. On Linux the
 pool is native code (``pool_program.py``): workers spin, then sleep, and synchronize by barriers that take a fraction
 of a microsecond. Elsewhere Python threads do the same through ctypes, more slowly.
 
-There is one pool per process, started at its first run. Threads of the user's program take turns with kernels that all
-workers share; a table of serial commands runs on the submitting thread while another thread uses the pool. A kernel
-must not submit to the pool that runs it.
+There is one pool per process, started at its first run. Kernels that all workers share are serialized between threads
+of the user's program; a table of serial commands runs on the submitting thread while another thread uses the pool. A
+kernel must not submit to the pool that runs it.
 
-Host functions (NumPy and LAPACK) as commands of the pool: the thread that runs a command table calls back into
-Python."""
+Host functions (NumPy and LAPACK) are commands, too: the thread that runs the command table calls back into Python.
+"""
 from __future__ import annotations
 
 import atexit
@@ -42,7 +40,6 @@ _FEW: Final = 4  # maximum number of serial commands that run without the pool's
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-
 class Table:
     """A command table for ``run``; keep the object for as long as its address is in use."""
 
@@ -56,7 +53,6 @@ class Table:
         self.count = len(entries)
 
 
-
 def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     """Build a table of (function address, argument address, serial) commands.
 
@@ -64,7 +60,6 @@ def build_table(entries: Sequence[tuple[int, int, bool]]) -> Table:
     ones.
     """
     return Table(entries)
-
 
 
 class Commands:
@@ -109,7 +104,6 @@ class Commands:
             ctypes.c_int64.from_address(target).value = self.words[offset // 8] + plus
 
 
-
 def _crowded_by_environment(cpus: list[int]) -> bool:
     """Return True if sibling processes of the same launcher compete for ``cpus``.
 
@@ -119,7 +113,6 @@ def _crowded_by_environment(cpus: list[int]) -> bool:
         return True
     ranks = [os.environ.get(name, "1") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
     return any(text.isdigit() and int(text) > 1 for text in ranks) and len(cpus) == os.cpu_count()
-
 
 
 class NativePool:
@@ -203,7 +196,7 @@ class NativePool:
             done += self._native.submit(self._control, rest, count - done)
 
     def _run_stoppable(self, table_address: int, count: int) -> None:
-        """Run a table on a thread of its own, while the main thread, which receives signals, waits and can end it."""
+        """Run a table on a separate thread, while the main thread, which receives signals, waits and can end it."""
         run = _StoppableRun(self._native, self._control, self._records()[self.threads - 1], table_address, count)
         run.start()
         try:
@@ -330,7 +323,6 @@ class NativePool:
         self._forget()
 
 
-
 class _StoppableRun(threading.Thread):
     """A thread that runs a table. It lives until it may ``leave``, so that a late signal still finds it."""
 
@@ -350,11 +342,9 @@ class _StoppableRun(threading.Thread):
         self.leave.wait()
 
 
-
 def _can_stop() -> bool:
     """Return True if the C library can send a thread a signal with a value."""
     return bool(_STOP) and hasattr(os_calls.libc(), "pthread_sigqueue")
-
 
 
 class _Native(NamedTuple):
@@ -369,7 +359,6 @@ class _Native(NamedTuple):
     calibrate: Any
     replay: Any
     replay_alone: Any
-
 
 
 @functools.cache
@@ -389,7 +378,6 @@ def _native_code() -> _Native:
         ctypes.CFUNCTYPE(i64, pointer, pointer)(replay),
         ctypes.CFUNCTYPE(None, pointer)(replay_alone),
     )
-
 
 
 class PythonPool:
@@ -458,7 +446,6 @@ class PythonPool:
         self._inboxes, self._done = [], queue.SimpleQueue()
 
 
-
 def has_native_pool() -> bool:
     """Return True if the thread pool in machine code works here: Linux (futex) on a processor it is written for."""
     return os_calls.futex_number() is not None and os_calls.architecture() in pool_program.ARCHITECTURES
@@ -466,7 +453,6 @@ def has_native_pool() -> bool:
 _pool: NativePool | PythonPool | None = None
 _spare: list[NativePool] = []  # pools of one thread each, not in use
 _creating = threading.Lock()
-
 
 
 def get_pool() -> NativePool | PythonPool:
@@ -480,7 +466,6 @@ def get_pool() -> NativePool | PythonPool:
             # Workers must have ended before the interpreter unloads the code that they sleep in.
             atexit.register(_pool.close)
         return _pool
-
 
 
 def _after_fork() -> None:
@@ -499,7 +484,6 @@ _changing = threading.Lock()
 _before: list[int] = []  # LAPACK's original thread count, while functions run with another one
 _inside: list[int] = []
 _failed = threading.local()  # the exception of a function, which must not propagate into native code
-
 
 
 def entry(kernel: Launch) -> Any:
@@ -530,14 +514,12 @@ def entry(kernel: Launch) -> Any:
     return _ENTRY(call)
 
 
-
 def raise_failure() -> None:
     """Raise the exception of a function in this thread's last table: MemoryError or KeyboardInterrupt."""
     error = getattr(_failed, "error", None)
     if error is not None:
         _failed.error = None
         raise error
-
 
 
 @contextlib.contextmanager
@@ -561,7 +543,6 @@ def _threads(side: int) -> Iterator[None]:
             _inside.pop()
             if not _inside:
                 put(_before.pop())
-
 
 
 @functools.cache

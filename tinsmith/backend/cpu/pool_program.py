@@ -1,8 +1,8 @@
 """The LLVM IR of the native worker pool, which ``pool.py`` compiles and drives.
 
-Every thread processes the same table of commands. A command is three words: function, argument, flags. Between two
-commands that all threads share stands a barrier; a run of serial commands between two shared ones costs a single
-barrier, which thread 0 holds closed while it runs them alone.
+Every thread processes the same table of commands. A command is three words: function, argument, flags. There is a
+barrier between two commands that all threads share; a run of serial commands between two shared ones costs a single
+barrier, which thread 0 keeps closed while it runs them alone.
 
 A barrier is two numbers: ARRIVED counts the threads that reached it; the last one sets ARRIVED to zero and advances
 GENERATION, which the others watch. Only thread 0 waits for ARRIVED, at a closed barrier and at the end of a table. JOB
@@ -13,11 +13,11 @@ compares the word, and a waker looks for sleepers after it changed the word, bot
 no wake-up is lost.
 
 Ctrl-C: Python runs signal handlers only when a native call returns. A submission therefore has a deadline; the thread
-that completes a barrier after it tells all threads through ENDING to leave the table there, and ``submit`` returns the
-number of finished commands. The caller runs its handlers, then submits the rest. A table with a kernel that may take
-long runs on a thread of its own while the main thread waits in Python. To end it, every thread gets a signal whose
-handler jumps out of the kernel: a kernel holds no locks and owns no memory, so only its output is left incomplete, and
-generated code pays nothing for it. The workers end, since their barriers are in an undefined state.
+that completes a barrier after the deadline sets ENDING, so that all threads leave the table there, and ``submit``
+returns the number of finished commands. The caller runs its handlers, then submits the rest. A table with a kernel that
+may take long runs on a thread of its own while the main thread waits in Python. To end it, every thread gets a signal
+whose handler jumps out of the kernel: a kernel holds no locks and owns no memory, so only its output is left
+incomplete, and generated code pays nothing for it. The workers end, since their barriers are in an undefined state.
 """
 from __future__ import annotations
 

@@ -359,7 +359,7 @@ def DEVICE(name: str) -> Compiled:
     """Open ``CUDA`` or ``CUDA:k``.
 
     Raises:
-        DeviceError: names what is missing.
+        DeviceError: if a requirement is missing; the message names it.
     """
     count = gpu_count()
     parts = name.split(":")[1:]

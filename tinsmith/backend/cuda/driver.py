@@ -1,8 +1,8 @@
-"""The CUDA driver and NVRTC.
+"""The CUDA driver and NVRTC, through NVIDIA's Python bindings.
 
-One GPU, through the driver's Python bindings: context, stream, events, and the meaning of driver errors.
-
-NVRTC: compiles CUDA C++ to PTX or cubin; needs no GPU."""
+The driver part holds one GPU's context, stream and events, and translates driver errors. NVRTC compiles CUDA C++ to PTX
+or cubin, and needs no GPU.
+"""
 from __future__ import annotations
 
 import functools
@@ -34,14 +34,12 @@ _FATAL: Final = ("ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
 _NO_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-
 class CUDAError(LaunchError):
     """An error status of a driver call, such as ``CUDA_ERROR_OUT_OF_MEMORY``."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name} ({text})")
         self.name = name
-
 
 
 @functools.cache
@@ -57,13 +55,12 @@ def bindings(module: str) -> Any:
         raise DeviceError("CUDA", f"cuda-bindings cannot be imported ({error})", INSTALL) from None
 
 
-
 @functools.cache
 def gpu_count() -> int:
     """Return the number of GPUs, at least 1.
 
     Raises:
-        DeviceError: names what is missing: the bindings, the driver or a GPU.
+        DeviceError: if the bindings, the driver or a GPU is missing.
     """
     driver = bindings("driver")
     try:
@@ -87,12 +84,11 @@ _current = threading.local()  # .gpu: the GPU whose context is current in this t
 _all: Final = LiveSet["CudaGPU"]()
 
 
-
 class CudaGPU:
     """A GPU with its primary context, which is shared with other libraries of the process, and its own stream.
 
     Attributes:
-        lost: why the GPU is unusable; "" while it works. ``remedy``: what to do then.
+        lost: the reason why the GPU is unusable; "" while it works. ``remedy``: the advice for this case.
     """
 
     def __init__(self, name: str, number: int) -> None:
@@ -258,7 +254,6 @@ class CudaGPU:
         return int(free), int(total)
 
 
-
 def _forked() -> None:
     """Mark all GPUs as lost in a forked child: it inherits the Python objects but no context, so driver calls would
     fail or hang."""
@@ -273,7 +268,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-
 def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
     """Enable peer access between ``gpus`` and ``other``, if the hardware supports it."""
     for a, b in ((x, y) for gpu in gpus for x, y in ((gpu, other), (other, gpu)) if gpu is not other):
@@ -286,7 +280,6 @@ def reach(gpus: Iterable[CudaGPU], other: CudaGPU) -> None:
 REGISTERS: Final = 1 << 16  # per multiprocessor (CUDA C++ Programming Guide, "Technical Specifications")
 _BLOCK = re.compile(r"__launch_bounds__\((\d+)\)")
 _USED = re.compile(r"Used (\d+) registers")
-
 
 
 @functools.cache
@@ -304,7 +297,6 @@ def load_nvrtc() -> tuple[Any, str]:
     if status:
         raise DeviceError("CUDA", f"NVRTC does not answer: {status.name}", INSTALL)
     return nvrtc, f"{major}.{minor}"
-
 
 
 class NVRTCCompiler(Compiler):
@@ -382,7 +374,6 @@ class NVRTCCompiler(Compiler):
     def disassemble(self, source: str) -> str:
         """Return the PTX of ``source``."""
         return NVRTCCompiler(self.arch, binary=False).compile(source).decode()
-
 
 
 def _leaves_one(registers: int, threads: int) -> bool:

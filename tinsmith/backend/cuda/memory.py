@@ -1,8 +1,8 @@
-"""GPU memory, copies between host and GPU, and tensor maps.
+"""GPU memory, pinned host memory, copies between host and GPU, and tensor maps.
 
-GPU memory, pinned host memory, and host-device copies through a ring of pinned buffers.
-
-Tensor maps (TMA descriptors): they describe boxes of a buffer to the copy engine, and kernels take them by value."""
+Copies use a ring of pinned buffers. Tensor maps (TMA descriptors) describe boxes of a buffer to the copy engine;
+kernels take them by value.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PIECE: Final = 4 << 20  # bytes of a pinned buffer of the copy ring
 PIECES: Final = 4  # buffers of the ring
-
 
 
 class _GPUMemory(FreeLists):
@@ -59,13 +58,11 @@ class _GPUMemory(FreeLists):
                                f"{free} of {total} bytes of the GPU free", LESS)
 
 
-
 class PinnedBlock(MemoryBlock):
     """Pinned host memory, which the GPU can address; ``pool`` is its allocator."""
 
     __slots__ = ("pool",)
     pool: _PinnedMemory
-
 
 
 class _PinnedMemory(_GPUMemory):
@@ -92,10 +89,8 @@ class _PinnedMemory(_GPUMemory):
         return block
 
 
-
 def _host_bytes(address: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(memoryview((ctypes.c_ubyte * nbytes).from_address(address)), np.uint8)
-
 
 
 class CUDAAllocator(Allocator):
@@ -184,7 +179,6 @@ class CUDAAllocator(Allocator):
 BYTES: Final = 128  # bytes of an encoded map
 ALIGN: Final = 16  # bytes: required alignment of a map's base address
 KEPT: Final = 64  # encoded maps cached per view, one per address
-
 
 
 class TensorMap:

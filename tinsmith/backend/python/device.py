@@ -1,18 +1,15 @@
-"""The PYTHON device and the launch of its kernels.
-
-Functions called by interpreted kernels, and their launch: block by block, warp by warp.
-
-The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
+"""The PYTHON device: an interpreter of linear programs that checks every access, for tests and for reading.
 
 ``PYTHON:V64`` compiles for vectors of 64 bytes, ``PYTHON:T3`` for 3 workers, which run one after the other, and
 ``PYTHON:G256`` for a grid of blocks of at most 256 threads, as on a GPU, with the matrix units of warps of 32.
 ``PYTHON:G256:C8`` splits work for 8 multiprocessors. ``PYTHON:G256:B232448`` gives blocks that many bytes for rings,
 and asynchronous units of four warps that read from them.
 
-The interpreter detects programs that are correct by chance. A data race (two threads access an element, one of them
-writes, and nothing orders them) is an error that names both statements (``memory.py``), and so is a deadlock of warps.
-Local memory is NaN before it is written. The last warp and the last block run first (``PYTHON:G256:S0``: the first; any
-other number but 1: in a random order)."""
+Kernels are launched block by block and warp by warp. The interpreter detects programs that are correct only by chance.
+A data race (two threads access an element, one of them writes, and nothing orders them) is an error that names both
+statements (``memory.py``), and so is a deadlock of warps. Local memory is NaN before it is written. The last warp and
+the last block run first (``PYTHON:G256:S0``: the first; any other number but 1: in a random order).
+"""
 from __future__ import annotations
 
 import itertools
@@ -57,7 +54,6 @@ if TYPE_CHECKING:
     from tinsmith.backend.memory import Buffer
 
 
-
 # *** called by kernels ***
 def load_one(memory: CheckedMemory, index: int) -> Array:
     """Load one element, at an index that all threads share."""
@@ -66,7 +62,6 @@ def load_one(memory: CheckedMemory, index: int) -> Array:
     if memory.watch is not None:
         return memory.read(np.array([[index]]), np.array([[True]]), UNNUMBERED)
     return memory.data[index : index + 1].copy().reshape(1, 1)
-
 
 
 def _places(memory: CheckedMemory, count: int, index: Any, ok: Any, verb: str) -> tuple[Array, Array]:
@@ -81,11 +76,9 @@ def _places(memory: CheckedMemory, count: int, index: Any, ok: Any, verb: str) -
     return at, mask
 
 
-
 def load(memory: CheckedMemory, count: int, index: Any, ok: Any = True, statement: int = UNNUMBERED) -> Array:
     """Load ``count`` elements per thread, consecutive or one index per lane; 0 where ``ok`` is false."""
     return memory.read(*_places(memory, count, index, ok, "read"), statement)
-
 
 
 def store(memory: CheckedMemory, count: int, index: Any, value: Array, ok: Any = True,
@@ -97,12 +90,10 @@ def store(memory: CheckedMemory, count: int, index: Any, value: Array, ok: Any =
     memory.write(at, mask, value, statement)
 
 
-
 def load_tile(memory: CheckedMemory, index: int, pitch: int, rows: int, columns: int,
               statement: int = UNNUMBERED) -> Array:
     """Load a tile's elements in order, its rows ``pitch`` apart."""
     return memory.read(*_places(memory, rows * columns, _tile(index, pitch, rows, columns), True, "read"), statement)
-
 
 
 def load_matrix(memory: CheckedMemory, index: Array, count: int, turned: bool, statement: int = UNNUMBERED) -> Array:
@@ -115,21 +106,17 @@ def load_matrix(memory: CheckedMemory, index: Array, count: int, turned: bool, s
     return matrices.transpose(1, 2, 0).reshape(8, 4, 2, count).transpose(0, 1, 3, 2).reshape(32, 2 * count)
 
 
-
 def store_tile(memory: CheckedMemory, index: int, pitch: int, rows: int, columns: int, value: Array,
                statement: int = UNNUMBERED) -> None:
     store(memory, rows * columns, _tile(index, pitch, rows, columns), value, True, statement)
-
 
 
 def _tile(index: int, pitch: int, rows: int, columns: int) -> Array:
     return (index + pitch * np.arange(rows)[:, None] + np.arange(columns)).reshape(1, -1)
 
 
-
 def const(dtype: str, count: int, value: Any) -> Array:
     return np.full((1, count), value, to_numpy(dtype))
-
 
 
 def lift(value: int, dtype: str) -> Array:
@@ -137,17 +124,14 @@ def lift(value: int, dtype: str) -> Array:
     return np.full((1, 1), value, to_numpy(dtype))
 
 
-
 def spread(value: Array, times: int) -> Array:
     return np.tile(value, (1, times))
-
 
 
 def join(*parts: Array) -> Array:
     """Concatenate the lanes of ``parts``."""
     threads = max(p.shape[0] for p in parts)
     return np.concatenate([np.broadcast_to(p, (threads, p.shape[1])) for p in parts], 1)
-
 
 
 def meaning(op: str, dtype: str, *sources: str, arg: Any = None) -> Callable[..., Array]:
@@ -157,15 +141,12 @@ def meaning(op: str, dtype: str, *sources: str, arg: Any = None) -> Callable[...
     return lambda *values: np.asarray(row.meaning(node, *values))
 
 
-
 def floor_div(x: int, y: int) -> int:
     return x // y if y else 0
 
 
-
 def floor_mod(x: int, y: int) -> int:
     return x % y if y else 0
-
 
 
 def shuffle(value: Array, dtype: str, bits: int) -> Array:
@@ -179,18 +160,15 @@ def shuffle(value: Array, dtype: str, bits: int) -> Array:
     return meaning("SHUFFLE", dtype, dtype, arg=bits)(value)
 
 
-
 def match(key: Array, threads: Array) -> Array:
     """Return, per thread, the number of lower threads of the warp with the same key, and the number of all such
     threads."""
     return meaning("MATCH", "int32", "int32")(np.broadcast_to(key, threads.shape))
 
 
-
 def _dtype(name: str) -> DType:
     found: DType = getattr(dtypes, name)
     return found
-
 
 
 def to_numpy(name: str) -> Any:
@@ -200,7 +178,6 @@ NAMES: Final = {f.__name__: f for f in (load_one, load, store, const, lift, spre
                                         whole_warp, shuffle, match, load_tile, load_matrix, store_tile, MatrixUnit,
                                         Fragment, Barrier, WarpBarrier, StagedLayout, BulkView, Staged, alike)} | {
                                             "where": np.where, "dtypes": dtypes}
-
 
 
 # *** launching ***
@@ -245,12 +222,10 @@ def launch(symbol: str, module: dict[str, Any], arguments: Sequence[Any], thread
                     raise m.watch.unwritten
 
 
-
 def _in_order(places: list[Any], seed: int) -> list[Any]:
     if seed not in (FORWARD, BACKWARD):
         random.Random(seed).shuffle(places)
     return places[::-1] if seed == BACKWARD else places
-
 
 
 class _Threads:
@@ -292,7 +267,6 @@ class _Threads:
         return " of ".join([*found, *([f"{self.kind} {thread // self.size}"] if self.blocks > 1 else [])])
 
 
-
 def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> dict[str, RaceDetector]:
     """Return the race detectors of written arguments, by name; arguments that share memory share one."""
     kept = {n: m for n, m in given.items() if isinstance(m, CheckedMemory)} if block.blocks * block.size > 1 else {}
@@ -304,10 +278,8 @@ def _watched(module: dict[str, Any], given: dict[str, Any], block: _Threads) -> 
     return {n: shared[_where(m)] for n, m in kept.items() if _where(m) in shared}
 
 
-
 def _where(memory: CheckedMemory) -> tuple[int, int]:
     return memory.data.__array_interface__["data"][0], memory.data.itemsize
-
 
 
 def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: int) -> dict[str, CheckedMemory]:
@@ -320,7 +292,6 @@ def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: 
 
 BLOCK_THREADS = 1024
 BLOCK_BYTES = 48 << 10  # local memory per block, as on GPUs
-
 
 
 class BytesAllocator(Allocator):
@@ -342,7 +313,6 @@ class BytesAllocator(Allocator):
         return memoryview(opaque)[offset : offset + nbytes]  # type: ignore[arg-type]
 
 
-
 class PythonProgram(Program):
     """The generator function of a kernel, compiled once."""
 
@@ -361,7 +331,6 @@ class PythonProgram(Program):
         launch(self.kernel.symbol, self.module, [*arguments, *variables], self.threads, self.seed)
 
 
-
 class PythonDevice(Compiled):
     """An interpreter in this process."""
 
@@ -371,7 +340,6 @@ class PythonDevice(Compiled):
     def worker(self) -> str:
         """Return the worker's name: the interpreter holds Python's lock, so ``PYTHON:k`` take turns."""
         return "PYTHON"
-
 
 
 def DEVICE(name: str) -> Compiled:

@@ -61,7 +61,7 @@ class RaceDetector:
     Two accesses of one element race if one of them writes and no barrier orders them (vector clocks).
 
     Args:
-        kernel, name: for messages.
+        kernel, name: names of the kernel and of the memory, for messages.
         statements: text of each statement, by its number.
         size: number of elements.
         warps: number of warps (agents) with separate times.

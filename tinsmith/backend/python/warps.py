@@ -1,17 +1,14 @@
 """Warps, rings and asynchronous matrix units of the interpreter.
 
-The warps of a block, as generators that yield at synchronization points, and the order that these establish.
+The warps of a block are generators that yield at synchronization points. A new synchronizing op is a subclass of
+``Order``: the knowledge that an arriving warp publishes, the condition to continue, and the knowledge it has
+afterwards. Unordered accesses are then races, and a state in which no warp can continue is a deadlock.
 
-A new synchronizing op is a subclass of ``Order``: the knowledge that an arriving warp publishes, the condition to
-continue, and the knowledge it has afterwards. Asynchronous accesses to local memory are made by an ``Engine``. The rest
-follows: unordered accesses are races, and a state in which no warp can continue is a deadlock.
-
-Rings and asynchronous matrix units of the interpreter, with the latest completion that is legal.
-
-A copy completes only when a thread waits for it; until then its slot holds poison. The steps of a unit read their
-operands when they are drained, from the current contents of the slots; their accumulators are NaN before. The accesses
-of both are recorded as those of engines (``warps.py``): a read before the wait and a refill before all steps have
-drained are races."""
+Asynchronous accesses to local memory are made by an ``Engine``, at the latest legal time. A copy completes only when a
+thread waits for it; until then its slot holds poison. The steps of a unit read their operands when they are drained,
+from the current contents of the slots; their accumulators are NaN before. So a read before the wait, and a refill
+before all steps have drained, are races.
+"""
 from __future__ import annotations
 
 import random
@@ -30,7 +27,6 @@ from tinsmith.ir.ops.op import Array
 FORWARD, BACKWARD = 0, 1  # orders of warps and blocks; any other number is the seed of a random one
 
 
-
 class Order:
     """A statement at which a warp may have to wait. ``text`` names it."""
 
@@ -46,7 +42,6 @@ class Order:
 
     def leave(self, block: ThreadBlock, warp: Warp) -> None:
         """Update the warp's clocks as it continues."""
-
 
 
 class Barrier(Order):
@@ -68,7 +63,6 @@ class Barrier(Order):
         warp.met += 1
 
 
-
 class WarpBarrier(Order):
     """A warp-wide barrier: the threads of a warp know each other's accesses."""
 
@@ -79,13 +73,11 @@ class WarpBarrier(Order):
         warp.near.advance(warp.near.told())
 
 
-
 class Meeting:
     """The state of a barrier: the number of warps that have arrived, and their merged clocks."""
 
     def __init__(self, text: str, told: Array) -> None:
         self.text, self.told, self.came = text, told, 0
-
 
 
 class Engine:
@@ -112,7 +104,6 @@ class Engine:
         warp.near.advance(told)
 
 
-
 class Warp:
     """Threads that run in lockstep, with clocks for local and for global memory."""
 
@@ -125,12 +116,11 @@ class Warp:
 Lines = Generator[Order, None, None]
 
 
-
 class ThreadBlock:
     """The warps of a thread block, interleaved in an order that ``seed`` draws, between their barriers.
 
     Args:
-        seed: of the random order; FORWARD or BACKWARD: the first or the last warp that can run goes on.
+        seed: the seed of the random order; FORWARD or BACKWARD: the first or the last warp that can run continues.
 
     Raises:
         KernelError: for a deadlock.
@@ -171,7 +161,6 @@ class ThreadBlock:
                            "barriers where all warps of a block arrive", NOWHERE)
 
 
-
 def whole_warp(mask: Array, kernel: str, text: str) -> None:
     """Check that all threads of a warp execute a warp-wide statement.
 
@@ -182,7 +171,6 @@ def whole_warp(mask: Array, kernel: str, text: str) -> None:
         come = np.flatnonzero(mask)
         raise KernelError(kernel, f"deadlock: {text} is executed by only some threads of a warp: {len(come)} of "
                           f"{mask.size}, the first is {come[0]}", "move it out of the divergent branch", NOWHERE)
-
 
 
 @dataclass
@@ -208,7 +196,6 @@ class RingFill:
     @property
     def come(self) -> int:
         return sum(values.nbytes for _, _, values in self.copies)
-
 
 
 class InterpretedRing:
@@ -254,7 +241,6 @@ class InterpretedRing:
         return Filled(self, slot, parity)
 
 
-
 class Filled(Order):
     """The order of a wait for the fill of a slot with a parity, which completes the fill."""
 
@@ -286,7 +272,6 @@ class Filled(Order):
             self.slot.engine.done(warp, self.slot.landed)
 
 
-
 def _box(far: CheckedMemory, view: BulkView, start: tuple[int, ...]) -> Array:
     """Return the elements of a box, the fastest dimension last; 0 outside of the view."""
     at, inside = np.zeros((), np.int64), np.ones((), bool)
@@ -300,14 +285,12 @@ def _box(far: CheckedMemory, view: BulkView, start: tuple[int, ...]) -> Array:
     return far.read(at.reshape(1, -1), np.broadcast_to(inside, at.shape).reshape(1, -1), UNNUMBERED).reshape(-1)
 
 
-
 def alike(x: Array) -> int:
     """Return an index, slot or bound that is the same for all threads of a warp."""
     if (x != x.flat[0]).any():
         raise KernelError("PYTHON", "an index, slot or bound must be uniform across a warp",
                           "one value for all threads")
     return int(x.flat[0])
-
 
 
 @dataclass
@@ -332,7 +315,6 @@ class Staged:
         """Record a read of these addresses by the engine."""
         if self.memory.watch is not None:
             self.memory.watch.read(engine.clock, at.reshape(1, -1), np.ones((1, at.size), bool), self.statement)
-
 
 
 class UnitSteps:

@@ -56,7 +56,7 @@ def all_adapters() -> list[Any]:
 
 
 class WebGPUAdapter:
-    """An opened adapter: its device and queue, with those of ``features`` that it supports."""
+    """An opened adapter: its device and queue, and the supported ones of ``features``."""
 
     def __init__(self, adapter: Any, features: Sequence[str] = FEATURES) -> None:
         self.wgpu, self.adapter, self.limits = load_wgpu(), adapter, adapter.limits
@@ -237,7 +237,7 @@ def DEVICE(name: str) -> Compiled:
     """Open ``WEBGPU`` or ``WEBGPU:k``.
 
     Raises:
-        DeviceError: names what is missing.
+        DeviceError: if a requirement is missing; the message names it.
     """
     found = all_adapters()
     parts = name.split(":")[1:]

@@ -89,8 +89,8 @@ without_signs = RuleSet("without-signs", (
 
 
 def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
-    """Replace exp(x - m), m the maximum of x, by 2**((x - m)·log2(e)) where absolute errors count: in a sum whose
-    greatest term is 1, and in values rounded to 16 bits."""
+    """Replace exp(x - m), m the maximum of x, by 2**((x - m)·log2(e)) where only the absolute error matters: in a sum
+    whose greatest term is 1, and in values rounded to 16 bits."""
     nodes = toposort(sink)
     readers = readers_of(nodes)
     return {n: UOp(Ops.EXP2, None, (n.src[0] * LOG2E,), ROUGH) for n in nodes
@@ -99,7 +99,8 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
 
 
 def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]]) -> bool:
-    """Return True if all readers of a value sum it unchanged, or round to 16 bits the result computed from it."""
+    """Return True if every reader of a value sums it unchanged, or computes a result from it that is rounded to 16
+    bits."""
     stack = [(n, True) for n in readers.get(x, ())]
     while stack:
         n, same = stack.pop()

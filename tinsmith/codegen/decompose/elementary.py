@@ -1,33 +1,27 @@
-"""Elementary functions in basic operations: exponentials, logarithms, trigonometric functions, powers.
+"""Elementary functions in basic operations: exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow.
 
-sin and cos of any angle in basic operations; cos(x) = sin(x + pi/2), where half a half turn is added exactly.
+All functions exist for float32 and float64. They use no tables and no calls, so that all lanes of a vector are computed
+at once; only the reduction of very large angles is in a branch. NaN propagates; signed zeros, infinities and subnormals
+follow IEEE 754. The float32 versions use no float64, which some targets lack.
 
-Small angles are reduced by subtracting multiples of pi in parts (Cody and Waite, ch. 8). Large ones are reduced in
+* Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the Elementary Functions" (1980) and J.-M.
+  Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11). The polynomials are minimax fits made for this file
+  with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic.
+* sin and cos subtract multiples of pi in parts for small angles (Cody and Waite, ch. 8). Large angles are reduced in
 integers, in an unlikely branch: M. Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM
-Newsletter 18, 1983).
-
-Power function for x ≥ 0: x**y = 2**(y·log2 x), with the logarithm and the product as sums of two floats
-(double-float arithmetic).
-
-The relative error of the result grows with the exponent: for a power of 2**100 to be correct to the last place, the
-exponent, and so the logarithm, needs 7 bits more than a float holds (Muller, 12.2; T. J. Dekker, "A floating-point
-technique for extending the available precision", Numerische Mathematik 18, 1971).
-
-exp, exp2, expm1, log, log2, log1p, sin, cos, tanh, erf and pow in basic operations, for float32 and float64.
-
-Every expression is free of tables and calls, so that all lanes of a vector are computed at once; only the reduction of
-very large angles is in a branch. Arguments are reduced as in W. J. Cody and W. Waite, "Software Manual for the
-Elementary Functions" (1980) and J.-M. Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11); the polynomials
-are minimax fits made for this file with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic. NaN propagates;
-signed zeros, infinities and subnormals follow IEEE 754. Float32 needs no float64, which some targets lack.
+  Newsletter 18, 1983). cos(x) = sin(x + pi/2), where half a half turn is added exactly.
+* pow for x ≥ 0 is 2**(y·log2 x), with logarithm and product as sums of two floats (T. J. Dekker, "A floating-point
+  technique for extending the available precision", Numerische Mathematik 18, 1971). The relative error grows with the
+  exponent: for a power of 2**100 to be correct to the last place, the logarithm needs 7 bits more than a float has
+  (Muller, 12.2).
 
 The accuracies hold whether MULADD rounds once or twice and whether or not a compiler contracts ``a * b + c``: a product
 whose exactness matters has few enough bits to be exact. They do not hold if a compiler may reassociate
-(``-ffast-math``), because ``(x + magic) - magic`` is used to round to an integer, nor where subnormals are flushed to
-0.
+(``-ffast-math``), because ``(x + magic) - magic`` rounds to an integer, nor where subnormals are flushed to 0.
 
 docs/numerics.md lists the measured errors; tests/codegen/test_transcendentals.py bounds them with MULADD rounded once
-and twice."""
+and twice.
+"""
 from __future__ import annotations
 
 import functools
@@ -77,12 +71,10 @@ _INV_PI_WORDS = (
 _LOW_HALF, _LOW_BITS = (1 << 32) - 1, (1 << 11) - 1
 
 
-
 def sin(x: UOp, fused: bool) -> UOp:
     """Return sin(x) = (-1)**n · sin(r), r = abs(x) - n·pi, with one polynomial for abs(r) up to about pi/2."""
     a, sign = split_sign(x)
     return flip_sign(_sine(_reduced(a, False, fused)), sign)
-
 
 
 def cos(x: UOp, fused: bool) -> UOp:
@@ -91,19 +83,16 @@ def cos(x: UOp, fused: bool) -> UOp:
     return a.lt(2.0 ** -(FORMATS[x.dtype].mantissa / 2 + 1)).where(1.0, _sine(_reduced(a, True, fused)))
 
 
-
 def _sine(r: UOp) -> UOp:
     z = r * r
     found = fma(r * z, polynomial(z, FORMATS[r.dtype].sin), r)
     return at_most(at_least(found, -1.0), 1.0) if r.dtype is dtypes.float64 else found  # the polynomial might exceed 1
 
 
-
 def _reduced(a: UOp, quarter: bool, fused: bool) -> UOp:
     """Reduce a ≥ 0 to ±(a - n·pi), minus if n is odd; with ``quarter`` reduce a + pi/2."""
     most, parts = _FUSED32 if fused and a.dtype is dtypes.float32 else _SHORT[a.dtype]
     return UOp(Ops.UNLIKELY, None, (a > most, _by_integers(a, quarter), _by_parts(a, quarter, parts)))
-
 
 
 def _by_parts(a: UOp, quarter: bool, parts: Sequence[str]) -> UOp:
@@ -114,7 +103,6 @@ def _by_parts(a: UOp, quarter: bool, parts: Sequence[str]) -> UOp:
     for part in parts:
         r = fma(times, float.fromhex(part), r)
     return flip_sign(r, shifted.bitcast(f.uint) << (f.uint.bits - 1))
-
 
 
 def _by_integers(a: UOp, quarter: bool) -> UOp:
@@ -136,7 +124,6 @@ def _by_integers(a: UOp, quarter: bool) -> UOp:
     return a.lt(float("inf")).where(r, float("nan"))
 
 
-
 def _times_pi(fraction: UOp, rest: UOp, dtype: DType) -> UOp:
     """Return pi times a 128-bit fraction, rounded about once."""
     if dtype is dtypes.float32:
@@ -146,11 +133,9 @@ def _times_pi(fraction: UOp, rest: UOp, dtype: DType) -> UOp:
     return fma(first, _PI, fma(first, _PI_LOW, left * _PI))
 
 
-
 def _as_float(bits: UOp, dtype: DType) -> UOp:
     """Convert a word below 2**63 to a float, as a signed integer, for which devices have an instruction."""
     return bits.bitcast(dtypes.int64).cast(dtype)
-
 
 
 def _words_from(place: UOp, count: int) -> list[UOp]:
@@ -166,7 +151,6 @@ def _words_from(place: UOp, count: int) -> list[UOp]:
     return [(first << shift) | ((second >> 1) >> rest) for first, second in itertools.pairwise(words)]
 
 
-
 def _words_product(m: UOp, words: Sequence[UOp]) -> tuple[UOp, UOp]:
     """Return the two upper words of m times a multi-word number, modulo its width."""
     results, carried = [], UOp.const(m.dtype, 0)
@@ -174,7 +158,6 @@ def _words_product(m: UOp, words: Sequence[UOp]) -> tuple[UOp, UOp]:
         results.append(m * word + carried)
         carried = _upper_product(m, word) + results[-1].lt(carried).cast(m.dtype)
     return results[-1], results[-2]
-
 
 
 def _upper_product(x: UOp, y: UOp) -> UOp:
@@ -194,7 +177,6 @@ _SERIES = {
                       0.2219527883193448, 0.19238057917688256, 0.1688849687327331, 0.16913282299806123))}
 
 
-
 def pow(x: UOp, y: UOp, fused: bool, scales: bool) -> UOp:
     """Return x**y. ``fused``: MULADD rounds once, which gives a product's error; ``scales``: the target has SCALE."""
     f, inf = FORMATS[x.dtype], float("inf")
@@ -210,7 +192,6 @@ def pow(x: UOp, y: UOp, fused: bool, scales: bool) -> UOp:
     value = y.eq(1.0).where(x, value)
     value = x.lt(0.0).where(float("nan"), x.eq(x).where(value, x))
     return (x.eq(1.0) | y.eq(0.0)).where(1.0, value)
-
 
 
 def _log2(x: UOp, fused: bool) -> Sum:
@@ -232,7 +213,6 @@ def _log2(x: UOp, fused: bool) -> Sum:
     return total, lost + low
 
 
-
 def _exp2(x: UOp, low: UOp, scales: bool) -> UOp:
     """Return 2**(x + low) for a small ``low``."""
     f = FORMATS[x.dtype]
@@ -242,18 +222,15 @@ def _exp2(x: UOp, low: UOp, scales: bool) -> UOp:
     return times_power(value, n, bits, scales)
 
 
-
 def _ordered_sum(x: UOp, y: UOp) -> Sum:
     """Return x + y and its rounding error, for abs(x) ≥ abs(y) or x = 0 (Dekker's fast two-sum)."""
     total = x + y
     return total, y - (total - x)
 
 
-
 def _times(x: Sum, y: Sum, fused: bool) -> Sum:
     high, low = _product(x[0], y[0], fused)
     return high, fma(x[0], y[1], fma(x[1], y[0], low))
-
 
 
 def _product(x: UOp, y: UOp, fused: bool) -> Sum:
@@ -262,7 +239,6 @@ def _product(x: UOp, y: UOp, fused: bool) -> Sum:
         return product, fma(x, y, -product)
     (a, a_low), (b, b_low) = _halves(x), _halves(y)
     return product, a_low * b_low + (a_low * b + (a * b_low + (a * b - product)))
-
 
 
 def _halves(x: UOp) -> Sum:
@@ -286,7 +262,6 @@ _LOG64 = (0.6666666666666734, 0.3999999999941509, 0.2857142874231096, 0.22222198
 FIRST_INFINITE = 88.72283935546875  # the least float32 whose exponential overflows float32
 
 
-
 def exponential(x: UOp, natural: bool, scales: bool = False) -> UOp:
     """Return e**x (``natural``) or 2**x as 2**n times the power of r = x - n·log(2) (Cody and Waite, ch. 6) or x - n.
 
@@ -308,7 +283,6 @@ def exponential(x: UOp, natural: bool, scales: bool = False) -> UOp:
     return vanishes.where(0.0, times_power(value, n, bits, scales))
 
 
-
 def exp_by_exp2(x: UOp) -> UOp:
     """Return exp(x) as 2**(x·log2(e) rounded), corrected by the rounding error, where EXP2 is an instruction for
     float32."""
@@ -322,14 +296,12 @@ def exp_by_exp2(x: UOp) -> UOp:
     return fma(value, rest * (1 / LOG2E), value)
 
 
-
 def _expm1_parts(x: UOp, power: int = 0) -> tuple[UOp, UOp]:
     """Return (p, s) with (exp(x) - 1)·2**power = p·s + (s - 2**power), s a power of two; for x of moderate size."""
     f = FORMATS[x.dtype]
     n, bits = rounded(x, LOG2E, f.bias + power)
     r = reduce_ln2(x, n)
     return fma(r * r, polynomial(r, f.expm1), r), (bits << f.mantissa).bitcast(x.dtype)
-
 
 
 def expm1(x: UOp) -> UOp:
@@ -340,11 +312,9 @@ def expm1(x: UOp) -> UOp:
     return _unless_tiny(x, half + half)
 
 
-
 def _unless_tiny(x: UOp, value: UOp) -> UOp:
     """Return x where 1 + x rounds to 1 (there exp(x) - 1 and log(1 + x) round to x, with its sign), else ``value``."""
     return split_sign(x)[0].lt(2.0 ** -(FORMATS[x.dtype].mantissa + 2)).where(x, value)
-
 
 
 def _log1p64(f: UOp) -> tuple[UOp, UOp]:
@@ -356,11 +326,9 @@ def _log1p64(f: UOp) -> tuple[UOp, UOp]:
     return h, s * fma(z, polynomial(z, _LOG64), h)
 
 
-
 def log(x: UOp) -> UOp:
     """Return log(x) = e·log(2) + log(1 + f); float32 fits log(1 + f) directly, float64 uses the atanh series."""
     return log_limits(x, _log_of_parts(*split_power(x)))
-
 
 
 def _log_of_parts(e: UOp, f: UOp) -> UOp:
@@ -371,7 +339,6 @@ def _log_of_parts(e: UOp, f: UOp) -> UOp:
     return fma(e, high, f - (h - fma(e, low, t)))
 
 
-
 def log1p(x: UOp) -> UOp:
     """Return log(1 + x): the rounding error of the sum u = 1 + x is added to its fraction."""
     f = FORMATS[x.dtype]
@@ -380,7 +347,6 @@ def log1p(x: UOp) -> UOp:
     e, fraction = split_power(u, normal=True)
     inverse = (((f.magic + f.bias) - at_most(e, f.bias - 1)).bitcast(f.uint) << f.mantissa).bitcast(x.dtype)  # 2**-e
     return _unless_tiny(x, log_limits(u, _log_of_parts(e, fma(lost, inverse, fraction))))
-
 
 
 def log2(x: UOp) -> UOp:
@@ -394,7 +360,6 @@ def log2(x: UOp) -> UOp:
     return log_limits(x, value)
 
 
-
 def tanh(x: UOp) -> UOp:
     """Return tanh(x) = m/(m + 2), m = exp(2·abs(x)) - 1, which keeps its relative accuracy near 0."""
     f = FORMATS[x.dtype]
@@ -403,7 +368,6 @@ def tanh(x: UOp) -> UOp:
     p, s = _expm1_parts(a + a)
     m = fma(p, s, s - 1.0)
     return flip_sign(m / (m + 2.0), sign)
-
 
 
 def one_plus_tanh(x: UOp, times: UOp, rough: bool = False) -> UOp:
@@ -418,7 +382,6 @@ def one_plus_tanh(x: UOp, times: UOp, rough: bool = False) -> UOp:
     return y * (2.0 * half) / (power + 1.0)
 
 
-
 def erf(x: UOp) -> UOp:
     """Return erf(x): an odd polynomial up to 1, then 1 - exp(-p(x)), p fitted to -log(erfc) (after N. Juffa)."""
     f = FORMATS[x.dtype]
@@ -429,7 +392,6 @@ def erf(x: UOp) -> UOp:
     p, s = _expm1_parts(polynomial(t, tuple(-c for c in f.erf_large)))
     large = 1.0 - fma(p, s, s)
     return a.lt(1.0).where(small, flip_sign(large, sign))
-
 
 
 def _rule(op: Op, law: str, function: Callable[..., UOp], but: DType | None = None) -> Rule:
@@ -448,7 +410,6 @@ _LAWS = {
     Ops.POW: "x**y = 2**(y·log2 x)",
 }
 FUNCTIONS = tuple(_LAWS)  # the ops that these rules expand
-
 
 
 @functools.cache

@@ -1,10 +1,8 @@
 """Float formats: building blocks of the elementary functions, and emulation of 8-bit floats.
 
-Building blocks of the elementary functions: float formats, fitted constants, and operations on bits and sums.
-
-Every helper takes and returns nodes of float32 or float64.
-
-Emulation of 8-bit floats: stored as bytes, computed in float32. No renderer sees their dtypes."""
+The building blocks are fitted constants, and operations on bits and on sums of two floats; each takes and returns nodes
+of float32 or float64. 8-bit floats are stored as bytes and computed in float32, so that no renderer sees their dtypes.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +17,6 @@ from tinsmith.ir.uop import toposort
 LOG2E = 1.4426950408889634
 # log2(e) as a float32, and the rest that this rounds away
 LOG2E_PARTS = 1.44269502162933349609375, 1.925963033500011e-08
-
 
 
 class FloatFormat(NamedTuple):
@@ -108,11 +105,9 @@ FORMATS = {
 }
 
 
-
 def fma(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
     y, z = (v if isinstance(v, UOp) else UOp.const(x.dtype, v) for v in (y, z))
     return UOp(Ops.MULADD, None, (x, y, z))
-
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -124,17 +119,14 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     return result
 
 
-
 def at_least(x: UOp, low: float) -> UOp:
     """Return the greater of x and ``low``, NaN if x is NaN. Compare and select are one instruction each, MAX is many.
     """
     return x.lt(low).where(low, x)
 
 
-
 def at_most(x: UOp, high: float) -> UOp:
     return (x > high).where(high, x)
-
 
 
 def split_sign(x: UOp) -> tuple[UOp, UOp]:
@@ -144,10 +136,8 @@ def split_sign(x: UOp) -> tuple[UOp, UOp]:
     return (bits & (f.sign - 1)).bitcast(x.dtype), bits & f.sign
 
 
-
 def flip_sign(x: UOp, sign: UOp) -> UOp:
     return (x.bitcast(sign.dtype) ^ sign).bitcast(x.dtype)
-
 
 
 def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
@@ -155,7 +145,6 @@ def rounded(x: UOp, factor: float, offset: int) -> tuple[UOp, UOp]:
     f = FORMATS[x.dtype]
     shifted = x + (f.magic + offset) if factor == 1 else fma(x, factor, f.magic + offset)
     return shifted - (f.magic + offset), shifted.bitcast(f.uint)
-
 
 
 def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
@@ -169,12 +158,10 @@ def times_power(y: UOp, n: UOp, bits: UOp, scales: bool) -> UOp:
     return y * first.bitcast(y.dtype) * second.bitcast(y.dtype)
 
 
-
 def reduce_ln2(x: UOp, n: UOp) -> UOp:
     """Return x - n·log(2)."""
     high, low = FORMATS[x.dtype].ln2
     return fma(n, -low, fma(n, -high, x))
-
 
 
 def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
@@ -197,12 +184,10 @@ def split_power(x: UOp, normal: bool = False) -> tuple[UOp, UOp]:
     return exponent - zero, mantissa - 1.0
 
 
-
 def is_normal(x: UOp) -> bool:
     """Return True if x is known to be positive, finite and not subnormal."""
     known = _range(x)
     return known is not None and 2.0 ** (1 - FORMATS[x.dtype].bias) <= known[0]
-
 
 
 def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
@@ -225,7 +210,6 @@ def _range(x: UOp, depth: int = 4) -> tuple[float, float] | None:
     return min(corners) + c[0], max(corners) + c[1]
 
 
-
 def log_limits(x: UOp, value: UOp) -> UOp:
     """Return ``value`` where 0 < x < inf; -inf at 0, NaN for x < 0 and NaN, inf at inf."""
     if is_normal(x):
@@ -233,7 +217,6 @@ def log_limits(x: UOp, value: UOp) -> UOp:
     inf = float("inf")
     at_most_zero = x.eq(0.0).where(UOp.const(x.dtype, -inf), float("nan"))
     return x.eq(inf).where(x, (x > 0.0).where(value, at_most_zero))
-
 
 
 class Fp8Format(NamedTuple):
@@ -263,7 +246,6 @@ FP8_FORMATS: Final = {
 _INF: Final = 0x7F800000  # the bits of infinity in float32
 
 
-
 def as_bytes(sink: UOp) -> UOp:
     """Return a kernel graph in which 8-bit floats are bytes and arithmetic on them is done in float32."""
     order = toposort(sink)
@@ -273,7 +255,6 @@ def as_bytes(sink: UOp) -> UOp:
     for n in order:
         new[n] = _rewritten(n, tuple(new[s] for s in n.src))
     return new[sink]
-
 
 
 def _rewritten(n: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -292,7 +273,6 @@ def _rewritten(n: UOp, src: tuple[UOp, ...]) -> UOp:
     return n if src == n.src else UOp(n.op, own, src, n.arg)
 
 
-
 def decoded(byte: UOp, dtype: DType) -> UOp:
     """Return the float32 value of a byte of ``dtype``."""
     f = FP8_FORMATS[dtype]
@@ -307,7 +287,6 @@ def decoded(byte: UOp, dtype: DType) -> UOp:
             wide = (size > f.overflow).where(_const(_INF | 1 << 22), wide)
         return (wide | sign).bitcast(dtypes.float32)
     return bits.eq(f.nan).where(_const(_INF | 1 << 22), wide | sign).bitcast(dtypes.float32)
-
 
 
 def encoded(value: UOp, dtype: DType) -> UOp:
@@ -326,7 +305,6 @@ def encoded(value: UOp, dtype: DType) -> UOp:
     byte = (size > _INF).where(_const(f.nan), byte)
     byte = (byte | sign) if f.signed_nan else byte.eq(0).where(_const(0), byte | sign)
     return byte.cast(dtypes.uint8)
-
 
 
 def _const(value: Any) -> UOp:

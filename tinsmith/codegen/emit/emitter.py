@@ -146,7 +146,7 @@ class Emitter(BlockWriter):
         return self.combine(self.here, op, line.dtype.scalar, [line, other])
 
     def at(self, node: UOp, coords: Coords) -> UOp:
-        """Return the expression for the register copies ``coords``."""
+        """Return an index expression with the ranges of register copies replaced by ``coords``."""
         coords = self.coords_of(node, coords)
         if not coords:
             return node.simplify()
@@ -375,7 +375,8 @@ class Emitter(BlockWriter):
         return self.known_numbers[key]
 
     def named(self, line: UOp) -> UOp:
-        """Return a symbolic name for a line; values that depend on it are written in the current scope."""
+        """Return a symbol that stands for a line in index expressions; values that depend on it are written in the
+        current scope."""
         self.counts["name"] = self.counts.get("name", 0) + 1
         name = UOp(Ops.SPECIAL, line.dtype.scalar, (), ("name", self.counts["name"]))
         self.reread[name] = True

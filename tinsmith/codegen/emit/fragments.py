@@ -1,34 +1,33 @@
-"""Emission on the accumulators of a matrix unit: their epilogue, and back-to-back contractions.
-
-Computation on the accumulators of a matrix unit, in the registers of the threads, and their epilogue.
+"""Emission on the accumulators of a matrix unit, in the threads' registers: epilogues, back-to-back contractions.
 
 A value that depends on rows and columns of a tile has one lane per register of the tile's fragment. A row statistic has
 one lane per row that a thread holds. An operand of the next product is a selection of such lanes.
 
-The epilogue stores full vectors after lanes have exchanged columns. A lane holds pairs of columns of many 8-column
+**Epilogue.** Lanes exchange columns so that each stores full vectors. A lane holds pairs of columns of many 8-column
 blocks. If a fragment has at least four such blocks, the four lanes of a row exchange them by shuffles so that each lane
 holds eight adjacent columns. This is a 4 × 4 transpose in two steps, one per bit of the lane number:
 
     lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
 
-The part of the stored value that depends only on the accumulator is computed before the exchange, in which two 16-bit
-elements travel as one 32-bit word.
+Operations that depend only on the accumulator run before the exchange, in which two 16-bit elements travel as one
+32-bit word.
 
-Back-to-back contractions over blocks with an online softmax (as in FlashAttention), on a matrix unit.
+**Back-to-back contractions** over blocks with an online softmax (as in FlashAttention):
 
     S = q·k of the block;  m = max(m, rows of S);  p = exp(S - m);  l = l·exp(m before - m) + rows of p
     O = O·exp(m before - m) + p·v                            on the unit, which accumulates into O
 
-The sums l and O of a block are relative to the running maximum m. The operands of each block arrive through rings
-(software pipelines in shared memory). Without warp specialization the block has one barrier per iteration, after all
-reads of the slots that are filled next have been drained.
+The sums l and O are relative to the running maximum m. The operands of each block arrive through rings (software
+pipelines in shared memory). Without warp specialization the loop has one barrier per iteration, after all reads of the
+slots that are filled next have been drained.
 
-With p computed one block ahead (``chains.make_ahead``), the unit overlaps the scores of the next block with the product
-of this one:
+If p is computed one block ahead (``made_ahead`` of ``transform/matrix_units.py``), the unit overlaps the scores of the
+next block with the product of the current one:
 
     S = q·k of block 0;  p, m, l of it
     for block:  S = q·k;  O = O + p·v of the block before;  drain S;  m, l;  drain O;  O = O·exp(m before - m);  p
-    O = O + p·v of the last"""
+    O = O + p·v of the last
+"""
 from __future__ import annotations
 
 import math
@@ -78,7 +77,6 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
         lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
 
 
-
 def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coords) -> None:
     """Store vectors of adjacent columns if memory is contiguous along them, else single elements. Loads of up to
     ``blocks.beside`` vectors are issued before the first of their stores, because the compiler may not reorder a load
@@ -120,7 +118,6 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coor
             stores = []
 
 
-
 def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
     """Return True if memory is contiguous along the columns for at least one vector; columns may be pixels of a patch.
     """
@@ -135,10 +132,9 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
     return terms.pop(lane, 0) == 1 and not any(lane in t.ranges for t in terms)
 
 
-
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
-    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, if the rest
-    needs no other part of it; else the accumulator."""
+    """Return the largest part of a stored value that depends only on the accumulator and on row statistics, provided
+    that the accumulator is used nowhere else; otherwise the accumulator itself."""
     order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
     pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
     border = set[UOp]()
@@ -151,7 +147,6 @@ def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
     if value in pure:
         border.add(value)
     return border.pop() if len(border) == 1 else total
-
 
 
 def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
@@ -193,7 +188,6 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
     return vector, Fragment(whole, ((size, 0, beside), *lanes[1:]))
 
 
-
 def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:
     """Return the digits of registers and lanes if adjacent lanes hold adjacent pairs of columns, with blocks after
     them; else None."""
@@ -204,7 +198,6 @@ def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] |
     fits = pair[1:] == (0, 1) and pair[0] == 2 and lanes[0][1:] == (0, 2) and matrix_units.is_power(size)
     between = all(across == 0 for _, _, across in registers[1:-1])
     return (registers, lanes) if fits and between and blocks[1:] == (0, 2 * size) and blocks[0] % size == 0 else None
-
 
 
 @dataclass(frozen=True)
@@ -227,7 +220,6 @@ class ThreadTile:
         return tuple(found[int(r)] for r in self.fragment.places()[0][:, 0])
 
 
-
 def tile_of(stage: UOp) -> Fragment:
     """Return the fragment of all columns of an accumulator: the unit's fragment, repeated per register copy."""
     product = product_in(stage)
@@ -236,12 +228,10 @@ def tile_of(stage: UOp) -> Fragment:
     return Fragment((*c.registers, (copies, 0, product.arg.n)), c.lanes) if copies > 1 else c
 
 
-
 def product_in(stage: UOp) -> UOp:
     product = matrix_units.product_of(stage.src[0])
     assert product is not None, stage
     return product
-
 
 
 def place_of(lin: Emitter, value: UOp) -> tuple[UOp, ThreadTile]:
@@ -256,7 +246,6 @@ def place_of(lin: Emitter, value: UOp) -> tuple[UOp, ThreadTile]:
     if index is not columns:
         value = bind(value, own, (columns - (index - own)).simplify()).simplify()
     return value, ThreadTile(tile_of(stage), product.src[2], columns)
-
 
 
 def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
@@ -288,11 +277,9 @@ def value_in(lin: Emitter, n: UOp, at: ThreadTile, coords: Coords) -> UOp:
     return line
 
 
-
 def _named(lin: Emitter, n: UOp) -> bool:
-    """Return True if a value depends on named lines, which may have lanes."""
+    """Return True if a value depends on named lines (``Emitter.named``), which may have lanes."""
     return lin.rereads(n)
-
 
 
 def widened(lin: Emitter, line: UOp, at: ThreadTile, count: int, depth: int | None = None) -> UOp:
@@ -301,7 +288,6 @@ def widened(lin: Emitter, line: UOp, at: ThreadTile, count: int, depth: int | No
         return line
     assert line.dtype.count == at.rows.size, line
     return lin.picked(line, at.spread, depth)
-
 
 
 def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
@@ -315,7 +301,6 @@ def sum_in_registers(lin: Emitter, stage: UOp, coords: Coords) -> UOp:
         sum(p.dtype.count for p in parts)), tuple(parts)))
 
 
-
 def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UOp:
     """Reduce a tile along its columns: within each thread's registers, then (``lanes``) across the lanes of a row."""
     body, at = place_of(lin, fold.src[0])
@@ -323,7 +308,6 @@ def statistic(lin: Emitter, fold: UOp, coords: Coords, lanes: bool = True) -> UO
     order = np.argsort(np.array(at.spread), kind="stable").reshape(at.rows.size, -1).T  # columns, rows
     line = lin.halved(fold.arg, lin.picked(line, order.reshape(-1)), at.rows.size)
     return across_lanes(lin, fold.arg, line, at.fragment) if lanes else line
-
 
 
 def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
@@ -336,7 +320,6 @@ def across_lanes(lin: Emitter, op: Op, line: UOp, fragment: Fragment) -> UOp:
             step *= 2
         pitch *= size
     return line
-
 
 
 def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
@@ -353,7 +336,6 @@ def held_operand(lin: Emitter, product: UOp, coords: Coords) -> UOp:
         return lin.picked(line, choice)
     part = lin.picked(lin.words(line), (x // 2 for x in choice[::2]))
     return lin.emit(lin.here, UOp(Ops.BITCAST, line.dtype.scalar.vec(len(choice)), (part,)))
-
 
 
 class ChainWriter(OnlineWriter):

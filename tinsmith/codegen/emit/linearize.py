@@ -98,8 +98,8 @@ class Linearizer(Emitter):
             i = j
 
     def shares(self, node: UOp, loop: UOp) -> bool:
-        """Return True if a statement may join the loop ``loop`` that others open. A loop over blocks stays outside of
-        the loops that depend on it."""
+        """Return True if a statement may join the loop ``loop`` of preceding statements. A loop over blocks stays
+        outside of the loops that depend on it."""
         needed = self.loop_ranges(node)
         if loop not in needed:
             return False
@@ -188,8 +188,8 @@ class Linearizer(Emitter):
         return self.emit(depth, line)
 
     def beside_each_other(self, n: UOp, coords: Coords) -> UOp | None:
-        """Return one copy of a shared-memory load as a lane of an aligned vector load of adjacent copies; None if not
-        aligned."""
+        """Return one register copy of a shared-memory load as a lane of an aligned vector load of adjacent copies; None
+        if it is not aligned."""
         affine = self.affine(n.src[1], tuple(r for r, _ in coords)) if self.threads_of and coords else None
         if affine is None or self.lanes(n) is not None:
             return None
@@ -220,7 +220,7 @@ class Linearizer(Emitter):
             self.emit(depth, UOp(Ops.PREFETCH, None, (memory, index)))
 
     def read_again(self, n: UOp) -> bool:
-        """Return True if a reduction that depends on those being written reads the same load."""
+        """Return True if a later reduction, which depends on the reductions being written, reads the same load."""
         return any(_depends(f, g) and n in toposort(f.src[0], lambda x: x.op is not Ops.FOLD)
                    for f in self.kernel.folds for g in self.writing)
 

@@ -1,12 +1,13 @@
-"""Emission of reductions, in a thread and over the warps of a block.
+"""Emission of reductions: in one thread, and shared by the warps of a block.
 
-A thread has accumulators, the reduction loop, and the final combination. Block-wide reductions and scans go by warp
-shuffles, then one word per warp in local memory.
+A thread has accumulators, a reduction loop, and a final combination. Block-wide reductions and scans use warp shuffles,
+then one word per warp in local memory:
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
-In the kernel graph every thread's partial result is in local memory (``codegen/transform/thread_blocks.py``). That
-form defines the semantics; it is emitted for targets without shuffles."""
+The kernel graph, which defines the semantics, keeps the partial result of every thread in local memory
+(``codegen/transform/thread_blocks.py``). Targets without shuffles run this form.
+"""
 from __future__ import annotations
 
 import functools
@@ -212,12 +213,10 @@ class FoldWriter:
         return line
 
 
-
 def guarded(f: UOp, body: UOp) -> bool:
     """Return True if a reduction adds its value under a condition and the identity elsewhere (a padded range)."""
     return body.op is Ops.WHERE and f.op is Ops.FOLD and body.src[2].is_const and (
         body.src[2].arg == f.arg.identity(f.dtype))
-
 
 
 class OnlineWriter(FoldWriter):
@@ -248,15 +247,15 @@ class OnlineWriter(FoldWriter):
         return known
 
     def parts(self, body: UOp) -> tuple[UOp, UOp, UOp]:
-        """Split a sum's step into the weight exp(block maximum - maximum), the sum over the block, and the block
-        maximum."""
+        """Split the step of a sum into three parts: the weight exp(block maximum - maximum), the sum over the block,
+        and the block maximum."""
         top = next(n for n in toposort(body) if n.op is Ops.FOLD and n.src[1:] == self.ranges)
         first, second = body.src
         return (first, second, top) if top in toposort(first) else (second, first, top)
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:
-        """Finish a sum. Relative to an infinite maximum it would be NaN; relative to 0 instead, if all values are -inf,
-        it is 0."""
+        """Finish a sum. If all values are -inf, the sum is taken relative to 0 and is 0; relative to the infinite
+        maximum it would be NaN."""
         line, lin = super().finish(g, f, c), self.lin
         if g == 0:
             return line
@@ -271,9 +270,9 @@ class OnlineWriter(FoldWriter):
 _BETWEEN = (Ops.CONST, Ops.DEFINE_GLOBAL, Ops.GEP, Ops.VECTORIZE)
 
 
-
 def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
-    """Write ``fold`` with warp shuffles if it has the form above and its threads fill warps; return False otherwise."""
+    """Write ``fold`` with warp shuffles if it has the form in the module's docstring and its threads fill warps; return
+    False otherwise."""
     found = _part_of_a_thread(fold)
     warp, threads = lin.kernel.target.warp, lin.block_size
     if found is None or not warp:
@@ -301,7 +300,6 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
     return True
 
 
-
 def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
     """Return the results of all warps that reduce the same element, exchanged through local memory. ``line`` is the
     thread index along the reduction."""
@@ -323,7 +321,6 @@ def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
         out.append(lin.force(UOp(Ops.LOAD, x.dtype, (memory, offset))))
         lin.scopes[-1].values[out[-1]] = out[-1]
     return out
-
 
 
 def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, UOp]:
@@ -363,7 +360,6 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
     return lin.combine(here, op, dtype, [ahead, before]), total
 
 
-
 def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     """Return a thread's partial result, the range of the threads that share the reduction, and a map from the stage's
     other ranges to the ranges that read them; None if ``fold`` has another form."""
@@ -392,9 +388,8 @@ def _part_of_a_thread(fold: UOp) -> tuple[UOp, UOp, dict[UOp, UOp]] | None:
     return stage.src[0].substitute(table), own, table
 
 
-
 def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
-    """Move loads of read-only global memory before the barriers of their loop that need not precede them, so that they
+    """Move loads of read-only global memory before those barriers of their loop that they need not follow, so that they
     are in flight while threads wait. At most ``most`` values per thread are moved."""
     if any(n.op is Ops.LOAD for line in lines if line.op is Ops.LOAD for n in toposort(line.src[1])):
         lines = _stores_later(lines, most)
@@ -423,7 +418,6 @@ def loads_first(lines: Sequence[UOp], most: int) -> list[UOp]:
                 continue
         since[line] = now
     return [x for line in lines if line not in moved for x in (*early.get(line, ()), line)]
-
 
 
 def _stores_later(lines: Sequence[UOp], most: int) -> list[UOp]:

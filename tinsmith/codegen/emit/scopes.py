@@ -124,7 +124,7 @@ class ScopeWriter:
 
     @contextmanager
     def at_depth(self, depth: int) -> Iterator[None]:
-        """Write at an outer depth for a while: the inner scopes are suspended and restored unchanged."""
+        """Write at an outer depth inside the ``with`` block: the inner scopes are suspended and restored unchanged."""
         aside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
         self.aside = [*((depth, s) for s in aside), *self.aside]
@@ -295,7 +295,7 @@ class ScopeWriter:
         return frozenset().union(*(s.ranges for s in self.scopes))
 
     def raw(self, node: UOp, depth: int = 0) -> UOp:
-        """Emit an expression whose leaves are already lines."""
+        """Emit an expression whose leaves are lines of the program."""
         for n in toposort(node):
             if n.op is Ops.CONST or n.op.alu:
                 self.emit(depth, n)

@@ -24,12 +24,12 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 
 
 def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
-    """Load lanes that lie within one vector or a few, and pick them by a shuffle.
+    """Load lanes that are within one or a few vectors, and select them by a shuffle.
 
-    Lanes 2 or 4 elements apart are picked from full vectors where these lie inside the memory; register copies that
-    read the elements in between share the vectors. Lanes that repeat few elements (for example the gradient of max
-    pooling) are spread from one vector. Where the vector may cross the end of the memory, or lanes are guarded, a mask
-    restricts the load to the elements that are needed.
+    Lanes with a stride of 2 or 4 are selected from full vectors, if these are inside the memory; register copies that
+    read the elements in between share the vectors. Lanes that repeat a few elements (for example the gradient of max
+    pooling) are selected from one vector. If the vector may cross the end of the memory, or if lanes are guarded, a
+    mask restricts the load to the needed elements.
     """
     expr, count = lin.at(n.src[1], coords), range_size(lanes)
     terms, constant = linear_form(expr)

@@ -72,7 +72,7 @@ class BlockWriter(ScopeWriter):
 
     def places(self, write: Callable[[], None], group: UOp | None = None) -> None:
         """Write the body for the block's grid tile or, in a persistent block (``Kernel.blocks``), in a loop over its
-        tiles. With ``group``, a ping-pong group takes every ``turns``-th of these tiles."""
+        tiles. With ``group``, a ping-pong group computes every ``turns``-th of these tiles."""
         axis = [r for ranges in grid_axes(self.kernel) for r in ranges]
         if not self.kernel.blocks or not axis:
             return write()

@@ -1,8 +1,8 @@
-"""Index maps of movement ops, and the elements that loops access (footprints).
+"""Index maps of movement ops, and footprints: the elements of a value that loops access.
 
-Movement ops as index maps: the source index of each output element, and the condition under which it exists.
-
-Footprints: the elements of a value that some loops access, as boxes along one loop or a sum of loops."""
+A movement op maps each output element to its source index and the condition under which it exists. A footprint is a box
+along one loop or a sum of loops.
+"""
 from __future__ import annotations
 
 import itertools
@@ -18,7 +18,6 @@ from tinsmith.ir.uop import toposort
 
 Index = tuple[UOp, ...]
 ZERO = UOp.index(0)
-
 
 
 def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index) -> Index:
@@ -60,16 +59,13 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
     return tuple(out)
 
 
-
 def _times(a: object, b: object) -> object:
     """Return the product of two sizes in normal form."""
     return normal_size(a * b)  # type: ignore[operator]
 
 
-
 def _smaller(a: object, b: object) -> bool:
     return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
-
 
 
 def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
@@ -85,7 +81,6 @@ def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
     return flat.simplify()
 
 
-
 def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
     """Return the coordinates in ``shape`` of a row-major offset."""
     out: list[UOp] = []
@@ -94,7 +89,6 @@ def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
         out.append((flat % s if n else flat).simplify())
         flat = (flat // s).simplify()
     return out[::-1]
-
 
 
 def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
@@ -130,13 +124,11 @@ def move(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     return (*index[: w.axis], at, *index[w.axis + 1 :]), valid.simplify()
 
 
-
 def place_in(view: UOp, index: Index) -> tuple[UOp, Index]:
     """Return the base of a view and the coordinates there of its element at ``index``."""
     while view.op.kind == "movement":
         index, view = move(view, index)[0], view.src[0]
     return view, tuple(i.simplify() for i in index)
-
 
 
 def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
@@ -151,11 +143,10 @@ def _pad(node: UOp, index: Index) -> tuple[Index, UOp | None]:
     return tuple(out), None if valid is None else valid.simplify()
 
 
-
 def moved_back(node: UOp, view: UOp) -> UOp:
     """Return ``view`` with the movement op ``node`` inverted: a view with the shape of the source of ``node``.
 
-    The elements that a SHRINK drops are padding in the result: they have no position in what is viewed.
+    The elements that a SHRINK drops are padding in the result, because the viewed value has no position for them.
     """
     below = node.src[0].shape
     if node.op is Ops.RESHAPE:
@@ -168,7 +159,6 @@ def moved_back(node: UOp, view: UOp) -> UOp:
         return view.shrink(tuple((b, b + s) for (b, _), s in zip(node.arg, below)))
     assert node.op is Ops.SHRINK, node.op
     return view.pad(tuple((b, s - e) for (b, e), s in zip(node.arg, below)))
-
 
 
 class Footprint(NamedTuple):
@@ -187,7 +177,6 @@ class Footprint(NamedTuple):
     def position(self) -> UOp:
         """Return the index of an element in the box."""
         return sum((r * weight for r, weight in self.weights.items()), UOp.index(-self.low)).simplify()
-
 
 
 def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
@@ -210,7 +199,6 @@ def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
     return boxes
 
 
-
 def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
     """Yield, for each range as the lead, the window formed with the ranges of longer steps that overlap it."""
     sums = _sums([value])
@@ -223,12 +211,10 @@ def windows(value: UOp, ranges: Sequence[UOp]) -> Iterator[Footprint]:
         yield Footprint(weights, 0, size)
 
 
-
 def _sums(roots: Iterable[UOp]) -> list[UOp]:
     """Return the integer sums inside index and guard expressions."""
     return [s for root in roots for s in ([root] if root.dtype is dtypes.index else (
         s for n in toposort(root) if n.dtype is not dtypes.index for s in n.src if s.dtype is dtypes.index))]
-
 
 
 def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
@@ -243,7 +229,6 @@ def _weight(sums: Sequence[UOp], unit: UOp, other: UOp) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
-
 def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
     """Return a sort key for the loops of a tile: the order of the source memory, so that copying is sequential."""
     lead = box.lead
@@ -252,11 +237,9 @@ def memory_order(value: UOp, box: Footprint) -> tuple[int, int]:
     return layout_rank(lead), -stride if layout_rank(lead) == 0 else 0
 
 
-
 def layout_rank(r: UOp) -> int:
     """Return a range's rank in a tile's layout: loops, then register copies, then lanes (fastest), for vector loads."""
     return {Role.UPCAST: 1, Role.VECTOR: 2}.get(r.arg[1], 0)
-
 
 
 def strides(value: UOp) -> dict[UOp, int]:

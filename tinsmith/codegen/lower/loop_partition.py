@@ -5,7 +5,7 @@
 
 ``cut_loop`` splits a range at given points: every statement over it becomes one statement per part, with its own
 ranges, so the parts are in the kernel graph and every interpreter sees them. ``change_points`` returns the points where
-guards and indices change; ``planner/cpu/loop_partition.py`` decides
+guards and indices change; ``planner/cpu/loops.py`` decides
 where splitting pays.
 """
 from __future__ import annotations
@@ -131,7 +131,7 @@ def cut(k: KernelGraph, opt: Opt) -> None:
 
 
 def is_whole(k: KernelGraph, r: UOp) -> bool:
-    """Return True if of statements that are ordered after each other, all or none depend on ``r``."""
+    """Return True if statements that are ordered after each other either all depend on ``r``, or none does."""
     return all(len({r in p.ranges for p in toposort(s) if p.op in (Ops.STORE, Ops.SCATTER_STORE)}) == 1
                for s in k.sink.src)
 
@@ -163,8 +163,9 @@ def _replace_by_parts(k: KernelGraph, r: UOp, parts: Iterable[tuple[UOp, tuple[U
     """Replace every statement over ``r`` by one per part.
 
     Args:
-        parts: for each, the value of ``r`` by the part's own ranges, and these in nesting order.
-        special: returns a statement for the part of a number.
+        parts: for each part, the value of ``r`` as an expression of the part's own ranges, and these ranges in nesting
+            order.
+        special: a function that returns the statement of a part, given its number.
     """
     inside = _inside(k, r)
     nest: dict[UOp, list[UOp]] = {q: [] if q is r else [q] for q in k.order}

@@ -256,7 +256,8 @@ class Lowering:
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
-    """Return the value where ``valid`` holds, else 0. A load under the same condition gives 0 by itself, cast or not.
+    """Return the value where ``valid`` holds, else 0. A load with the same guard, possibly under casts, is returned
+    unchanged, because it gives 0 already.
     """
     if valid is None or (value.is_const and value.arg == 0):
         return value

@@ -183,14 +183,13 @@ normal_form = RuleSet("normal-form", (
 def normalize(sink: UOp) -> UOp:
     """Return the kernel graph with nested sums merged, and with rows shared by several outputs traversed once.
 
-    The graph is simplified first: 1·x would hide the form of x.
+    The graph is simplified first, because a factor 1 in 1·x would hide the form of x.
     """
     return apart(share_rows(rewrite([simplify(sink)], normal_form)[0]))
 
 
 def mergeable(sink: UOp, order: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Yield pairs (outer, inner) of consecutive ranges that every index uses as outer*size(inner) + inner, or not at
-    all."""
+    """Yield pairs (outer, inner) of consecutive ranges that every index uses only as outer*size(inner) + inner."""
     roots = index_roots(sink)
     homes = _homes(sink)
     for a, b in pairwise(order):

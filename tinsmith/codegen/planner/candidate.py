@@ -17,7 +17,7 @@ from tinsmith.target.target import Target
 
 
 class Unfit(Exception):
-    """A candidate turns out not to suit a kernel, as its generator allows for; the message says why."""
+    """A candidate does not suit a kernel, for a reason that only its application finds; the message says why."""
 
 
 class Candidate(NamedTuple):
@@ -26,7 +26,8 @@ class Candidate(NamedTuple):
     Attributes:
         what: its description in words.
         price: expected cycles of the busiest core, by cause (``"products"``, ``"memory"``, …).
-        apply: applies its opts, all of them legal; raises Unfit if the kernel turns out not to suit them.
+        apply: the function that applies its opts, all of which are legal; it raises Unfit if they do not suit the
+            kernel.
     """
 
     what: str

@@ -1,12 +1,10 @@
-"""The analytic cost model of candidates, and the work of a kernel.
-
-The analytic cost model of candidates: cycles of the busiest core, by cause.
+"""The analytic cost model of candidates: cycles of the busiest core, by cause.
 
 Generators describe a candidate as the steps of its tiles (``TileSteps``) and the data moved besides (``Moved``). Only
-this module converts these to cycles, with the costs of the target, so that all candidates are priced alike without
-applying them.
-
-The work of a kernel: arithmetic operations, and bytes read and written."""
+this
+module converts these to cycles, with the costs of the target, so that all candidates are priced alike without applying
+them.
+"""
 from __future__ import annotations
 
 import math
@@ -16,30 +14,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.planner.candidate import stride_of
-from tinsmith.codegen.transform.thread_blocks import counted
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, UnitTile
-from tinsmith.ir.structure import Role, count_of, range_size
-from tinsmith.ir.uop import toposort
+from tinsmith.ir.structure import count_of, range_size
 from tinsmith.target.target import Target
 
 Price = dict[str, float]
-SEEN_VECTORS = 8  # vectors that are inspected along a range whose stride is not constant
 
+SEEN_VECTORS = 8  # vectors that are inspected along a range whose stride is not constant
 
 
 class TileSteps(NamedTuple):
     """The steps of tiles through a sum, one after the other.
 
     Attributes:
-        number: steps of the busiest core.
+        number: number of steps of the busiest core.
         products: cycles of the multiply-adds of one step.
-        fed: cycles to load the operands of one step, which overlap with ``products``.
-        beside: cycles of one step that overlap with neither.
+        fed: cycles to load the operands of one step; loads overlap with ``products``.
+        beside: cycles of one step that overlap neither with products nor with loads.
         speed: the fraction of the peak rate that is reached.
     """
 
@@ -54,7 +49,6 @@ class TileSteps(NamedTuple):
         return self.number * (max(self.products, self.fed) + self.beside) / self.speed
 
 
-
 class Moved(NamedTuple):
     """``number`` operations, each costing the `TileCosts` field named ``cost``, or its entry ``way`` if it is a
     tuple."""
@@ -67,8 +61,8 @@ SPENT_ON = {"loads and stores": ("scalar_line", "panel_vector", "as_it_lies", "w
                                      "result_row"),
             "strided stores": ("stored_across",), "results": ("result",),
             "packing": ("along", "across", "scattered", "copied", "unit_order")}
-_PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
+_PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
 
 
 def price(target: Target, steps: TileSteps | None = None, moved: Iterable[Moved] = (), slowed: float = 1.0) -> Price:
@@ -81,7 +75,6 @@ def price(target: Target, steps: TileSteps | None = None, moved: Iterable[Moved]
     return spent
 
 
-
 # *** CPU ***
 def vector_steps(target: Target, number: float, rows: int, vectors: int) -> TileSteps:
     """Return the steps of a register tile of ``rows`` × ``vectors`` accumulators: per step one scalar load for each
@@ -91,7 +84,6 @@ def vector_steps(target: Target, number: float, rows: int, vectors: int) -> Tile
     return TileSteps(number, rows * vectors / core.issue, max((rows + vectors) / core.issue, least), beside)
 
 
-
 def unit_steps(number: float, unit: MatrixUnit, copies: tuple[int, int]) -> TileSteps:
     """Return the steps of a one-thread matrix unit with ``copies`` (rows, columns) of its tile: per step one operand
     load for each row and for each column of tiles."""
@@ -99,13 +91,11 @@ def unit_steps(number: float, unit: MatrixUnit, copies: tuple[int, int]) -> Tile
     return TileSteps(number, products, sum(copies) * unit.load, speed=unit.efficiency)
 
 
-
 def unit_results(target: Target, count: int, turned: int | None = None) -> Moved:
-    """Return the cost of storing ``count`` results of a unit. If memory does not run along its columns, ``turned`` is
-    the side of the blocks that are transposed in registers on the way."""
+    """Return the cost of storing ``count`` results of a unit. If memory is not contiguous along its columns, ``turned``
+    is the side of the blocks that are transposed in registers first."""
     often = 1.0 if turned is None else next(often for side, often in target.core.tile.turned if turned >= side)
     return Moved("result", count * often)
-
 
 
 def chain_price(target: Target, products: float, seen: float = 1.0, rescaled: bool = False,
@@ -123,7 +113,6 @@ def chain_price(target: Target, products: float, seen: float = 1.0, rescaled: bo
     return {"products": whole} | {part: whole * share for part, share in more.items()}
 
 
-
 def busiest(count: int, size: int, threads: int) -> float:
     """Return the load imbalance (slowest worker / mean) of ``count`` vectors split into panels of ``size`` over
     ``threads`` workers.
@@ -138,7 +127,6 @@ def busiest(count: int, size: int, threads: int) -> float:
     return max(b - a for a, b in pairwise(ends)) * threads / count
 
 
-
 def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp],
                 ranges: Iterable[UOp]) -> dict[UOp | None, float]:
     """Return the cycles to load and store one vector of elements, by the range that the lanes run along, the cheapest
@@ -149,10 +137,10 @@ def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequen
     return {**{r: found[r] for r in sorted(found, key=lambda r: found[r])}, None: alone}
 
 
-
 def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
     """Return the cycles to load and store ``lanes`` elements, as a vector along ``r`` or, for None, one by one. A load
-    is weighted by its number of elements relative to the largest access: few elements stay in registers or near."""
+    is weighted by its number of elements relative to the largest access, because a few elements stay in registers or in
+    the first cache."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     beyond = max(lanes - 1, 1)  # lanes after the first
     total = 0.0
@@ -163,10 +151,9 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
     return round(total, 9)
 
 
-
 def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
-    """Return the position in ``Core.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0), 2
-    stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
+    """Return the position in ``CpuModel.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0),
+    2 stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
     if r is None:
         return 4
     stride = stride_of(index, r)
@@ -177,7 +164,6 @@ def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
     if stride in (0, 1):
         return 1 - stride
     return 2 if stride in (2, 4) else 3
-
 
 
 def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
@@ -194,17 +180,16 @@ def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
     return bool((np.ptp(vectors, axis=1) < size).all()), int(steps[0]) if len(steps) == 1 else None
 
 
-
 def row_price(target: Target, vectors: float, cycles: float, stored: float, loops: float, rows: float,
               chain: float = 1, together: int = 1, far: bool = False) -> Price:
     """Return the price of reductions of rows.
 
     Args:
-        vectors: vectors that are read.
-        cycles: cycles to read one of them.
+        vectors: number of vectors that are read.
+        cycles: cycles to read one vector.
         stored: cycles to store the results.
         loops: cycles of loop overhead.
-        rows: row ends, at each of which the lanes are combined.
+        rows: number of row ends; the lanes are combined at each.
         chain: dependent operations at a row's end.
         together: rows whose ends overlap.
         far: the data do not stay in the second cache.
@@ -215,7 +200,6 @@ def row_price(target: Target, vectors: float, cycles: float, stored: float, loop
         {"interleaved rows": core.apart[far] * vectors} if together > 1 else {})
 
 
-
 def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Price:
     """Return the price of a scan: steps combined within vectors of ``lanes``, or ``chains`` independent chains of
     dependent steps, each with ``lanes`` lanes."""
@@ -223,23 +207,20 @@ def step_price(target: Target, steps: float, lanes: int, chains: int = 0) -> Pri
     return {"steps": steps * each / lanes}
 
 
-
 # *** GPU: grids of thread blocks ***
 def rate_of_core(unit: MatrixUnit, target: Target) -> float:
     """Return the multiplications and additions per cycle of one multiprocessor on ``unit``. A multiprocessor has
-    ``Blocks.units`` units of one warp each; a unit of several warps (wgmma) uses all of them."""
+    ``GpuModel.units`` units of one warp each; a unit of several warps (wgmma) uses all of them."""
     blocks = target.blocks
     if unit.emit == "muladd":
         return 2.0 * blocks.fma
     return unit.rate * (1 if unit.threads > (target.warp or blocks.warp) else blocks.units)
 
 
-
 def waves_of(target: Target, sizes: Sequence[int], sides: Sequence[int], batch: int = 1) -> int:
     """Return the number of tiles with sides ``sides`` that one core computes, one after the other, for ``batch``
     results of ``sizes``."""
     return -(-batch * math.prod(-(-size // side) for size, side in zip(sizes, sides)) // target.cores)
-
 
 
 def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copies: tuple[int, int],
@@ -263,7 +244,6 @@ def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copi
     return TileSteps(waves * length * hidden, products, words / data.words, data.meeting / depth)
 
 
-
 def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int, waves: int, length: int,
                  results: float = 0.0, rows: int = 0) -> TileSteps:
     """Return the steps of a tile that reads its operands from a ring: ``tile.below`` unit tiles high and ``columns``
@@ -272,7 +252,7 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
     Args:
         length: elements of the sum.
         results: elements of the sum that the unit could process during the epilogue, while it is idle.
-        rows: rows of patches (convolution) that bulk copies bring for each ``ROW_BYTES`` of the sum.
+        rows: rows of patches (convolution) that bulk copies transfer for each ``ROW_BYTES`` of the sum.
     """
     data, long = target.blocks, length + results
     if tile.turns:  # ping-pong: one group's epilogue overlaps with another's products
@@ -282,88 +262,8 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
     return TileSteps(waves * long, products, beside=data.patch * rows * unit.a.itemsize / ROW_BYTES, speed=tile.speed)
 
 
-
 def storing(target: Target, unit: MatrixUnit, after: int) -> float:
     """Return the elements of the sum that a staged unit could process during the epilogue, with ``after`` operations
     per result."""
     share = unit.rate / max(u.rate for u in target.units)
     return (target.blocks.result + target.blocks.after * after) * share
-
-TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
-                  Ops.POW)
-MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
-
-
-
-class Work(NamedTuple):
-    """The minimal work of a kernel: arithmetic operations, and bytes read and written, each memory location counted
-    once."""
-
-    operations: int
-    bytes_read: int
-    bytes_written: int
-
-    @property
-    def bytes(self) -> int:
-        return self.bytes_read + self.bytes_written
-
-NO_WORK = Work(0, 0, 0)
-
-
-
-def repeated(ranges: Iterable[UOp]) -> int:
-    """Return how many times a loop body runs; a RANK range counts as one step, because the threads of a block share
-    it."""
-    return count_of(r for r in ranges if r.arg[1] is not Role.RANK)
-
-
-
-def is_arithmetic(n: UOp) -> bool:
-    """Return True if ``n`` is arithmetic on data, not on indices or conditions."""
-    return n.op.alu and n.dtype.name not in ("index", "bool")
-
-
-
-def work_of(kernel: Kernel) -> Work:
-    """Return the work of ``kernel``: arithmetic once per computed element, each memory location read or written once.
-
-    >>> from tinsmith.codegen.lower.lower import lower
-    >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (4, 8)))
-    >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
-    Work(operations=32, bytes_read=128, bytes_written=16)
-    """
-    operations = 0
-    reached: dict[tuple[UOp, bool], int] = {}
-    for n in toposort(kernel.sink):
-        if n.op is Ops.FOLD:
-            keys = counted(n)  # one pass over the steps counts all keys
-            over = n.src[0].ranges | frozenset(n.src[1:])  # steps that do not change the value are computed too
-            steps = count_of(over) if keys is None else max(map(count_of, (n.ranges, keys.key.ranges)))
-            operations += n.arg.cost * steps
-        elif is_arithmetic(n):
-            operations += n.op.cost * count_of(n.ranges)
-        elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
-            place = (n.src[0], n.op is not Ops.LOAD)
-            reached[place] = reached.get(place, 0) + elements_of(n)
-    moved = {place: min(elements, size_of(place[0])) * place[0].dtype.itemsize for place, elements in reached.items()}
-    return Work(operations, sum(b for (_, written), b in moved.items() if not written),
-                sum(b for (_, written), b in moved.items() if written))
-
-
-
-def transcendentals(sink: UOp) -> int:
-    """Return how many exponentials, logarithms and similar functions a lowered kernel computes, before
-    decomposition."""
-    return sum(count_of(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
-
-
-
-def elements_of(access: UOp) -> int:
-    """Return the number of elements that one load or store accesses."""
-    return count_of(access.src[1].ranges)
-
-
-
-def size_of(param: UOp) -> int:
-    """Return the number of elements of a kernel argument; a symbolic size counts as its greatest value."""
-    return math.prod(s.vmax if isinstance(s, UOp) else s for s in param.arg[1])

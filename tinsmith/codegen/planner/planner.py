@@ -1,13 +1,13 @@
-"""The planner: it prices the candidate schedules that the target's data offer for a kernel and applies the cheapest.
+"""The planner: it prices the candidate schedules of a kernel with the target's data and applies the cheapest.
 
 ``structure`` classifies the kernel (contraction, reduced rows, scan, scatter, map). The generators of that structure
 yield candidates: lists of opts, each with a price in cycles by cause. A candidate that turns out not to suit the kernel
-is dropped, with the reason; of the others the cheapest is applied, the first of several with equal price. A contraction
-that no tile suits falls back on the generators of row reductions.
+is dropped, with the reason. Of the others the cheapest is applied, the first one of several with equal price. A
+contraction that no tile suits falls back on the generators of row reductions.
 
-A generator only offers legal candidates that fit the device. If an opt is refused all the same, or the program does not
-fit a block, that is a bug of the generator: with ``CHECK_IR=1`` the error is raised, else the next candidate is applied
-and ``Plan.mistakes`` records it.
+A generator only offers legal candidates that fit the device. If an opt or a program is refused nevertheless, that is a
+bug of the generator: with ``CHECK_IR=1`` the error is raised, else the next candidate is applied and
+``KernelPlan.mistakes`` records the error.
 """
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def candidates(kernel: Kernel, target: Target) -> list[Candidate]:
 
 
 def generators(kernel: Kernel, target: Target) -> tuple[Generator, ...]:
-    """Return the generators of a kernel's structure, the most specific first; a later one is asked only if no candidate
+    """Return the generators of a kernel's structure, the most specific first; a later one is used only if no candidate
     of the earlier ones suits the kernel."""
     return GENERATORS[target.parallel][type(structure(kernel.sink))]
 
 
 def _alone(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Generate the candidate without thread blocks, if the setting ``NOLOCALS`` asks for it."""
+    """Generate the candidate without thread blocks, if ``NOLOCALS`` is set."""
     if settings.NOLOCALS:
         yield Candidate("no thread blocks", {}, lambda k: k.apply(Opt(OptOps.NOLOCALS)))
 

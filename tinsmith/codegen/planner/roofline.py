@@ -7,7 +7,7 @@ The model, for a kernel after its opts:
   footprint selects the bandwidth: that of the smallest level that holds it.
 * **arithmetic**: a node costs the operations of its op per iteration; the lanes of one vector register count once. A
   step of a matrix unit takes the time that the unit's rate gives. A reduction with few accumulators waits for the
-  latency of its own additions instead. Loads and stores have as many ports of their own.
+  latency of its own additions instead. Loads and stores have the same number of separate ports.
 * **launch**: one command of a run, and waking the workers if the kernel has a THREAD range.
 
 The time is the launch plus the maximum of memory and arithmetic, divided over the workers that get a share. On a grid
@@ -22,16 +22,8 @@ from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.planner.candidate import footprint, stride_of
-from tinsmith.codegen.planner.cost import (
-    MEMORY,
-    Work,
-    elements_of,
-    is_arithmetic,
-    rate_of_core,
-    repeated,
-    size_of,
-    work_of,
-)
+from tinsmith.codegen.planner.cost import rate_of_core
+from tinsmith.codegen.planner.work import MEMORY, Work, elements_of, is_arithmetic, repeated, size_of, work_of
 from tinsmith.codegen.transform.matrix_units import held
 from tinsmith.codegen.transform.thread_blocks import thread_axes, threads_per_block
 from tinsmith.core.dtypes import DType, dtypes
@@ -46,8 +38,8 @@ _RATES = "memory", "peaks", "units"  # the fields of ``Machine`` that hold rates
 
 
 class Rate(NamedTuple):
-    """The rate of one worker and of all workers together, per second. ``capacity``: bytes of a level of memory, for
-    all."""
+    """The rate of one worker and of all workers together, per second. ``capacity``: bytes of a level of memory, of all
+    workers together."""
 
     name: str
     one: float
@@ -64,16 +56,16 @@ class Machine(NamedTuple):
         workers: threads that a THREAD range is split over; 1 on a grid.
         vector_bytes: bytes of a vector register.
         l1, l2, l3: bytes of the caches; l1 and l2 per core.
-        memory: bytes read and written by a copy, per level of memory, from the fastest to main memory.
-        peaks: floating-point (or integer) operations of fused multiply-adds, by dtype.
-        units: operations of matrix units, by the unit's name.
+        memory: rates in bytes read and written by a copy, per level of memory, from the fastest to main memory.
+        peaks: rates of fused multiply-adds in operations, by dtype.
+        units: rates of matrix units in operations, by the unit's name.
         launch: time of launching one serial kernel inside a run.
         wake: extra time of a threaded kernel.
         call: time of a run of one kernel.
         measured: False if the rates are the model's defaults.
         issue: vector instructions that a core starts per cycle.
         latency: cycles of a dependent addition.
-        cores: multiprocessors of a grid; 1 elsewhere, and if unknown.
+        cores: multiprocessors of a grid; 1 for other devices, and if unknown.
 
     >>> m = default_machine(Target("text", vector_bytes=32, threads=2))
     >>> m.peak(dtypes.float32).all / m.peak(dtypes.float64).all, m.measured, Machine.loads(m.dumps()) == m
@@ -108,7 +100,8 @@ class Machine(NamedTuple):
         return plural(self.workers, "worker") if self.cores == 1 else f"{self.cores} multiprocessors"
 
     def peak(self, dtype: DType) -> Rate:
-        """Return the operations per second on a dtype; if not measured, those of float32 on as many registers."""
+        """Return the operations per second on a dtype; if not measured, the rate of float32 on the same number of
+        registers."""
         found = next((r for r in self.peaks if r.name == dtype.name), None)
         if found is not None:
             return found
@@ -130,7 +123,7 @@ class Machine(NamedTuple):
         """Return the machine that ``dumps`` wrote.
 
         Raises:
-            ValueError: if the text is not that of a machine.
+            ValueError: if the text does not describe a machine.
         """
         try:
             fields = json.loads(text)
@@ -145,7 +138,7 @@ class Machine(NamedTuple):
 
 
 def unit_peak(unit: MatrixUnit, target: Target, machine: Machine) -> Rate:
-    """Return the operations per second of a matrix unit, as measured or else relative to float32 by the unit's rate. A
+    """Return the operations per second of a matrix unit: the measured ones, else float32's scaled by the unit's rate. A
     multiprocessor has several units of one warp each; a unit of several warps uses all of them."""
     one = unit.rate * machine.peak(dtypes.float32).one / _MODELS[target.parallel].step(unit, target, machine)
     return next((r for r in machine.units if r.name == unit.name), Rate(unit.name, one, one * machine.workers))
@@ -177,7 +170,7 @@ def _cores(target: Target, device: str) -> Machine:
 
 
 def _grid(target: Target, device: str) -> Machine:
-    """Return the default rates of a GPU. Latency of additions is 1: other warps run while one waits."""
+    """Return the default rates of a GPU. The latency of additions is 1, because other warps run while one waits."""
     every, width, blocks = target.cores * target.clock, target.vector_bytes or 4, target.blocks
     peaks = tuple(Rate(d.name, flops, flops) for d in (dtypes.float32, dtypes.float64, dtypes.int32)
                   for flops in [2 * blocks.fma * every * 4 / d.itemsize])
@@ -209,7 +202,7 @@ class Estimate(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """The part that takes most of the time: ``memory``, ``arithmetic`` or ``launch``."""
+        """The largest part of the time: ``memory``, ``arithmetic`` or ``launch``."""
         if self.launch > max(self.memory, self.arithmetic):
             return "launch"
         return "memory" if self.memory >= self.arithmetic else "arithmetic"
@@ -243,7 +236,8 @@ def estimate(kernel: Kernel, machine: Machine, work: Work | None = None) -> Esti
 
 
 def cycles(kernel: Kernel) -> dict[str, float]:
-    """Return the expected cycles of ``kernel``, with the opts applied so far, by what bounds it."""
+    """Return the expected cycles of ``kernel``, with the opts applied so far, by the limiting cause ("memory" or
+    "arithmetic")."""
     found = estimate(kernel, default_machine(kernel.target))
     most = max(found.memory, found.arithmetic)
     return {"memory" if found.memory == most else "arithmetic": most * kernel.target.clock}
@@ -272,19 +266,18 @@ class _Model:
         return loops[: max((at + 1 for at, r in enumerate(loops) if r in own), default=0)]
 
     def workers(self) -> tuple[int, float]:
-        """Return the number of workers with work, and the fraction of all work that the busiest one has."""
+        """Return the number of workers that get work, and the fraction of all work of the busiest one."""
         split = next((r for r in self.kernel.order if r.arg[1] is Role.THREAD), None)
         size = count_of([split]) if split is not None else 1
         workers = min(size, self.machine.workers)
         return workers, -(-size // workers) / size
 
     def busiest_core(self) -> tuple[float, float]:
-        """Return the lower bounds in seconds of memory and arithmetic on the busiest core of a grid; 0 without a
-        grid."""
+        """Return lower bounds in seconds for memory and arithmetic on the busiest core of a grid; 0 without a grid."""
         return 0.0, 0.0
 
     def times(self, n: UOp) -> int:
-        """Return how many times a node is computed; a vector counts once."""
+        """Return the number of times that a node is computed; a vector counts once."""
         return repeated(self.around[n]) * count_of(r for r in n.ranges if r.arg[1] in (Role.UPCAST, Role.UNROLL))
 
     def traffic(self, n: UOp) -> int:
@@ -349,8 +342,8 @@ class _Model:
 
 
 class _Grid(_Model):
-    """The model of one kernel on a grid of thread blocks. ``dealt``: ranges of stages that the threads of a block fill
-    together."""
+    """The model of one kernel on a grid of thread blocks. ``dealt``: ranges of stages that are distributed over the
+    threads of a block."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.axes, self.threads = thread_axes(kernel), max(threads_per_block(kernel), 1)
@@ -387,7 +380,7 @@ class _Grid(_Model):
         return [n for n in self.around if n.op in MEMORY and n.src[0].op is Ops.PARAM]
 
     def of_warp(self, n: UOp) -> int:
-        """Return the bytes that one access of a warp moves: all sectors that any of its threads touches."""
+        """Return the bytes that one access of a warp moves: all sectors that its threads access."""
         run, pieces, left = n.src[0].dtype.itemsize, 1, self.warp
         lanes = [[r] for r in n.src[1].ranges if r.arg[1] is Role.VECTOR]
         shared = sorted(([r] for r in self.dealt & n.src[1].ranges if r.arg[1] is Role.LOOP),
@@ -403,9 +396,8 @@ class _Grid(_Model):
         return pieces * -(-run // sector) * sector
 
     def busiest_core(self) -> tuple[float, float]:
-        """Return the seconds of the busiest core: for moving the bytes of its warps one access after the other; and for
-        waiting, per thread, for the latency of its loads, in batches of ``Blocks.loads``, and for the barriers of its
-        block."""
+        """Return two times of the busiest core in seconds: to move the bytes of its warps, one access after the other;
+        and for a thread to wait for its loads, in batches of ``GpuModel.loads``, and for the barriers of its block."""
         warps = -(-self.threads // self.warp)
         turns = -(-count_of(r for r in self.kernel.order if r.arg[1] is Role.GLOBAL) // self.target.cores)
         moved = sum(self.of_thread(n) * max(self.of_warp(n), self.data.access) for n in self.accesses()) * warps * turns
@@ -427,7 +419,7 @@ class _Models(NamedTuple):
     Attributes:
         machine: the default rates of a target.
         kernel: the model of a kernel.
-        step: the float32 operations of one worker per cycle, relative to which a matrix unit's rate is stated.
+        step: the float32 operations of one worker per cycle, the unit in which a matrix unit's rate is stated.
     """
 
     machine: Callable[[Target, str], Machine]

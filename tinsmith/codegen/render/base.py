@@ -1,4 +1,4 @@
-"""The target description (capabilities, tuning data and costs) and the base class of all renderers."""
+"""The base class of all renderers, and properties of the programs that they write (launch size, local memory)."""
 from __future__ import annotations
 
 import copy

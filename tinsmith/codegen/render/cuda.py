@@ -331,7 +331,8 @@ class CUDARenderer(GPURenderer):
         return super().plain(u, src)
 
     def of_bits(self, dtype: DType, text: str) -> str:
-        """A signed integer as the unsigned type that has its bits; narrow results are cut to their type anyway."""
+        """Return a signed integer as the unsigned type that has its bits; narrow results are cut to their type
+        anyway."""
         return f"(({self.type_name(dtype)}){text})" if dtype in (dtypes.uint32, dtypes.uint64) else text
 
     def cast(self, dtype: DType, source: DType, a: str) -> str:

@@ -85,7 +85,7 @@ class GPURenderer(CLanguage):
         guarded_vectors: a vector may be declared uninitialized and loaded under a condition.
         unaligned: vector accesses may start at any element.
         reinterpreted: the bits of ``{value}`` as ``{kind}``; of ``{a}`` of type ``{source}``.
-        helpers: helper functions by name; those that a kernel calls are written.
+        helpers: helper functions by name; the source contains the ones that the kernel calls.
         mixes_widths: operators accept mixed 32- and 64-bit integers, and an index may be either.
         warps: warp operations (shuffle, match, barrier).
     """

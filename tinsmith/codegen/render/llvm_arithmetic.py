@@ -1,16 +1,13 @@
-"""LLVM IR of arithmetic and of the CPU's matrix units.
-
-Arithmetic in LLVM IR: instruction sequences for ops whose semantics no single instruction or intrinsic has.
-
-Matrix units of the CPU in LLVM IR: dot products on vector registers, and AMX tile registers.
+"""LLVM IR of arithmetic without a single instruction or intrinsic, and of the CPU's matrix units.
 
 Dot products (VNNI, bf16): tiles are vectors, so that LLVM allocates their registers. Each 32-bit lane of an accumulator
 gets the dot product of the two or four elements in that lane of both operands: b is a vector from memory, a is the same
 32 bits in every lane.
 
-AMX: fixed tile numbers for the fragments. An accumulator keeps its tile for its live range. Operands are loaded at
-their use into the remaining tiles in turn (least recently used first), and loaded again after eviction or at the start
-of a basic block (rematerialized), so that only addresses stay live."""
+AMX: fragments have fixed tile numbers. An accumulator keeps its tile for its live range. Operands are loaded at their
+use into the remaining tiles (least recently used first), and loaded again after eviction or at the start of a basic
+block (rematerialized), so that only addresses stay live.
+"""
 from __future__ import annotations
 
 import struct
@@ -61,7 +58,6 @@ class Lines:
                      for a, b in zip(parts[::2], parts[1::2])]
             dtype = dtype.vec(both)
         return parts[0]
-
 
 
 class LLVMArithmetic(Lines):
@@ -233,7 +229,6 @@ class LLVMArithmetic(Lines):
         return self.value(f"bitcast {shorts} {self.value(f'trunc {words} {high} to {shorts}')} to {halves}")
 
 
-
 def _integers(word: str, on_bools: str = "") -> dict[str, str]:
     return {"int": word, "uint": word, "bool": on_bools or word}
 
@@ -244,7 +239,6 @@ WORDS: dict[Op, dict[str, str]] = {
     Ops.AND: _integers("and"), Ops.OR: _integers("or"), Ops.XOR: _integers("xor"),
     Ops.CMPLT: {"float": "fcmp olt", **_integers("icmp ult"), "int": "icmp slt"},
     Ops.CMPNE: {"float": "fcmp une", **_integers("icmp ne")}, Ops.CMPEQ: {"float": "fcmp oeq", **_integers("icmp eq")}}
-
 
 
 def type_name(dtype: DType, memory: bool = False) -> str:
@@ -258,11 +252,9 @@ def type_name(dtype: DType, memory: bool = False) -> str:
     return base if dtype.count == 1 else f"<{dtype.count} x {base}>"
 
 
-
 def condition_type(u: UOp) -> str:
     """Return the type of a condition for each lane of a value."""
     return type_name(dtypes.bool.vec(u.dtype.count))
-
 
 
 def literal(dtype: DType, value: float | int | bool) -> str:
@@ -278,23 +270,19 @@ def literal(dtype: DType, value: float | int | bool) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
-
 def constant(dtype: DType, value: float | int | bool) -> str:
     """Return a constant with one value in all lanes."""
     text = literal(dtype.scalar, value)
     return text if dtype.count == 1 else f"splat ({type_name(dtype.scalar)} {text})"
 
 
-
 def literal_zero(kind: str) -> str:
     return "zeroinitializer" if kind.startswith("<") else {"half": "0xH0000", "bfloat": "0xR0000"}.get(kind, "0.0")
-
 
 
 def mask_of(lanes: Sequence[int]) -> str:
     """Return the mask of a shufflevector."""
     return f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
-
 
 
 def suffix_of(kind: str) -> str:
@@ -308,7 +296,6 @@ def suffix_of(kind: str) -> str:
 COUNT = 8
 ROW_BYTES = 64
 ROWS = 16
-
 
 
 class Fragments:
@@ -343,7 +330,6 @@ class Fragments:
         memory, index = u.src[:2]
         names, bits = self.text.names, 8 * memory.dtype.itemsize
         return self.text.value(f"getelementptr inbounds i{bits}, ptr {names[memory]}, i64 {names[index]}")
-
 
 
 class Tiles(Fragments):
@@ -454,7 +440,6 @@ class Tiles(Fragments):
         return ("ptr", at), ("i64", apart)
 
 
-
 class UnitForm(NamedTuple):
     """The LLVM intrinsic of a dot-product unit.
 
@@ -476,11 +461,9 @@ FORMS = {
 }
 
 
-
 def is_dot(program: Sequence[UOp]) -> bool:
     """Return True if the program's matrix units are dot products of vectors."""
     return any(u.op is Ops.MMA and u.arg.emit in FORMS for u in program)
-
 
 
 class Dots(Fragments):
@@ -511,7 +494,6 @@ class Dots(Fragments):
         operands = [self.text.value(f"bitcast {words} {x} to {wide}") if form.element else x
                     for x in ((b, a) if form.b_first else (a, b))]
         return self.text.call(kind, form.function, (kind, total), *((wide, x) for x in operands))
-
 
 
 def _memory_type(u: UOp) -> str:

@@ -13,10 +13,6 @@ from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower import loop_partition
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.transform import back_to_back_gemm, matrix_units, skip_masked_blocks, stages, thread_blocks
-from tinsmith.codegen.transform import back_to_back_gemm as online_softmax
-from tinsmith.codegen.transform import skip_masked_blocks as carried_accumulators
-from tinsmith.codegen.transform import stages as prefetch
-from tinsmith.codegen.transform import thread_blocks as block_rank
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
@@ -33,7 +29,7 @@ def _is_parallel(k: KernelGraph, r: UOp) -> bool:
 def _upcast(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     if r.arg[1] is Role.BLOCK:
-        return carried_accumulators.steps_together(k, opt, r, opt.part_of(range_size(r)))
+        return skip_masked_blocks.steps_together(k, opt, r, opt.part_of(range_size(r)))
     opt.require(_is_parallel(k, r), "only a parallel loop can be upcast")
     amount = opt.part_of(range_size(r))
     for n in k.products:
@@ -228,7 +224,7 @@ def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:
 
 
 def _outer_product(k: KernelGraph, m: int, n: int, copies: tuple[int, int], lanes: int) -> list[Opt]:
-    """Apply the fallback without a matrix unit, as opts of their own: PADTO, lanes along n, copies along n and m."""
+    """Apply the fallback without a matrix unit, as separate opts: PADTO, lanes along n, copies along n and m."""
     trial = k.copied()
     for axis, multiple in ((m, copies[0]), (n, lanes * copies[1])):
         if multiple > 1 and range_size(trial.ranges[axis]) % multiple:
@@ -278,12 +274,12 @@ HANDLERS: dict[OptOps, Callable[[KernelGraph, Opt], list[Opt] | None]] = {
     OptOps.UPCAST: _upcast, OptOps.UNROLL: _unroll, OptOps.VECTOR: _vector, OptOps.TILE: _tile,
     OptOps.CUT: loop_partition.cut,
     OptOps.THREAD: _thread, OptOps.SWAP: _swap, OptOps.PADTO: _padto, OptOps.MERGE: _merge, OptOps.STAGE: stages.stage,
-    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: prefetch.hint, OptOps.LOCAL: thread_blocks.local,
+    OptOps.ORDER: _order, OptOps.SPLIT: _split_reduction, OptOps.HINT: stages.hint, OptOps.LOCAL: thread_blocks.local,
     OptOps.GROUP: thread_blocks.group, OptOps.GROUPTOP: thread_blocks.group, OptOps.NOLOCALS: thread_blocks.no_locals,
-    OptOps.TC: _matrix_unit, OptOps.ROTATE: prefetch.rotate, OptOps.WALK: prefetch.walk,
-    OptOps.CARRY: carried_accumulators.carry,
-    OptOps.SKIP: skip_masked_blocks.skip, OptOps.ROLES: thread_blocks.roles, OptOps.ONLINE: online_softmax.online,
-    OptOps.RANK: block_rank.rank,
+    OptOps.TC: _matrix_unit, OptOps.ROTATE: stages.rotate, OptOps.WALK: stages.walk,
+    OptOps.CARRY: skip_masked_blocks.carry,
+    OptOps.SKIP: skip_masked_blocks.skip, OptOps.ROLES: thread_blocks.roles, OptOps.ONLINE: back_to_back_gemm.online,
+    OptOps.RANK: thread_blocks.rank,
 }
 
 # Opts whose axis is a reduction.
@@ -294,7 +290,7 @@ def apply(k: KernelGraph, opt: Opt) -> None:
     """Apply one opt and record it in ``k.opts``.
 
     Raises:
-        ArgumentError: if the opt is not legal here, with a list of the axes; the kernel is unchanged.
+        ArgumentError: if the opt is illegal for this kernel; the message lists the axes, and the kernel is unchanged.
     """
     try:
         said = HANDLERS[opt.op](k, opt)

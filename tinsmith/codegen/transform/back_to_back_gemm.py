@@ -1,27 +1,28 @@
-"""Chains of contractions on a matrix unit, and the online softmax between them.
+"""Chains of contractions on a matrix unit (back-to-back GEMM), and the opt ONLINE.
 
-Chains on a matrix unit: a contraction of a function of contractions, with the tile between them in registers.
+**Chains**: a contraction of a function of contractions, with the intermediate tile in registers.
 
     FOLD(f(FOLD(q·k, e), …)·v, j)   →   s = STAGE(FOLD(MMA(q, k, m, j', e'), e''), j')
                                         FOLD(MMA(f(load(s, j)), v, m, n, j'''), j'')
 
 A unit leaves its accumulators in the registers of the threads, and elementwise functions of them stay there. As an
 operand of the next product they only need to be rounded and packed: rows of the accumulator are rows of the operand.
-Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few neighbouring
-lanes. The STAGE says that the sum is computed once for all readers; that it lies in registers follows from the unit.
+Row statistics, a maximum or a sum over j, are reductions over each thread's registers and then over a few adjacent
+lanes. The STAGE says that the sum is computed once for all readers; it is in registers because the unit leaves it
+there.
 
-Online softmax (Milakov and Gimelshein, 2018) as a rewrite, the opt ONLINE: a maximum and the sums relative to it
-become one loop over blocks.
+**Online softmax** (Milakov and Gimelshein, 2018): a maximum and the sums relative to it become one loop over blocks.
 
     m = max_j s(j)      l = Σ_j exp(s(j) - m)·v(j)
 
-``exp(x - m') = exp(m - m')·exp(x - m)``: a sum relative to one number can be rescaled to another one. So each block has
-a maximum and sums of its own, and the sums of all blocks are rescaled to the common maximum:
+A sum relative to one number can be rescaled to another: ``exp(x - m') = exp(m - m')·exp(x - m)``. So each block has its
+own maximum and sums, and the sums of all blocks are rescaled to the common maximum:
 
     b = max of the block    m = max of all b    l = Σ over blocks of exp(b - m)·(Σ in the block of exp(s - b)·v)
 
 The linearizer runs over the blocks once, carrying the running maximum and the sums relative to it. Local memory holds
-one block at a time, whatever the length of the rows."""
+one block at a time, whatever the length of the rows.
+"""
 from __future__ import annotations
 
 import math
@@ -46,14 +47,13 @@ if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
 
 
-
 def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit, split: Callable[[UOp, int, int], UOp],
           copies: int) -> None:
     """Put ``fold`` over one range, a contraction with a computed operand, and everything the operand is computed from
     on ``unit`` and units with the same fragments.
 
     Args:
-        split: divides a range into copies and the unit's part; called with (range, copies, size of the part).
+        split: a function of (range, copies, size of the part) that splits a range into copies and the unit's part.
         copies: copies of the unit's columns.
     """
     wide = replace(unit.fragment_c, registers=(*unit.fragment_c.registers, (unit.k, 0, unit.n)))
@@ -97,7 +97,6 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     k.order = [x for x in k.order if x in left]
 
 
-
 def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
     """Compute the register operand of the last product one block before the unit reads it: the unit runs the products
     of both blocks at once, and threads compute the function between them for one block while the unit works on the
@@ -112,7 +111,6 @@ def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> No
                 "operands come from rings of two slots at least", "STAGE of the other operands before")
     stages = dict.fromkeys(load.src[0] for load in loads)
     k.sink = k.sink.substitute({s: s.replace(arg=Placed(s.arg, depth=opt.depth)) for s in stages})
-
 
 
 def _powers_of_two(k: KernelGraph) -> None:
@@ -152,7 +150,6 @@ def _powers_of_two(k: KernelGraph) -> None:
     k.sink = k.sink.substitute(table)
 
 
-
 def _reciprocals(k: KernelGraph, column: UOp) -> None:
     """Divide all columns of a 16-bit result by multiplying with one reciprocal per row: x/y = x·(1/y), one more
     rounding."""
@@ -164,14 +161,12 @@ def _reciprocals(k: KernelGraph, column: UOp) -> None:
     k.sink = k.sink.substitute(table)
 
 
-
 def tile_unit(units: tuple[MatrixUnit, ...], like: MatrixUnit, columns: int) -> MatrixUnit | None:
-    """Return the widest unit with the same types and depth as ``like`` whose tiles side by side have ``columns``
-    columns; None if there is none, or if ``columns`` is not a power of two."""
+    """Return the widest unit with the same types and depth as ``like`` whose width divides ``columns``; None if there
+    is none, or if ``columns`` is not a power of two."""
     kinds = {u: (u.a, u.b, u.acc, u.m, u.k, u.threads, u.staged) for u in (like, *units)}
     same = [u for u in units if kinds[u] == kinds[like] and columns % u.n == 0 and columns // u.n <= u.accumulators]
     return max(same, key=lambda u: u.n, default=None) if matrix_units.is_power(columns) else None
-
 
 
 def inner_of(k: KernelGraph, number: int) -> list[UOp]:
@@ -180,7 +175,6 @@ def inner_of(k: KernelGraph, number: int) -> list[UOp]:
     folds = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
     inside = dict.fromkeys(n for fold in folds for n in toposort(fold.src[0], lambda n: n.op is not Ops.STAGE))
     return [n for n in inside if contraction(n, guarded=True) and any(r.arg[0] == number for r in n.ranges)]
-
 
 
 def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
@@ -201,14 +195,12 @@ def _hold(k: KernelGraph, fold: UOp, m: UOp, r: UOp, unit: MatrixUnit) -> None:
     k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
 
 
-
 def greatest(sink: UOp) -> UOp | None:
     """Return the maximum that some sums are relative to, if no other reduction depends on it; else None."""
     folds = [n for n in toposort(sink) if n.op is Ops.FOLD]
     found = next((f for f in folds if f.arg is Ops.MAX and len(f.src) == 2 and f.dtype.is_float), None)
     sums = relative_sums(sink, found) if found is not None else []
     return found if sums else None
-
 
 
 def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
@@ -219,17 +211,14 @@ def relative_sums(sink: UOp, greatest: UOp) -> Sequence[UOp]:
     return sums if len(sums) == len(readers) else []
 
 
-
 def finite(top: UOp) -> UOp:
     """Return a maximum, or 0 if it is -inf: values that are all -inf stay -inf relative to 0, and their exponentials
     are 0."""
     return top.eq(-math.inf).where(0.0, top)
 
 
-
 def _shift(body: UOp, greatest: UOp) -> UOp | None:
-    """Return the number that a value is relative to, the maximum or ``finite`` of it; None if it is not relative to
-    either.
+    """Return the shift of a value: the maximum or its ``finite`` form; None if the value is relative to neither.
 
     A value is relative if it is guarded to 0 or a product with exp(x - shift), which depends on the maximum nowhere
     else.
@@ -245,7 +234,6 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
         return None
     x, shift = body.src[0].src
     return shift if shift in (greatest, finite(greatest)) and greatest not in toposort(x) else None
-
 
 
 def online(k: KernelGraph, opt: Opt) -> None:

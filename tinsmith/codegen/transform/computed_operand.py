@@ -121,7 +121,7 @@ def same_value(a: UOp, b: UOp, renamed: dict[UOp, UOp]) -> bool:
 
 
 def bind(node: UOp, r: UOp, value: UOp) -> UOp:
-    """Return ``node`` with ``value`` in place of ``r``; a reduction inside that runs over ``r`` keeps its own ``r``."""
+    """Return ``node`` with ``value`` in place of ``r``; ``r`` stays in reductions that are over ``r`` themselves."""
     new = {r: value}
     for n in toposort(node, lambda n: n is not r and (r in n.ranges or (n.op is Ops.SCATTER_STORE and n.src[4] is r))):
         src = tuple(new.get(s, s) for s in n.src)
@@ -130,7 +130,7 @@ def bind(node: UOp, r: UOp, value: UOp) -> UOp:
 
 
 def single_way_out(start: UOp, top: UOp, stop: frozenset[UOp]) -> UOp:
-    """Return the last value that all uses of ``start`` below ``top`` pass through (a dominator), before they reach a
+    """Return the last value that all paths from ``start`` to ``top`` pass through (a dominator), before they reach a
     node of ``stop`` or one with more ranges."""
     order = toposort(top)
     above = {start}

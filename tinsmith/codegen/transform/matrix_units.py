@@ -58,8 +58,8 @@ def operands(fold: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | N
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:
-    """Return ``value``, or 0 where ``valid`` is false, so that padding adds nothing. A load with that guard gives 0
-    already."""
+    """Return ``value``, or 0 where ``valid`` is false, so that padding adds nothing. A load guarded by ``valid`` is
+    returned unchanged, because it gives 0 already."""
     guarded = value.op is Ops.LOAD and len(value.src) == 3
     if valid is None or (guarded and implies(value.src[2], valid)):
         return value
@@ -197,8 +197,8 @@ def slid_digit(mma: UOp, which: int) -> int:
 def _fill_roles(value: UOp, fragment: Fragment, row: UOp, column: UOp,
                 inside: Sequence[UOp], shortest: int) -> tuple[list[Role], UOp | None]:
     """Return the roles of the digits that fill a packed operand, and the copies range to vectorize instead. The fastest
-    digit that memory runs along gets lanes, and faster digits become interleaved copies; if no digit does, a range of
-    copies that memory runs along gets the lanes, and all digits are interleaved."""
+    digit along which memory is contiguous gets lanes, and faster digits become interleaved copies. If there is no such
+    digit, a range of copies along which memory is contiguous gets the lanes, and all digits are interleaved."""
     loads = [linear_form(n.src[1])[0] for n in toposort(value) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     for at, (size, down, across) in enumerate(fragment.registers):
         axis, step = (row, down) if down else (column, across)
@@ -224,7 +224,8 @@ def _at_digits(fragment: Fragment, row: UOp, column: UOp, digits: Sequence[UOp])
 
 
 def tile_address(operand: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
-    """Return (memory, index, pitch) if a tile of the operand lies in memory as the unit loads it; else None."""
+    """Return (memory, index, pitch) of a tile of the operand if its layout in memory is one that the unit loads; else
+    None."""
     if operand.op is not Ops.LOAD or len(operand.src) > 2 or not fragment.whole:
         return None
     return store_address(operand.src[0], operand.src[1], fragment, row, column)
@@ -239,7 +240,7 @@ def held(stage: UOp) -> bool:
 
 
 def reads_held(value: UOp) -> list[UOp]:
-    """Return the loads of accumulators in registers that a value is computed from, without those behind another MMA."""
+    """Return the loads of accumulators in registers that a value is computed from, except through another MMA."""
     return [n for n in toposort(value, lambda n: n.op is not Ops.MMA) if n.op is Ops.LOAD and held(n.src[0])]
 
 
@@ -249,8 +250,8 @@ def made_ahead(product: UOp) -> bool:
 
 
 def choice(have: Fragment, want: Fragment, column: int) -> list[int] | None:
-    """Return the registers of fragment ``have`` that hold fragment ``want`` from ``column`` on; None if other lanes
-    hold it."""
+    """Return the registers of fragment ``have`` that hold fragment ``want`` from ``column`` on; None if its elements
+    are in other lanes."""
     wanted = want.places() + np.array([0, column])
     first = {tuple(x): n for n, x in enumerate(have.places()[0].tolist())}
     found = [first.get(tuple(x), -1) for x in wanted[0].tolist()]
@@ -268,7 +269,8 @@ def unloadable(mma: UOp) -> list[int]:
 
 
 def store_address(memory: UOp, index: UOp, fragment: Fragment, row: UOp, column: UOp) -> tuple[UOp, UOp, int] | None:
-    """Return (memory, index, pitch) if a tile at ``index`` lies in memory as the unit loads or stores it; else None."""
+    """Return (memory, index, pitch) of the tile at ``index`` if its layout in memory is one that the unit loads or
+    stores; else None."""
     digits = [UOp.range(size, _NUMBER + i, Role.FRAGMENT) for i, (size, _, _) in enumerate(fragment.registers)]
     expr = index.substitute(_at_digits(fragment, row, column, digits)).simplify()
     terms, constant = linear_form(expr)

@@ -212,7 +212,7 @@ class Ring:
 
 
 def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
-    """Return the stages with slots that the loop over ``r`` fills: those whose innermost enclosing loop it is."""
+    """Return the stages with slots whose innermost enclosing loop is the loop over ``r``, which fills them."""
     opened = lin.opened | {r}
     found = [n for n in toposort(nodes) if n.op is Ops.STAGE and n.arg.depth > 1]
     return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
@@ -283,8 +283,8 @@ class Pipeline:
 
 
 def rings_of(lin: Emitter, product: UOp) -> list[Ring]:
-    """Return the rings of a product's operands: one for the operands that a loop brings (the product's loop, or the
-    loop over the blocks of a chain), and in a chain one for the operands that stay."""
+    """Return the rings of a product's operands: one for the operands that are filled in a loop (the product's loop, or
+    the loop over the blocks of a chain), and in a chain one for the operands that are filled once."""
     stages = list(dict.fromkeys(s.src[0] for s in product.src[:2] if s.op is Ops.LOAD and s.src[0].op is Ops.STAGE))
     if all(s in lin.rings for s in stages):
         return [ring for ring in dict.fromkeys(lin.rings[s] for s in stages) if isinstance(ring, Ring)]
@@ -317,7 +317,7 @@ def produce(lin: Emitter, rings: Sequence[Ring]) -> None:
 
 
 def readers(lin: Emitter, name: str, slots: int, groups: int) -> UOp:
-    """Define a ring of barriers for slots that all warps of ``groups`` consumer groups release."""
+    """Define a ring of barriers by which all warps of ``groups`` consumer groups release slots."""
     warps = groups * lin.kernel.products[0].arg.threads // lin.kernel.target.warp
     return lin.emit(0, UOp(Ops.DEFINE_RING, None, (), (name, slots, warps)))
 
@@ -342,7 +342,7 @@ class Turns:
 
 
 def loop_of(lin: Emitter, product: UOp) -> UOp | None:
-    """Return the loop that steps through a product; None if it has a single step."""
+    """Return the loop over the steps of a product; None if it has a single step."""
     fold = next((f for f in lin.kernel.folds if f.src[0] is product), None)
     return None if fold is None else next((r for r in fold.src[1:] if not r.arg[1].expanded), None)
 

@@ -1,17 +1,16 @@
-"""Opts on blocks of a contraction: SKIP (hidden blocks) and CARRY (sums accumulated block by block).
+"""Opts on blocks of a contraction: SKIP (blocks hidden by a mask) and CARRY (accumulation in memory block by block).
 
-The opt SKIP and its analysis: blocks and steps of a loop that a mask hides completely are not computed, because they
-add nothing to a sum.
+**SKIP**: blocks and steps of a loop that a mask hides completely are not computed, because they add nothing to a sum. A
+hidden element is 0, or -inf below an exponential. The result is exact for finite values; a NaN or an infinity among
+hidden elements does not propagate if its complete block is skipped.
 
-A hidden element is 0, or -inf below an exponential. That is exact for finite values; a NaN or an infinity among hidden
-elements no longer propagates if its complete block is skipped.
-
-Sums accumulated in memory block by block, the opt CARRY: contractions of one tile along both of its sides.
+**CARRY**: contractions that reduce one tile along both of its sides.
 
     dq[i] = Σ_j s(i, j)·k[j]        dk[j] = Σ_i s(i, j)·q[i]        with s made of contractions: a row-by-column value
 
-Each sum runs over the parallel range of the other. ``CARRY`` cuts both ranges into blocks and shares the loops over
-blocks: a tile of s is computed once, and every result adds the tile's contribution."""
+Each sum runs over the parallel range of the other. ``CARRY`` splits both ranges into blocks and shares the loops over
+blocks: a tile of s is computed once, and every result adds the tile's contribution.
+"""
 from __future__ import annotations
 
 import math
@@ -29,7 +28,6 @@ from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
-
 
 
 def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
@@ -57,7 +55,6 @@ def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
     if nothing != 0 and node.op in (Ops.ADD, Ops.SUB):
         return nothing_where(node.src[0], nothing)
     return None
-
 
 
 def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> UOp | None:
@@ -93,7 +90,6 @@ def everywhere(condition: UOp, inside: Collection[UOp], truth: bool = True) -> U
     return from_linear(terms, 0, low).simplify().lt((0 if truth else 1) - constant).simplify()
 
 
-
 def as_index(node: UOp) -> UOp | None:
     """Return an integer as an index, without casts of indices that fit the integer type; None if it is not an index."""
     while node.op is Ops.CAST and node.src[0].dtype is dtypes.index and node.dtype.is_int:
@@ -106,15 +102,13 @@ def as_index(node: UOp) -> UOp | None:
     return node if node.dtype is dtypes.index else None
 
 
-
 def _negated(condition: UOp) -> UOp:
     return UOp(Ops.CMPNE, None, (condition, UOp.const(dtypes.bool, True)))
 
 
-
 def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
-    """Return the statements over blocks to which some blocks add nothing, each with the condition that a block adds
-    something."""
+    """Return the statements over blocks that a mask can hide, each with the condition that a block is visible (adds
+    something)."""
     found = {}
     around = {r for r in k.order if r.arg[1] is Role.BLOCK or all(r in s.ranges for s in k.stores)}
     for s in k.stores:
@@ -127,9 +121,8 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
     return found
 
 
-
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
-    """Return the loops over blocks whose last blocks a mask hides, each with the number of blocks before them."""
+    """Return the loops over blocks whose last blocks a mask hides, each with its number of visible blocks."""
     found = {}
     shared = THREADS if k.products else ()  # the threads of a unit's block share the loop count
     around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
@@ -150,10 +143,9 @@ def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
     return found
 
 
-
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:
-    """Return the step of a loop up to which no mask hides anything, and the masks' constant values up to there; None if
-    none is known.
+    """Return the step of a loop before which no mask hides an element, and the constant values of the masks before it;
+    None if none is known.
 
     A mask is the condition of a WHERE one side of which is constant, 0 or -inf.
     """
@@ -176,7 +168,6 @@ def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tup
     return None if end is None else (end.simplify(), table)
 
 
-
 def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
     """Return the loops of sums whose first or last steps only read outside of a window, each with (start, end) of the
     steps between: the rows of a convolution window at the edge of an image, or the steps that a list in memory gives to
@@ -188,7 +179,6 @@ def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
         for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
             found.setdefault(loop, set()).add(_steps_between(loop, terms, around))
     return {loop: span for loop, (span, *others) in found.items() if not others and (span[0].ranges or span[1].ranges)}
-
 
 
 def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[UOp]) -> tuple[UOp, UOp]:
@@ -208,7 +198,6 @@ def _steps_between(loop: UOp, terms: list[tuple[UOp, UOp]], around: Collection[U
     return start.simplify(), end.simplify()
 
 
-
 def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     """Return pairs (low, high): the value is 0 unless low < high for each of them, provided its inputs are finite."""
     if node.op is Ops.LOAD and len(node.src) > 2:
@@ -221,12 +210,10 @@ def _needed(node: UOp) -> list[tuple[UOp, UOp]]:
     return []
 
 
-
 def _listed(term: UOp, around: Collection[UOp]) -> bool:
     """Return True if a term of an index is loaded from memory, once per block of the grid."""
     own = term.ranges
     return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
-
 
 
 def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
@@ -244,7 +231,6 @@ def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:
     return (high, low + 1) if turned else (low, high)
 
 
-
 def skip(k: KernelGraph, opt: Opt) -> None:
     """Skip blocks that add nothing to the statements over them, and the first and last steps of loops that add
     nothing."""
@@ -259,7 +245,6 @@ def skip(k: KernelGraph, opt: Opt) -> None:
 AROUND = (Role.GLOBAL, *THREADS)  # ranges of which a thread has one value
 
 
-
 def block_of(size: int, allowed: range) -> int:
     """Return the longest block size in ``allowed`` that divides a range of ``size``; 0 if none does.
 
@@ -269,19 +254,16 @@ def block_of(size: int, allowed: range) -> int:
     return next((b for b in reversed(allowed) if size % b == 0), 0)
 
 
-
 def carries(store: UOp, r: UOp) -> UOp | None:
-    """Return the sum over ``r`` if it is all that a statement stores and has a type that keeps partial sums; else
-    None."""
+    """Return the sum over ``r`` if a statement stores it unchanged and its dtype can hold partial sums; else None."""
     fold = store.src[2]
     plain = store.op is Ops.STORE and fold.op is Ops.FOLD and fold.arg is Ops.ADD and r in fold.src[1:]
     return fold if plain and fold.dtype in (dtypes.float32, dtypes.float64) else None
 
 
-
 def crossing(sink: UOp) -> list[list[UOp]]:
-    """Return both sides of the tiles that statements share: for each side the ranges of it in the statements, those
-    that reduce it first. Empty unless all statements share the tiles."""
+    """Return both sides of the tiles that statements share: for each side its ranges in all statements, first in those
+    that reduce it. Empty unless all statements share the tiles."""
     main, sides = sink.src[0], list[dict[UOp, None]]()
     for s in sink.src[1:]:
         names = names_across(s, main) or {}
@@ -295,7 +277,6 @@ def crossing(sink: UOp) -> list[list[UOp]]:
         sides[0].update(dict.fromkeys(summed[0]))
         sides[1].update(dict.fromkeys(rows[0][::-1]))
     return [sorted(side, key=lambda r: r.arg[1] is not Role.REDUCE) for side in sides]
-
 
 
 def carry(k: KernelGraph, opt: Opt) -> None:
@@ -335,16 +316,15 @@ def carry(k: KernelGraph, opt: Opt) -> None:
     k.rebuild_as((*starts, *statements), dict.fromkeys(cut, loop))
 
 
-
 def adds_only(k: KernelGraph, r: UOp) -> bool:
     """Return True if the steps of a loop over blocks only add to sums in memory."""
     found = [s for s in k.stores if s.op is Ops.SCATTER_STORE and s.src[4] is r]
     return bool(found) and all(map(added_sum, found))
 
 
-
 def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
-    """Compute ``amount`` steps of a loop whose sums are accumulated in memory at once; a sum adds their total."""
+    """Compute ``amount`` steps of a loop at once, if its sums are accumulated in memory; each sum then adds the total
+    of the steps."""
     opt.require(range_size(r) % amount == 0 and range_size(r) > amount and adds_only(k, r),
                 "UPCAST of a BLOCK loop must divide it, and its steps may only add to sums")
     outer, inner = k.split(r, amount, Role.UPCAST)
@@ -357,10 +337,9 @@ def steps_together(k: KernelGraph, opt: Opt, r: UOp, amount: int) -> None:
     k.sink = k.sink.substitute(table)
 
 
-
 def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
-    """Return the sum so far, at an address that the steps do not move, and the value that a step adds; None if the
-    store is no such sum."""
+    """Return the load of the sum so far, whose address does not depend on the steps, and the value that a step adds;
+    None if the store does not accumulate."""
     memory, offset, value, valid, loop = store.src
     if loop in offset.ranges | valid.ranges:
         return None
@@ -374,7 +353,6 @@ def added_sum(store: UOp) -> tuple[UOp, UOp] | None:
     return None
 
 
-
 def continued(sink: UOp) -> UOp:
     """Continue sums that are accumulated in memory in one accumulator: old + Σ x = Σ x starting from old."""
     table = {}
@@ -385,20 +363,19 @@ def continued(sink: UOp) -> UOp:
     return sink.substitute(table) if table else sink
 
 
-
 def goes_on(part: UOp) -> bool:
-    """Return True if a sum has a loop in whose accumulators it can continue: one per element, and not in a unit's
-    fragment order. Fully unrolled sums are added up first, so that steps do not depend on each other."""
+    """Return True if a sum can continue in the accumulators of its loop: these hold one value per element, not a unit's
+    fragment. Fully unrolled sums do not continue: they are added up first, so that steps do not depend on each
+    other."""
     if part.op is not Ops.FOLD or part.arg is not Ops.ADD or part.src[0].op is Ops.MMA:
         return False
     roles = {r.arg[1] for r in bound_ranges(part)}
     return Role.REDUCE in roles and roles <= {Role.REDUCE, Role.UPCAST, Role.UNROLL}
 
 
-
 def in_register(store: UOp) -> bool:
-    """Return True if a sum over blocks stays in a register of the thread that adds to it: only expanded ranges and
-    those of threads and the grid move its address."""
+    """Return True if a sum over blocks stays in a register of the thread that adds to it: its address depends only on
+    expanded ranges, threads and axes of the grid."""
     if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
         return False
     if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter

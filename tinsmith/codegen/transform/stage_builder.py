@@ -2,10 +2,9 @@
 
     value(r, q)   →   load(STAGE(value(r', q'), r', q'), place)        r', q': fresh ranges that fill it
 
-Panels, padded windows, tiles of computed values, a unit's operands and accumulators, values shared by threads: all are
-the same node with different ``Side``s. ``stages.py`` (for the opt STAGE), ``matrix_units.py`` and ``tma_boxes.py``
-(for operands
-of units) choose the value and its sides.
+Panels, padded windows, tiles of computed values, a unit's operands and accumulators, and values shared by threads are
+the same node with different ``Side``s. ``stages.py`` (for the opt STAGE), ``matrix_units.py`` and ``tma_boxes.py`` (for
+operands of units) choose the value and its sides.
 """
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ class Side(NamedTuple):
     """A dimension of a stage.
 
     Attributes:
-        loops: the ranges that fill it, the slowest first; ranges of size 1 are left out.
-        place: the index along it at which a reader finds its element.
-        free: padding, in steps of its first loop, so that elements across it fall into different banks.
+        loops: the ranges that fill the dimension, the slowest first; ranges of size 1 are omitted.
+        place: the index of a reader's element along the dimension.
+        free: padding, in steps of its first loop, that puts elements across the dimension into different banks.
     """
 
     loops: Sequence[UOp]

@@ -1,14 +1,13 @@
 """The opt STAGE, and the opts that order memory accesses: HINT, ROTATE and WALK.
 
-The opt STAGE: which value is copied to local memory, and in which layout it is filled and read.
+STAGE copies a value to local memory in the layout in which it is filled and read. A load, or a value computed from
+loads alone, becomes a *panel*: the boxes of elements that its readers need, with borders of overlapping windows stored
+once; or rows of a *matrix* for the threads of a block. A value computed from reductions becomes a *tile* that all
+readers share, up to renaming of ranges. An operand of a matrix unit is stored in the order or layout that the unit
+reads. ``stage_builder.py`` builds all of these nodes.
 
-A load, or a value computed from loads alone, becomes a *panel*: the boxes of elements that its readers need, with
-borders of overlapping windows stored once; or rows of a *matrix* for the threads of a block. A value computed from
-reductions becomes a *tile* that all readers share, up to renaming of ranges. An operand of a matrix unit is stored in
-the order or layout that the unit reads. ``stage_builder.py`` builds all of these nodes.
-
-Opts that fetch, issue or order memory accesses early, without changing a value: HINT (prefetch and non-temporal
-stores), ROTATE (software-pipelined loads) and WALK (tile order)."""
+HINT (prefetch and non-temporal stores), ROTATE (software-pipelined loads) and WALK (tile order) change no value.
+"""
 from __future__ import annotations
 
 import math
@@ -34,7 +33,6 @@ from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
-
 
 
 def stage(k: KernelGraph, opt: Opt) -> None:
@@ -73,7 +71,6 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     return _tile(k, value, inside, outside, max(opt.lanes, 1), opt.copies)
 
 
-
 def _widened(k: KernelGraph, load: UOp) -> UOp:
     """Return the cast of a float load that is only read as float32 or tf32, so that it is converted once when staged;
     else the load."""
@@ -82,10 +79,9 @@ def _widened(k: KernelGraph, load: UOp) -> UOp:
     return users[0] if other and load.dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32) else load
 
 
-
 def converted(load: UOp, top: UOp) -> UOp:
-    """Return the value that pointwise float operations with constants make of a load before anything else reads it: the
-    element of a tile, computed once when the tile is staged instead of by every thread that reads it."""
+    """Return the largest value computed from a load by pointwise float operations with constants, if nothing else reads
+    the values between: it is computed once when the tile is staged, instead of by every thread that reads it."""
     inside, value = toposort(top), load
     while True:
         users = [n for n in inside if value in n.src]
@@ -96,11 +92,10 @@ def converted(load: UOp, top: UOp) -> UOp:
         value = more
 
 
-
 # *** panels: loaded values ***
 def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
-    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory runs along it, else (or for 0) element by
-    element.
+    """Stage a loaded value, filled by vectors of ``lanes`` elements if memory is contiguous along it, else (or for 0)
+    element by element.
 
     Ranges that only occur as one sum (position and offset of a window) are staged as that sum: a padded tile.
     """
@@ -118,11 +113,10 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
     k.read_staged(load, {value: load})
 
 
-
 def _turned(k: KernelGraph, value: UOp) -> UOp | None:
-    """Return the thread range that stores run along but the value's memory does not (a transposition); None if there is
-    none. Each row of the stage is laid out along it and padded by one element, so that threads that fill the stage
-    column by column do not all hit one bank."""
+    """Return the thread range along which stores are contiguous but the value's memory is not (a transposition); None
+    if there is none. Each row of the stage runs along this range and is padded by one element, to avoid bank conflicts
+    of threads that fill the stage column by column."""
     if any(r.arg[1] is Role.VECTOR for r in value.ranges):
         return None
     along = [r for r in k.order if r.arg[1] is Role.LOCAL and r in value.ranges
@@ -131,12 +125,11 @@ def _turned(k: KernelGraph, value: UOp) -> UOp | None:
     return along[0] if along else None
 
 
-
 def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
-    """Return new ranges that fill a box, and the position that they stand for.
+    """Return new ranges that fill a box, and the position in the box as an expression of them.
 
-    If memory runs along the box, they are full vectors, or for a value with lanes as many copies as can be transposed
-    in registers.
+    If memory is contiguous along the box, the ranges form full vectors, or, for a value with lanes, the number of
+    copies that can be transposed in registers.
     """
     lead = box.lead
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
@@ -151,7 +144,6 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
     f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
     return [f], f
-
 
 
 def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequence[UOp]) -> None:
@@ -184,7 +176,6 @@ def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequ
     k.read_staged(load, {value: load})
 
 
-
 # *** tiles: values computed from reductions ***
 def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp], lanes: int, copies: int) -> None:
     """Stage a computed value row by row along the last reduced range, filled as a tile of ``copies`` vectors of
@@ -208,12 +199,10 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
     k.order = [r for r in k.order if r in left]
 
 
-
 # *** operands of matrix units ***
 def _loads_elements(unit: MatrixUnit) -> bool:
     """Return True if each lane of a unit loads its own elements of the operands, from any layout."""
     return not unit.fragment_a.whole and not unit.staged
-
 
 
 def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[UOp]) -> None:
@@ -236,7 +225,6 @@ def _operand(k: KernelGraph, opt: Opt, product: UOp, which: int, outside: list[U
     return None
 
 
-
 def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int = 1) -> str:
     """Stage an operand of a matrix unit over ``inside`` and the unit's own ranges; return the reason if that is
     impossible, else an empty string."""
@@ -250,7 +238,6 @@ def _stage_operand(k: KernelGraph, product: UOp, which: int, inside: Sequence[UO
     src = (*product.src[:which], found, *product.src[which + 1 :])
     k.read_staged(found, {product: product.replace(src=src)})
     return ""
-
 
 
 def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], depth: int) -> UOp | str:
@@ -271,7 +258,6 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
     return staged_operand(product, which, [*inside, *own], depth, k.target.bulk_copy, unread, k.new_range)
 
 
-
 def stage_what_no_unit_loads(k: KernelGraph) -> None:
     """Stage the operands whose memory layout their unit cannot load, a tile at a time.
 
@@ -286,7 +272,6 @@ def stage_what_no_unit_loads(k: KernelGraph) -> None:
             raise ArgumentError("Opt", f"{found.arg.name} cannot read operand {which}: {why}", "another unit")
 
 
-
 @dataclass(frozen=True)
 class Ahead:
     """The argument of a load that is prefetched or issued early along loop number ``loop``.
@@ -295,8 +280,9 @@ class Ahead:
         loop: the number of the loop.
         prefetch: iterations that its cache line is prefetched ahead; 0: not.
         rotate: it is issued one iteration before its value is needed.
-        last: of several reductions over the loop that read it in turn, only the last prefetches.
-        first: of the copies only the first prefetches, because the others' lines belong to other iterations.
+        last: if several reductions over the loop read it one after the other, only the last prefetches.
+        first: only the first register copy prefetches, because the lines of the other copies belong to other
+            iterations.
     """
 
     loop: int
@@ -306,12 +292,10 @@ class Ahead:
     first: bool = False
 
 
-
 def may_stream(k: KernelGraph) -> bool:
     """Return True if every store writes full vectors aligned to their size; sums accumulated in memory do not count."""
     stores = _final(k)
     return bool(stores) and all(s.op is Ops.STORE and len(s.src) == 3 and _whole_vectors(s.src[1]) for s in stores)
-
 
 
 def _final(k: KernelGraph) -> list[UOp]:
@@ -320,11 +304,9 @@ def _final(k: KernelGraph) -> list[UOp]:
     return [s for s in k.stores if s.src[0] not in carried]
 
 
-
 def _stream(k: KernelGraph, opt: Opt) -> None:
     opt.require(may_stream(k), "every store must write full aligned vectors")
     k.sink = k.sink.substitute({s: s.replace(arg="stream") for s in _final(k)})
-
 
 
 def hint(k: KernelGraph, opt: Opt) -> None:
@@ -344,14 +326,12 @@ def hint(k: KernelGraph, opt: Opt) -> None:
     return None
 
 
-
 def rotate(k: KernelGraph, opt: Opt) -> None:
     load, r = _load_and_loop(k, opt)
     opt.require(r.arg[1] is Role.REDUCE, "the load's innermost loop is not a reduction")
     opt.require(load.src[0] not in {s.src[0] for s in k.stores}, "the kernel stores to the memory that it loads")
     distance = load.arg.prefetch if isinstance(load.arg, Ahead) else 0
     k.sink = k.sink.substitute({load: load.replace(arg=Ahead(r.arg[0], distance, True))})
-
 
 
 def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UOp]:
@@ -366,11 +346,10 @@ def _load_and_loop(k: KernelGraph, opt: Opt, outwards: int = 0) -> tuple[UOp, UO
     return load, loops[-1 - outwards]
 
 
-
 def walk(k: KernelGraph, opt: Opt) -> None:
-    """Order tiles in bands: ``band`` tiles of one loop, and in each band all of the other, so that neighbours share the
-    cache. With amount -1 an axis of the grid runs from the last block to the first: the blocks with most work start
-    first."""
+    """Order tiles in bands: a band is ``band`` tiles of one loop times all tiles of the other, so that consecutive
+    tiles share operands in the cache. With amount -1 an axis of the grid runs from the last block to the first, so that
+    the blocks with most work start first."""
     if opt.amt == -1:
         r = k.axis(opt)
         opt.require(r.arg[1] is Role.GLOBAL and r.arg[0] not in k.backwards,
@@ -406,7 +385,6 @@ def walk(k: KernelGraph, opt: Opt) -> None:
     while one and len(loops) > 1:
         loops[:2] = [k.merge(*loops[:2])]
     k.blocks = amt[3] if len(amt) == 4 else k.blocks
-
 
 
 def _whole_vectors(index: UOp) -> bool:

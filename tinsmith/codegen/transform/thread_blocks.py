@@ -1,23 +1,22 @@
-"""Opts of blocks of threads: the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
-
-Blocks of threads in the kernel graph: the grid, the opts LOCAL, GROUP, GROUPTOP and ROLES, and the axes of threads.
+"""Opts of blocks of threads: the axes of the grid, LOCAL, GROUP, GROUPTOP, ROLES, and RANK.
 
 A reduction that threads share is a stage in local memory: every thread computes a partial result, and all threads read
 the partial results back:
 
     FOLD(x, r, g)   →   FOLD(load(STAGE(FOLD(x, r), g'), g2), g2)        g' runs over threads, g2 is a loop
 
-Its meaning is thus that of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
+Its semantics are those of any other kernel graph. The linearizer replaces g' by the thread's own number and puts a
 barrier after the stage.
 
-Block-wide histogram and rank of keys, the opt RANK: threads of a block share the counts of equal keys.
+RANK computes block-wide histograms and ranks of keys:
 
     count of d:      FOLD(key(r) == d, r)
     rank of step s:  FOLD(r < s and key(r) == key(s), r)
 
-Taken literally, both compare all pairs. The opt RANK keeps these nodes in the graph and divides the steps among
-threads: each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
-(``codegen/emit/block_rank.py``)."""
+Taken literally, both compare all pairs. The opt keeps these nodes in the graph and divides the steps among threads:
+each warp takes a contiguous piece, 32 steps at a time, and keeps a counter for each key
+(``codegen/emit/block_rank.py``).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -42,14 +41,13 @@ if TYPE_CHECKING:
 ROWS_OF_GRID = (1 << 16) - 1  # largest size of the second and third axis of a grid
 
 
-
 # *** the grid ***
 def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
     """Turn every parallel loop that all stores and large reductions depend on into an axis of the grid (or into
     ``role``).
 
-    A loop that a large reduction does not depend on stays a loop: else every block would compute the same reduction
-    again.
+    A loop that a large reduction does not depend on stays a loop, because otherwise every block would repeat the same
+    reduction.
     """
     for r in k.parallel:
         if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
@@ -63,10 +61,8 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
             k.order[k.order.index(r)] = new
 
 
-
 def _elements(fold: UOp) -> int:
     return prod(int(r.src[-1].vmax) for r in fold.src[1:])
-
 
 
 def grid_axes(k: KernelGraph) -> list[list[UOp]]:
@@ -75,7 +71,6 @@ def grid_axes(k: KernelGraph) -> list[list[UOp]]:
     if k.blocks or len(blocks) > 3 or any(range_size(r) > ROWS_OF_GRID for r in blocks[1:]):
         return [blocks]
     return [[r] for r in blocks]
-
 
 
 def thread_axes(k: KernelGraph) -> list[list[UOp]]:
@@ -102,10 +97,9 @@ def thread_axes(k: KernelGraph) -> list[list[UOp]]:
     return sorted(axes, key=lambda axis: _pitch(k, axis)) if len(axes) > 1 else axes
 
 
-
 def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
-    """Return a sort key of an axis of a block: the distance between neighbours in the largest memory that they access.
-    The axis with the nearest neighbours comes first, so that they are in one warp."""
+    """Return a sort key of an axis of a block: the distance between adjacent threads in the largest memory that they
+    access. The axis with the smallest distance comes first, so that its threads are in one warp (coalescing)."""
     if not k.scan_threads.isdisjoint(axis):
         return (-1 << 62, 0)  # a scan: neighbours exchange values
     found = [(1, 0)]
@@ -119,11 +113,9 @@ def _pitch(k: KernelGraph, axis: list[UOp]) -> tuple[int, int]:
     return (0, step) if size <= 0 else (1, 0)
 
 
-
 def threads_per_block(k: KernelGraph) -> int:
     lanes: int = max((p.arg.threads for p in k.products), default=1)
     return lanes * (prod(int(range_size(axis[0])) for axis in thread_axes(k)) * k.tiles_in_turn + k.roles)
-
 
 
 # *** the opts ***
@@ -141,16 +133,14 @@ def _threads_allowed(k: KernelGraph, opt: Opt) -> None:
                 "a list of opts without it")
 
 
-
 def changed(k: KernelGraph, opt: Opt, change: Callable[[KernelGraph], None]) -> None:
-    """Apply ``change`` to ``k`` unless its blocks then have too many threads; only a trial shows which ranges share an
-    axis."""
+    """Apply ``change`` to ``k`` unless its blocks then have too many threads. The change is tried on a copy, because
+    ranges may share an axis."""
     trial = k.copied()
     change(trial)
     threads, most = threads_per_block(trial), k.target.block_threads
     opt.require(threads <= most, f"a block has at most {most} threads, it would have {threads}", "a smaller amount")
     vars(k).update(vars(trial))
-
 
 
 def may_be_shared(k: KernelGraph, r: UOp) -> bool:
@@ -159,11 +149,9 @@ def may_be_shared(k: KernelGraph, r: UOp) -> bool:
     return not any(n.op is Ops.STAGE and r in n.ranges and not matrix_units.held(n) for n in toposort(k.sink))
 
 
-
 def _before_stages(k: KernelGraph, opt: Opt, r: UOp) -> None:
     opt.require(may_be_shared(k, r), "a stage depends on this range",
                 "LOCAL before GROUP, and both before STAGE")
-
 
 
 def local(k: KernelGraph, opt: Opt) -> None:
@@ -183,7 +171,6 @@ def local(k: KernelGraph, opt: Opt) -> None:
         new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
 
     changed(k, opt, change)
-
 
 
 def roles(k: KernelGraph, opt: Opt) -> None:
@@ -214,7 +201,6 @@ def roles(k: KernelGraph, opt: Opt) -> None:
     changed(k, opt, change)
 
 
-
 def group(k: KernelGraph, opt: Opt) -> None:
     """Let `amt` threads share a reduction: GROUP divides the steps cyclically, GROUPTOP gives each thread a contiguous
     piece."""
@@ -235,7 +221,6 @@ def group(k: KernelGraph, opt: Opt) -> None:
     changed(k, opt, change)
 
 
-
 def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     """Share the steps of a scan: threads take adjacent vectors of steps and exchange their partial results."""
     _threads_allowed(k, opt)
@@ -251,7 +236,6 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
         new.order.append(new.order.pop(new.order.index(own)))
 
     changed(k, opt, change)
-
 
 
 def _share(k: KernelGraph, g: UOp) -> None:
@@ -275,14 +259,12 @@ def _share(k: KernelGraph, g: UOp) -> None:
     k.order += [*copies.values(), own]
 
 
-
 def no_locals(k: KernelGraph, opt: Opt) -> None:
-    """Let every thread work alone: the device chooses the size of blocks. It must come before LOCAL and GROUP."""
+    """Use no threads of a block: the device chooses the size of blocks. This opt must come before LOCAL and GROUP."""
     opt.require(bool(k.target.block_threads), "this device has no blocks of threads", "a list of opts without it")
     opt.require(all(r.arg[1] not in THREADS for r in k.order), "the kernel has threads in blocks already",
                 "a list of opts without LOCAL, GROUP and GROUPTOP")
     to_grid(k)
-
 
 
 class Count(NamedTuple):
@@ -291,7 +273,7 @@ class Count(NamedTuple):
     Attributes:
         steps: the range.
         key: the key of each step.
-        asked: the key that is counted; it does not depend on ``steps``.
+        asked: the key to count, which does not depend on ``steps``.
         before: only steps below this one count (a rank); None: all steps.
     """
 
@@ -299,7 +281,6 @@ class Count(NamedTuple):
     key: UOp
     asked: UOp
     before: UOp | None
-
 
 
 def counted(fold: UOp) -> Count | None:
@@ -322,12 +303,10 @@ def counted(fold: UOp) -> Count | None:
     return Count(r, key, asked, before)
 
 
-
 def _first_beyond(order: UOp, r: UOp) -> UOp | None:
     """Return the first step for which ``order``, a comparison ``r < b``, is false; None if it is another comparison."""
     a, b = (s.src[0] if s.op is Ops.CAST else s for s in order.src)
     return b if a is r and r not in b.ranges else None
-
 
 
 def rank(k: KernelGraph, opt: Opt) -> None:
@@ -373,7 +352,6 @@ def rank(k: KernelGraph, opt: Opt) -> None:
     changed(k, opt, change)
 
 
-
 def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) -> int:
     """Return the bytes of local memory of a block: counters of each warp; for ranks also the start of each key and
     exchanged elements."""
@@ -384,14 +362,12 @@ def local_bytes(store: UOp, count: Count, size: int, threads: int, warp: int) ->
     return counters + 4 * (threads + warp) + size * moved * exchanged(store)
 
 
-
 def exchanged(store: UOp) -> bool:
     """Return True if a store's index is a rank plus an offset and fits 32 bits, so that elements are exchanged in local
     memory."""
     size = store.src[0].arg[1][0]
     return place_of(store).op is Ops.ADD and isinstance(size, int) and size < 1 << 31 and any(
         n.op is Ops.FOLD and counted(n) is not None for n in place_of(store).src)
-
 
 
 def place_of(store: UOp) -> UOp:
@@ -402,18 +378,15 @@ def place_of(store: UOp) -> UOp:
     return place
 
 
-
 def follows(key: UOp, value: UOp) -> bool:
     """Return True if a step's key can be computed from the value that the step stores."""
     return not key.substitute({value: UOp.const(value.dtype, 0)}).ranges
 
 
-
 def step_of(thread: UOp, turn: UOp, turns: int, warp: int) -> UOp:
-    """Return the step that a thread takes in a turn: adjacent threads of a warp take adjacent steps, and a warp's turns
-    follow each other."""
+    """Return the step that a thread computes in iteration ``turn``: adjacent threads of a warp take adjacent steps, and
+    the iterations of a warp are consecutive."""
     return (thread // warp * (turns * warp) + turn * warp + thread % warp).simplify()
-
 
 
 def _own_range(count: Count) -> UOp | None:
@@ -426,7 +399,6 @@ def _own_range(count: Count) -> UOp | None:
     if own.op is not Ops.RANGE or not isinstance(whole := range_size(own), int) or whole % size:
         return None
     return own if simplify(count.key.substitute({count.steps: s})) is simplify(count.asked) else None
-
 
 
 def ranked(node: UOp) -> list[UOp]:

@@ -1,5 +1,4 @@
-"""Operands that bulk copies of boxes (TMA) bring to local memory: the stage of a ring, and the memory view that its box
-belongs to.
+"""Operands that bulk copies of boxes (TMA) bring to local memory: the stage of a ring, and the memory view of its box.
 
     MMA(load(a), load(b), m, n, k)   →   MMA(load(STAGE(load(a), chunk, row, column)), load(STAGE(load(b), …)), m, n, k)
 
@@ -8,7 +7,7 @@ pixels of a patch if lines and columns of an image were merged. All other ranges
 position in a window, the image, the slice of channels. Guards give the bounds of a dimension; a copy fills 0 outside of
 them, as a guarded load does, so padding is free.
 
-``ir.matrix_unit`` defines the layout of such a stage, ``rings`` when it is filled.
+``ir.matrix_unit`` defines the layout of such a stage; ``rings.py`` fills it.
 """
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
     """Return operand ``which`` read from a ring's stage over ``inside``; or the reason why that is impossible.
 
     Args:
-        align: bytes of which starts and strides of a bulk copy must be multiples.
+        align: alignment in bytes of starts and strides of a bulk copy.
         unread: conditions without which no result is stored, so that an operand may have any value there.
     """
     value, k = product.src[which], product.src[4]
@@ -80,7 +79,7 @@ def staged_operand(product: UOp, which: int, inside: Sequence[UOp], depth: int, 
 
 
 def loaded(value: UOp) -> UOp | None:
-    """Return the load of an operand, also below a CAST that the unit does itself (``units.in_memory``).
+    """Return the load of an operand, also below a CAST that the unit does itself (``ir.matrix_unit.in_memory``).
 
     Return None if the operand is computed.
     """
@@ -144,7 +143,7 @@ class _Dimension:
 
 
 def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] = ()) -> TmaBox | None:
-    """Return the box of memory with a stage's rows and columns; None if they are no box.
+    """Return the box of memory with a stage's rows and columns; None if they do not form a box.
 
     The view has a dimension for each bounded sum, one for each digit of the row and for the column without bounds, and
     one for the rest of the index. ``unread`` conditions only limit how far the positions of a window reach.
@@ -288,7 +287,7 @@ def _digit(x: UOp) -> tuple[UOp, int, int]:
 
 
 def _cuts(terms: Iterable[UOp]) -> dict[UOp, set[int]]:
-    """Return for each number the pitches at which its digits begin and end in any of ``terms``."""
+    """Return, for each number, the pitches at which digits in ``terms`` begin and end."""
     cuts = dict[UOp, set[int]]()
     for base, pitch, count in map(_digit, terms):
         cuts.setdefault(base, set()).update((pitch, pitch * count))
@@ -310,7 +309,7 @@ def _refined(terms: Linear, cuts: dict[UOp, set[int]]) -> Linear:
 
 
 def _coarse(limit: _Limits, cuts: dict[UOp, set[int]]) -> _Limits:
-    """Return the same bounds without terms that are too small to matter: 8·a + b < 56 where b < 8 is a < 7."""
+    """Return equivalent bounds without redundant small terms: 8·a + b < 56 with b < 8 becomes a < 7."""
     terms, ends = _refined(limit.terms, cuts), [n for n in (limit.low, limit.high) if n is not None]
     for step in sorted({abs(n) for n in terms.values()}, reverse=True):
         small = {t: n for t, n in terms.items() if n % step}

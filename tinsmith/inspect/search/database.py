@@ -1,12 +1,9 @@
 """The database of search results, and opts given by hand.
 
-The database of search results: a text file with one JSON object per line, so that files of several machines can be
-merged.
-
-A line says: this kernel, rendered for this target on this machine, took this time with these opts. Of lines with the
-same key the fastest counts, in any order, so files are merged by concatenation.
-
-Manual opts: one kernel of a program under a list of opts given by the user, to inspect and to run."""
+The database is a text file with one JSON object per line: a kernel, rendered for a target on a machine, took this time
+with these opts. Of lines with the same key the fastest is used, in any order, so files of several machines are merged
+by concatenation. ``with_opts`` runs one kernel of a program under a list of opts given by the user.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +23,8 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.render.gpu import GPURenderer
-from tinsmith.core.disk_cache import data_dir, replace_file
+from tinsmith.core.cache_security import data_dir
+from tinsmith.core.disk_cache import replace_file
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.core.suggestions import missing_attribute
@@ -44,7 +42,6 @@ from tinsmith.schedule.canonical import canonical
 _PLAIN = vars(Opt(OptOps.NOLOCALS))  # default values of an opt's fields, which are not written
 
 
-
 @dataclass(frozen=True)
 class SearchResult:
     """One result of a search.
@@ -53,10 +50,10 @@ class SearchResult:
         kernel: hash of the kernel's graph.
         target: hash of everything else that its source depends on.
         machine: the processor's name.
-        name: of the kernel with these opts, for users.
+        name: display name of the kernel with these opts.
         opts: the fastest that was found.
         us, before_us: microseconds with these opts, and with the default opts.
-        width: of the beam.
+        width: beam width.
     """
 
     kernel: str
@@ -84,7 +81,6 @@ class SearchResult:
         return json.dumps(fields, sort_keys=True)
 
 
-
 def parse(line: str) -> SearchResult | None:
     """Return the entry in a line; None if it is not valid, such as a partly written last line."""
     try:
@@ -97,17 +93,14 @@ def parse(line: str) -> SearchResult | None:
         return None
 
 
-
 def _opt(fields: dict[str, Any]) -> Opt:
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items() if n != "op"}
     return Opt(OptOps[fields["op"]], **values)
 
 
-
 def place() -> Path:
     """Return the path of the file: ``BEAM_FILE``, else ``beam.txt`` in the user's data directory."""
     return Path(settings.BEAM_FILE or data_dir() / "beam.txt")
-
 
 
 def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
@@ -117,7 +110,6 @@ def read(path: Path | None = None) -> dict[tuple[str, str, str], SearchResult]:
     except OSError:
         return {}
     return best(e for line in text.splitlines() if (e := parse(line)) is not None)
-
 
 
 def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchResult]:
@@ -130,7 +122,6 @@ def best(entries: Iterable[SearchResult]) -> dict[tuple[str, str, str], SearchRe
     return found
 
 
-
 def append(entry: SearchResult) -> None:
     """Append a line to the file in one write; do nothing if the file cannot be written."""
     with contextlib.suppress(OSError):
@@ -141,7 +132,6 @@ def append(entry: SearchResult) -> None:
             os.write(handle, (entry.line() + "\n").encode())
         finally:
             os.close(handle)
-
 
 
 def merge(paths: Iterable[Path]) -> int:
@@ -160,14 +150,12 @@ def merge(paths: Iterable[Path]) -> int:
     return len(found)
 
 
-
 class Wanted(NamedTuple):
     """A tensor's value: the value itself, the node below its views, and the concrete node that a program computes."""
 
     value: UOp
     inner: UOp
     root: UOp
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +167,8 @@ class Tuned:
         runs_on: the tensor's device.
         opts: the opts that were applied.
         source: text for the device's compiler.
-        source_c: the same program as C, as ``DEBUG=4`` prints it; the source itself where that is C already.
-        schedule: the whole program with this kernel in it, not run: a list of items that print one line each.
+        source_c: the same program as C, as printed by ``DEBUG=4``; the source itself if it is C already.
+        schedule: the complete program with this kernel, not run: a list of items that print one line each.
         uops: the linear program.
         kernel: the full kernel program.
     """
@@ -252,7 +240,6 @@ class Tuned:
         return "\n".join([*lines, uop_table(self.uops), self.source.rstrip()])
 
 
-
 def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: int, source_for: str | None) -> Tuned:
     """Return kernel ``number`` of the program that computes ``wanted``, under ``opts``; None: the model's choice."""
     graph, _, _ = canonical([wanted.root])
@@ -270,7 +257,6 @@ def with_opts(wanted: Wanted, device: str, opts: Sequence[Opt] | None, number: i
     program = compile_kernel(item.sink, renderer, opts)
     return Tuned(name, _axes(begin(item.sink, renderer.target)), _axes(program.kernel), program, item.device, wanted,
                  kernels[number])
-
 
 
 def _axes(kernel: Kernel) -> tuple[Axis, ...]:

@@ -1,14 +1,12 @@
-"""BEAM: opts chosen by measured time.
+"""BEAM search (``BEAM=n``): opts chosen by measured time instead of by the cost model.
 
-Beam search over lists of opts by measured time: the best lists so far are extended by every legal opt.
-
-The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was too slow or
-gave a wrong result. Only the extensions that the model of ``estimate`` ranks best are measured.
-
-BEAM search (``BEAM=n``): opts chosen by measured time instead of by the cost model.
+The best lists of opts so far are extended by every legal opt; only the extensions that ``estimate`` ranks best are
+measured. The search is independent of the device: ``measure`` returns the time of a kernel, or None if it failed, was
+too slow or gave a wrong result.
 
 Each candidate is compiled, checked and timed in a child process with a time limit. A crash or a hang costs only that
-child and that candidate. Results are kept in a text file (``beamdb``), so each kernel is searched once."""
+child and that candidate. Results are kept in a text file (``database.py``), so each kernel is searched once.
+"""
 from __future__ import annotations
 
 import atexit
@@ -53,7 +51,6 @@ TILES = (4, 16, 64, 256)
 Measure = Callable[[Kernel], "float | None"]
 
 
-
 @dataclass(frozen=True)
 class Found:
     """The result of a search.
@@ -73,14 +70,13 @@ class Found:
     failed: int
 
 
-
 def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: Machine,
                 measure: Measure) -> Found | None:
     """Return the fastest list of opts that a beam of ``width`` finds; None if no start could be measured.
 
     Args:
         starts: kernels with opts already applied, the default first.
-        machine: for the model that selects the kernels to measure.
+        machine: the machine of the model that selects the kernels to measure.
         measure: returns the seconds of a kernel, or None.
     """
     search = _Search(width, target, machine, measure)
@@ -97,7 +93,6 @@ def beam_search(starts: Iterable[Kernel], width: int, target: Target, machine: M
             break
     kernel, seconds = beam[0]
     return Found(tuple(kernel.opts), seconds, before, search.tried, search.failed)
-
 
 
 class _Search:
@@ -143,12 +138,10 @@ class _Search:
                 yield more
 
 
-
 def copies(kernel: Kernel) -> int:
     """Return the greatest number of copies of one value that the linearizer writes."""
     expanded = (Role.UPCAST, Role.UNROLL)
     return max((count_of(r for r in n.ranges if r.arg[1] in expanded) for n in toposort(kernel.sink)), default=1)
-
 
 
 def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
@@ -185,7 +178,6 @@ def actions(kernel: Kernel, target: Target) -> Iterator[Opt]:
     yield Opt(OptOps.HINT)
 
 
-
 def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
     """Generate a STAGE of each load, inside the first few loops that it depends on."""
     parallel = kernel.parallel
@@ -197,7 +189,6 @@ def _stages(kernel: Kernel, lanes: list[int]) -> Iterator[Opt]:
 
 START = 60.0  # seconds a child may take to start and to prepare a kernel, in addition to the limit of a candidate
 _known: dict[tuple[Any, ...], tuple[Opt, ...] | None] = {}
-
 
 
 class Child:
@@ -264,11 +255,9 @@ _child = Child()
 atexit.register(_child.stop)
 
 
-
 def forget() -> None:
     """Clear the results that this process has found or read; the file stays."""
     _known.clear()
-
 
 
 def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
@@ -278,7 +267,6 @@ def opts_for(sink: UOp, device: str) -> Sequence[Opt] | None:
     if memo not in _known:
         _known[memo] = _opts_for(sink, device, renderer.key())
     return _known[memo]
-
 
 
 def _opts_for(sink: UOp, device: str, renderer: str) -> tuple[Opt, ...] | None:
@@ -294,7 +282,6 @@ def _opts_for(sink: UOp, device: str, renderer: str) -> tuple[Opt, ...] | None:
     return None if found is None else _fitting(sink, device, found.opts)
 
 
-
 def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] | None:
     """Return opts from a file; None if they are no longer legal."""
     kernel = _kernel(sink, device)
@@ -306,10 +293,8 @@ def _fitting(sink: UOp, device: str, opts: tuple[Opt, ...]) -> tuple[Opt, ...] |
     return opts
 
 
-
 def _kernel(sink: UOp, device: str) -> Kernel:
     return begin(sink, Device[device].renderer.target)
-
 
 
 def why_not(sink: UOp, device: str) -> str | None:
@@ -321,7 +306,6 @@ def why_not(sink: UOp, device: str) -> str | None:
         return "it contains a sequential scatter"
     module = Device.made_by(device)
     return "its device is registered in __main__, which the child cannot import" if module == "__main__" else None
-
 
 
 def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.SearchResult | None:
@@ -338,7 +322,6 @@ def _search(sink: UOp, device: str, key: tuple[str, str, str]) -> database.Searc
     if settings.DEBUG >= 1:
         show(f"beam: {_kernel(sink, device).name()} keeps the default opts: {reason}")
     return None
-
 
 
 class Trial:
@@ -361,7 +344,6 @@ class Trial:
             text = f"{answer['seconds'] * 1e6:.2f} us" if state == "ok" else answer.get("message", state)
             show(f"beam: {text}: {opts_text(list(kernel.opts))}")
         return answer["seconds"] if state == "ok" else None
-
 
 
 def _beam(sink: UOp, device: str, key: tuple[str, str, str], trial: Trial) -> database.SearchResult | None:

@@ -90,7 +90,7 @@ class Session:
         return kernel, device.load([(kernel, device.compiler.compile(kernel.source))])[0]
 
     def run(self, made: tuple[KernelProgram, Any]) -> list[Array]:
-        """Return the outputs of a program; memory that it does not write holds a fill pattern."""
+        """Return the outputs of a program; memory that it does not write keeps a fill pattern."""
         kernel, program = made
         for n, (dtype, size) in enumerate(self.outputs):
             self.buffers[n] = self.buffer(dtype, np.full(size * dtype.itemsize, 0xA5, np.uint8).view(dtype.numpy))

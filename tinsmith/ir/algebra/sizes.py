@@ -1,15 +1,13 @@
 """Linear forms of integer expressions, and symbolic sizes.
 
-Linear forms of integer expressions: conversion between an index and {term: coefficient} plus a constant.
-
-Symbolic sizes: a normal form, in which provably equal sizes are the same node, and conditions on sizes.
-
-A size is a polynomial with integer coefficients over its variables (quotients and remainders count as variables):
-``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also stand inside the arguments of movement ops; the
+A linear form is {term: coefficient} plus a constant. A size is a polynomial with integer coefficients over its
+variables (quotients and remainders count as variables). Its normal form makes provably equal sizes the same node:
+``(n + 1) * 4`` and ``4 * n + 4`` both become ``n * 4 + 4``. Sizes also occur inside the arguments of movement ops; the
 functions here find the variables there, and their bindings.
 
 A condition that the algebra cannot prove is decided by the values that the variables are bound to. The decision holds
-for those values only, so the JIT evaluates such conditions again before it replays a program with other values."""
+for those values only, so the JIT evaluates such conditions again before it replays a program with other values.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,10 +27,8 @@ Linear = dict[UOp, int]
 _LINEAR = (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL)
 
 
-
 def is_index(node: UOp) -> bool:
     return node.dtype is dtypes.index
-
 
 
 def linear_form(node: UOp) -> tuple[Linear, int]:
@@ -53,7 +49,6 @@ def linear_form(node: UOp) -> tuple[Linear, int]:
             return found
         node._linear = found
     return dict(found[0]), found[1]
-
 
 
 def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
@@ -81,7 +76,6 @@ def _sum_of_terms(node: UOp) -> tuple[Linear, int]:
     return {t: c for t, c in terms.items() if c}, constant
 
 
-
 def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
     """Return Σ index · factor, simplified, without building a node for every intermediate sum.
 
@@ -99,7 +93,6 @@ def weighted_sum(parts: Iterable[tuple[UOp, int]]) -> UOp:
     return from_linear({t: k for t, k in total.items() if k}, constant, UOp.index(0)).simplify()
 
 
-
 def order(node: UOp) -> tuple[Any, ...]:
     """Return a sort key that depends on structure alone, so that equal programs sort alike in every process."""
     if node._order is None:
@@ -110,7 +103,6 @@ def order(node: UOp) -> tuple[Any, ...]:
     return node._order
 
 
-
 def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
     """Return the canonical sum of a linear form: largest strides first, the constant last."""
     result: UOp | None = None
@@ -119,7 +111,6 @@ def from_linear(terms: Linear, constant: int, like: UOp) -> UOp:
         result = part if result is None else result + part
     k = UOp.const(like.dtype, constant)
     return k if result is None else (result if constant == 0 else result + k)
-
 
 
 def shifted(total: UOp, constant: int) -> UOp:
@@ -138,7 +129,6 @@ def shifted(total: UOp, constant: int) -> UOp:
     return moved.simplify()
 
 Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
-
 
 
 def polynomial(node: UOp) -> Polynomial:
@@ -163,13 +153,11 @@ def polynomial(node: UOp) -> Polynomial:
 _SUMS = (Ops.ADD, Ops.SUB, Ops.NEG)
 
 
-
 def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
     out = dict(a)
     for term, k in b.items():
         out[term] = out.get(term, 0) + sign * k
     return {term: k for term, k in out.items() if k}
-
 
 
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:
@@ -179,7 +167,6 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
             term = tuple(sorted((*s, *t), key=order))
             out[term] = out.get(term, 0) + i * j
     return {term: k for term, k in out.items() if k}
-
 
 
 def normal_size(size: Any) -> Any:
@@ -199,7 +186,6 @@ def normal_size(size: Any) -> Any:
     return size if size._normal is True else size._normal
 
 
-
 def _normal_form(size: UOp) -> UOp | int:
     total: UOp | None = None
     for term, k in sorted(polynomial(size.simplify()).items(), key=lambda t: (-len(t[0]), [order(x) for x in t[0]])):
@@ -209,7 +195,6 @@ def _normal_form(size: UOp) -> UOp | int:
         total = value * k if total is None else total + value * k
     simple = UOp.index(0) if total is None else total.simplify()
     return int(simple.arg) if simple.is_const else simple
-
 
 
 def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
@@ -229,7 +214,6 @@ def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
     return [(factor, [f.src[1].arg for f in of]) for of, factor in terms.items()]
 
 
-
 def unbound(size: UOp) -> Iterator[UOp]:
     """Return the variables of a size that have no value."""
     return (n for n in toposort(size, lambda n: n.op is not Ops.BIND) if n.op is Ops.VARIABLE)
@@ -240,9 +224,8 @@ Watcher = Callable[[UOp, int], None]
 watchers: OfThread[Watcher] = OfThread()
 
 
-
 def value_of_size(size: Any) -> int:
-    """Return the value of a size or condition under the values that its variables are bound to; tell the watchers.
+    """Return the value of a size or condition for the bound values of its variables, and report it to the watchers.
 
     >>> value_of_size(UOp.variable("n", 1, 9).bind(4) * 2 + 1)
     9
@@ -258,12 +241,11 @@ def value_of_size(size: Any) -> int:
     return value
 
 
-
 def holds(condition: UOp) -> bool:
     """Return True if a condition on sizes holds: for every value of its variables or, if unprovable, for their bound
     values.
 
-    A node that is not a condition on variables alone, such as one of a kernel, is an ordinary node and counts as true.
+    A node that is not a condition on variables alone, such as a node of a kernel, counts as true.
 
     >>> n = UOp.variable("n", 1, 9).bind(4)
     >>> holds(n < 10), holds(n < 4), holds(UOp.range(3, 0, None) < 2)
@@ -282,7 +264,6 @@ def holds(condition: UOp) -> bool:
     return bool(value_of_size(simple))
 
 
-
 def check_bound(op: str, size: UOp) -> None:
     """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
     free = next(unbound(size), None)
@@ -291,7 +272,6 @@ def check_bound(op: str, size: UOp) -> None:
     for n in toposort(size, lambda n: n.op is not Ops.BIND):
         if n.op in (Ops.IDIV, Ops.MOD) and not holds(n.src[1].ne(0)):
             raise ArgumentError(op, f"{size_text(n)} divides by {size_text(n.src[1])}", "a nonzero divisor")
-
 
 
 def size_text(size: Any) -> str:
@@ -317,7 +297,6 @@ Algebra.value_of_size = value_of_size
 Algebra.normal_size = normal_size
 
 
-
 def symbols(arg: Any) -> Iterator[UOp]:
     """Yield the symbolic integers inside an argument: a shape, padding, box or Window."""
     if isinstance(arg, UOp):
@@ -329,7 +308,6 @@ def symbols(arg: Any) -> Iterator[UOp]:
         yield from symbols((arg.inputs, arg.outputs))
 
 
-
 def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
     """Return an argument with ``table`` substituted in its symbolic integers."""
     if isinstance(arg, UOp):
@@ -338,7 +316,6 @@ def with_symbols(arg: Any, table: dict[UOp, UOp]) -> Any:
         inputs, outputs = with_symbols((arg.inputs, arg.outputs), table)
         return replace(arg, inputs=inputs, outputs=outputs)
     return tuple(with_symbols(a, table) for a in arg) if type(arg) is tuple else arg
-
 
 
 def bindings(order: Iterable[UOp]) -> list[UOp]:

@@ -1,10 +1,9 @@
 """Integer algebra, and rewrites that hold for every value of every dtype.
 
 Sums of index expressions are kept as one linear form (term × coefficient, plus a constant), so that flattened and
-unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rules that would be wrong
-for NaN, infinities or signed zeros are in ``ir.algebra.symbolic``.
-
-Rewrites that are wrong for NaN, infinities or signed zeros; applied only under ``FASTMATH=1``."""
+unflattened indices cancel: ``(a*4 + b) // 4 → a`` and ``(a*4 + b) % 4 → b`` for 0 ≤ b < 4. Rewrites that are wrong for
+NaN, infinities or signed zeros are a separate set, applied only under ``FASTMATH=1``.
+"""
 from __future__ import annotations
 
 import math
@@ -39,7 +38,6 @@ def digits(place: UOp) -> list[UOp]:
     return found[::-1]
 
 
-
 def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
     low = high = constant
     for t, c in terms.items():
@@ -49,7 +47,6 @@ def _bounds(terms: Linear, constant: int) -> tuple[int, int]:
     return low, high
 
 
-
 def _collect(n: UOp) -> UOp | None:
     if n.op is Ops.MUL and Ops.CONST not in (n.src[0].op, n.src[1].op):
         return None
@@ -57,7 +54,6 @@ def _collect(n: UOp) -> UOp | None:
         return n
     terms, constant = linear_form(n)
     return from_linear(_recombined(terms), constant, n)
-
 
 
 def _is_collected(n: UOp) -> bool:
@@ -92,7 +88,6 @@ def _is_collected(n: UOp) -> bool:
         n = n.src[0]
 
 
-
 def _recombined(terms: Linear) -> Linear:
     """Apply (x // c)*c + x % c = x, so that flattening and unflattening an index gives the index itself."""
     for t, k in terms.items():
@@ -107,14 +102,12 @@ def _recombined(terms: Linear) -> Linear:
     return {t: k for t, k in terms.items() if k}
 
 
-
 def _split(terms: Linear, constant: int, c: int) -> tuple[Linear, int, Linear, int]:
     """Return (quotient, constant // c, rest, constant % c) with terms = c*quotient + rest, |coefficients of rest| <
     c."""
     quotient = {t: math.trunc(k / c) for t, k in terms.items()}
     rest = {t: k - quotient[t] * c for t, k in terms.items()}
     return ({t: k for t, k in quotient.items() if k}, constant // c, {t: k for t, k in rest.items() if k}, constant % c)
-
 
 
 def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
@@ -126,7 +119,6 @@ def _coarse(rest: Linear, left: int, d: int) -> tuple[int, Linear] | None:
         if g > 1 and low >= 0 and high < g:
             return g, fine
     return None
-
 
 
 def _divide(x: UOp, c: UOp) -> UOp | None:
@@ -157,7 +149,6 @@ def _divide(x: UOp, c: UOp) -> UOp | None:
     return None
 
 
-
 def _remainder(x: UOp, c: UOp) -> UOp | None:
     """Simplify x % c: (c*q + r) % c = r % c; r % c = r for 0 ≤ r < c; (g*a + f) % (g*b) = a%b*g + f for 0 ≤ f < g."""
     d: int = c.arg
@@ -185,7 +176,6 @@ def _remainder(x: UOp, c: UOp) -> UOp | None:
     return None
 
 
-
 def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
     """Rewrite x < y as (terms) < constant, divided by the greatest common divisor of the coefficients."""
     low, high = n.bounds
@@ -209,7 +199,6 @@ def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
     return None if new is n else new
 
 
-
 def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
     """Return ``a*size + lane < b*size`` as ``a < b``, which does not depend on ``lane``; None if the condition does.
 
@@ -224,7 +213,6 @@ def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
     if terms.pop(lane, 0) != 1 or constant % size or any(k % size or lane in t.ranges for t, k in terms.items()):
         return None
     return from_linear({t: k // size for t, k in terms.items()}, 0, n.src[0]).simplify().lt(-constant // size)
-
 
 
 def _decided(n: UOp) -> UOp | None:
@@ -242,7 +230,6 @@ _INDEX_FOLD: dict[Op, Callable[..., int | bool]] = {
 _CONDITIONS: dict[Op, Callable[..., int | bool]] = {Ops.AND: operator.and_, Ops.OR: operator.or_}
 
 
-
 def is_made_of(node: UOp, r: UOp) -> bool:
     """Return True if an index or condition depends on the range ``r`` and constants alone.
 
@@ -252,7 +239,6 @@ def is_made_of(node: UOp, r: UOp) -> bool:
     """
     return node.ranges == {r} and all((n.op.alu and (is_index(n) or n.dtype.is_bool)) or n.op is Ops.CONST
                                       for n in toposort(node, lambda n: n is not r))
-
 
 
 def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]:
@@ -277,7 +263,6 @@ def values_over(node: UOp, r: UOp, count: int | None = None) -> list[int | bool]
     return columns[node]
 
 
-
 def _fold(n: UOp) -> UOp | None:
     for s in n.src:
         if s.op is not Ops.CONST:
@@ -291,7 +276,6 @@ def _fold(n: UOp) -> UOp | None:
     with np.errstate(all="ignore"):
         value = n.op.meaning(n, *(np.asarray(s.arg, s.dtype.numpy) for s in n.src))
     return UOp.const(n.dtype, value.item())
-
 
 
 def _cast_of_cast(n: UOp, x: UOp) -> UOp | None:
@@ -311,20 +295,16 @@ _ALU = tuple(op for op in vars(Ops.__mro__[1]).values() if getattr(op, "elementw
 _int = Pat("n", when=lambda n: n.dtype.is_int and n.dtype.count == 1)
 
 
-
 def _i() -> UOp:
     return UOp.variable("i", 0, 30)
-
 
 
 def _f() -> UOp:
     return UOp(Ops.PARAM, dtypes.float32, (), (0, ()))
 
 
-
 def _of(pattern: Pat, when: Callable[[UOp], bool]) -> Pat:
     return Pat("n", pattern.ops, pattern.src, when=when)
-
 
 
 def _index_pair(n: UOp) -> bool:
@@ -380,7 +360,6 @@ symbolic = RuleSet("symbolic", (
 ))
 
 
-
 class _Memo(dict[UOp, UOp]):
     """The rewriter's memo, stored on the nodes themselves (``_simple``), so that an expression is simplified only
     once."""
@@ -399,7 +378,6 @@ class _Memo(dict[UOp, UOp]):
 
     def __setitem__(self, node: UOp, value: UOp) -> None:
         node._simple = True if value is node else value  # True instead of the node itself avoids a reference cycle
-
 
 
 class _Again(_Memo):
@@ -426,7 +404,6 @@ class _Again(_Memo):
 _memo = _Memo()
 
 
-
 def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
     """Return ``root`` with ranges replaced by others of the same number and size; simplified nodes stay marked as
     simplified.
@@ -443,7 +420,6 @@ def rename(root: UOp, table: dict[UOp, UOp]) -> UOp:
             if n._simple is True:
                 made._simple = True
     return new.get(root, root)
-
 
 
 def simplify(node: UOp) -> UOp:
@@ -463,7 +439,6 @@ def simplify(node: UOp) -> UOp:
 Algebra.simplify = simplify
 
 _x = Pat("x")
-
 
 
 def _float(node: UOp) -> bool:

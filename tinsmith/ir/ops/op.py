@@ -19,7 +19,6 @@ ShapeRule = Callable[[Any], tuple[Any, ...]]
 Gradient = Callable[[Any, Any], tuple[Any, ...]]
 
 
-
 class Node(Protocol):
     """The node interface that the table's rules use; ``UOp``, which is built on the table, implements it."""
 
@@ -65,7 +64,6 @@ class Node(Protocol):
     def scan(self, op: str, axis: int, *start_and_weight: Self) -> Self: ...
     def copy_to(self, device: str | None) -> Self: ...
     def replace(self, **fields: Any) -> Self: ...
-
 
 
 @dataclass(eq=False, slots=True)
@@ -121,10 +119,8 @@ class Op:
         return self.kind in ("unary", "binary", "ternary")
 
 
-
 def _named(name: str) -> Op:
     return Op.rows[name]
-
 
 
 def same(src: tuple[Node, ...], arg: Any) -> DType:
@@ -136,26 +132,21 @@ def same(src: tuple[Node, ...], arg: Any) -> DType:
     return first
 
 
-
 def boolean(src: tuple[Node, ...], arg: Any) -> DType:
     """Dtype rule: all sources share a dtype; return bool with as many lanes."""
     return dtypes.bool.vec(same(src, arg).count)
-
 
 
 def of_first(src: tuple[Node, ...], arg: Any) -> DType:
     return src[0].dtype
 
 
-
 def nothing(src: tuple[Node, ...], arg: Any) -> DType:
     return dtypes.void
 
 
-
 def shape_of_first(node: Node) -> tuple[Any, ...]:
     return node.src[0].shape
-
 
 
 def shape_of_all(node: Node) -> tuple[Any, ...]:
@@ -165,7 +156,6 @@ def shape_of_all(node: Node) -> tuple[Any, ...]:
         if s.shape != first:
             raise ValueError(f"{node.op.name}: sources of different shapes: {[x.shape for x in node.src]}")
     return first
-
 
 
 def is_repeated(node: Node, constants: bool = True) -> bool:
@@ -179,7 +169,6 @@ def is_repeated(node: Node, constants: bool = True) -> bool:
             return True
         node = node.src[0]
     return False
-
 
 
 def is_product(node: Node, constants: bool = True) -> bool:

@@ -1,14 +1,12 @@
 """Ops whose meaning is a longer function: SCAN, HISTOGRAM and HOST.
 
-Meanings and gradients of SCAN, which carries one value along an axis, and HISTOGRAM, which carries one per key.
+SCAN carries one value along an axis, HISTOGRAM one per key. Their gradients follow G. E. Blelloch, "Prefix sums and
+their applications" (1990): the transpose of a running sum is a running sum from the other end.
 
-Gradients after G. E. Blelloch, "Prefix sums and their applications" (1990): the transpose of a running sum is a running
-sum from the other end.
-
-The HOST op: functions computed on the host by NumPy: LAPACK factorizations and pocketfft transforms.
-
-Each function takes and returns arrays of one dtype; multiple results are packed into one array. No function raises for
-values: a matrix without a factorization gives NaN, and the other matrices of its batch get their results."""
+HOST calls a function of NumPy on the host: LAPACK factorizations and pocketfft transforms. Each function takes and
+returns arrays of one dtype; multiple results are packed into one array. Values never raise errors: a matrix without a
+factorization gives NaN, and the other matrices of its batch get their results.
+"""
 from __future__ import annotations
 
 import itertools
@@ -22,7 +20,6 @@ from tinsmith.ir.ops.op import Array, Node, Op
 N = TypeVar("N", bound=Node)
 
 _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
-
 
 
 def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | None) -> Array:
@@ -45,7 +42,6 @@ def running(op: Op, x: Array, axis: int, start: Array | None, weight: Array | No
     return np.moveaxis(y, 0, axis)
 
 
-
 def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = None) -> Array:
     """Compute SCAN; if ``start`` has several values along the axis, each equal block of the axis starts from its
     own."""
@@ -63,7 +59,6 @@ def scan(n: Node, x: Array, start: Array | None = None, weight: Array | None = N
     return np.concatenate(parts, axis)
 
 
-
 def scan_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     op, axis = n.arg
     if op.name == "MULADD":
@@ -79,10 +74,8 @@ def scan_gradient(n: Node, g: Node) -> tuple[Node | None, ...]:
     return (g.const_like(0).scatter(extreme_position(n), g, axis, "ADD"),)
 
 
-
 def _from_the_end(x: Node, axis: int) -> Node:
     return x.flip((axis,)).scan("ADD", axis).flip((axis,))
-
 
 
 def _product_gradient(n: Node, g: Node) -> Node:
@@ -91,7 +84,6 @@ def _product_gradient(n: Node, g: Node) -> Node:
     x, axis = n.src[0], n.arg[1]
     one = _first(x, axis).const_like(1)
     return _backwards(g, one.const_like(0), x, axis) * _earlier(n, axis, one)
-
 
 
 def product_of_others(x: Node, axis: int) -> Node:
@@ -104,12 +96,10 @@ def product_of_others(x: Node, axis: int) -> Node:
     return before * behind
 
 
-
 def _weighted_gradient(n: Node, g: Node) -> tuple[Node, Node, Node]:
     (_, start, weight), axis = n.src, n.arg[1]
     h = _backwards(g, start.const_like(0), weight, axis)
     return h, _first(h * weight, axis), h * _earlier(n, axis, start)
-
 
 
 def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
@@ -117,10 +107,8 @@ def _backwards(g: Node, end: Node, weight: Node, axis: int) -> Node:
     return g.flip((axis,)).scan("MULADD", axis, end, _later(weight, axis).flip((axis,))).flip((axis,))
 
 
-
 def _first(x: Node, axis: int) -> Node:
     return x.shrink(tuple((0, 1) if i == axis else (0, s) for i, s in enumerate(x.shape)))
-
 
 
 def _later(x: Node, axis: int) -> Node:
@@ -129,14 +117,12 @@ def _later(x: Node, axis: int) -> Node:
     return x.shrink(box).pad(tuple((0, int(i == axis)) for i in range(x.ndim)))
 
 
-
 def _earlier(x: Node, axis: int, first: Node) -> Node:
     """Return each element's predecessor along an axis; ``first`` before the first."""
     box = tuple((0, s - 1) if i == axis else (0, s) for i, s in enumerate(x.shape))
     moved = x.shrink(box).pad(tuple((int(i == axis), 0) for i in range(x.ndim)))
     place = x.iota_like(axis)
     return place.eq(place.const_like(0)).where(first.expand(x.shape), moved)
-
 
 
 def again(n: N) -> N:
@@ -148,7 +134,6 @@ def again(n: N) -> N:
     return n.replace(src=tuple([s.alu("DETACH") if s.dtype.is_float else s for s in n.src]))
 
 
-
 def extreme_position(n: N) -> N:
     """Return the index of the element that each running MAX or MIN came from: the last of equal elements, or the last
     NaN."""
@@ -156,7 +141,6 @@ def extreme_position(n: N) -> N:
     hit = x.eq(again(n)) | x.ne(x)
     place = x.iota_like(axis)
     return hit.where(place, place.const_like(0)).scan("MAX", axis)
-
 
 
 def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
@@ -177,12 +161,10 @@ def histogram(n: Node, base: Array, index: Array, x: Array) -> Array:
 Shape = tuple[int, ...]
 
 
-
 def value(n: Node, *flat: Array) -> Array:
     """Return the value of a HOST node, given its sources' arrays in any shape."""
     name, shapes, shape = n.arg
     return run(name, shapes, shape, *flat)
-
 
 
 def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> Array:
@@ -194,7 +176,6 @@ def run(name: str, shapes: tuple[Shape, ...], shape: Shape, *arrays: Array) -> A
     with np.errstate(all="ignore"):
         found = FUNCTIONS[name](*(a.reshape(s) for a, s in zip(arrays, shapes)))
     return np.asarray(found, arrays[0].dtype).reshape(shape)
-
 
 
 def _each(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -221,12 +202,10 @@ def _each(function: Callable[..., Array]) -> Callable[..., Array]:
     return whole
 
 
-
 def _shape_of(function: Callable[..., Array], arrays: tuple[Array, ...]) -> Shape:
     """Return the result's shape, computed on identity matrices of the same size."""
     eyes = np.eye(*arrays[0].shape[-2:], dtype=arrays[0].dtype)
     return tuple(function(eyes, *(np.zeros(a.shape[-2:], a.dtype) for a in arrays[1:])).shape)
-
 
 
 def _svd(x: Array) -> Array:
@@ -239,12 +218,10 @@ def _svd(x: Array) -> Array:
     return out
 
 
-
 def _eigh(x: Array) -> Array:
     """Return the eigenvectors in the columns and the eigenvalues as an extra last row."""
     values, vectors = np.linalg.eigh(x)
     return np.concatenate([vectors, values[..., None, :]], -2)
-
 
 
 def _lu(x: Array) -> Array:
@@ -267,10 +244,8 @@ def _lu(x: Array) -> Array:
     return np.concatenate([a, order[..., None].astype(x.dtype)], -1).reshape(*lead, n, n + 1)
 
 
-
 def _slogdet(x: Array) -> Array:
     return np.stack(np.linalg.slogdet(x), -1)
-
 
 
 def _fft(x: Array) -> Array:
@@ -278,15 +253,12 @@ def _fft(x: Array) -> Array:
     return _pairs(np.fft.fft(_complex(x)))
 
 
-
 def _ifft(x: Array) -> Array:
     return _pairs(np.fft.ifft(_complex(x), norm="forward"))
 
 
-
 def _complex(x: Array) -> Array:
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
-
 
 
 def _pairs(x: Array) -> Array:

@@ -9,7 +9,6 @@ import numpy as np
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.ops import scans
-from tinsmith.ir.ops import scans as host
 from tinsmith.ir.ops.op import Array, Node, Op, is_product, nothing, of_first, shape_of_first
 
 # *** movement: shapes, meanings and gradients ***
@@ -276,7 +275,7 @@ class TensorOps:
 
     HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes that it"
               " takes them in, the shape of the result). It may be given values that it only has to come after.",
-              (1, 1 << 30), of_first, lambda n: n.arg[2], host.value)
+              (1, 1 << 30), of_first, lambda n: n.arg[2], scans.value)
 
     SHARD = Op("memory", "A value split along an axis over several devices: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),

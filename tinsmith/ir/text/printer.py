@@ -160,7 +160,7 @@ def _tree_node(node: UOp, moves: Moves, notes: Mapping[UOp, str],
 
 
 def may_push(node: UOp, moves: Moves) -> bool:
-    """Return True if ``moves`` on an elementwise node are the same moves on what it reads."""
+    """Return True if ``moves`` on an elementwise node can be applied to its sources instead."""
     return node.op in _KEEPS_ZERO or all(m.op not in (Ops.PAD, Ops.UNWINDOW) for m in moves)
 
 

@@ -1,12 +1,11 @@
 """Call signatures, and the names that a function can read.
 
-Bytecode analysis: the globals, attributes and modules that a Python function can read.
+A signature is a hashable cache key of a call's arguments. It has the shape, dtype, device and view of each tensor, and
+which of them share a buffer or are one object; Python scalars and NumPy arrays by value; other objects by identity.
+``state.py`` guards the contents of those objects, and all other state that the function reads.
 
-Call signatures: hashable cache keys of a call's arguments.
-
-Tensors count by shape, dtype, device and view, by which of them share a buffer and which are one object; Python scalars
-and NumPy arrays by value; other objects by identity. What is behind those, and all else that the function reads, is
-looked at by ``jit.state``."""
+Bytecode analysis finds the globals, attributes and modules that a Python function can read.
+"""
 from __future__ import annotations
 
 import array
@@ -34,17 +33,16 @@ _ATTRIBUTE: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"
 _ANY: Final = {"getattr", "setattr", "hasattr", "delattr", "vars", "dir", "__dict__", "__getattribute__"}
 
 
-
 class Names(NamedTuple):
     """The names that a code object looks up.
 
     Attributes:
         spaces: names of globals.
-        attributes: names of attributes of anything, with ``texts``.
-        texts: those that could be such names.
-        stored: attributes that it sets.
-        modules: those imported by the code itself.
-        any: attributes are looked up by names that are computed.
+        attributes: names of attributes of any object, including ``texts``.
+        texts: string constants that could be names of attributes.
+        stored: names of attributes that the code sets.
+        modules: names of modules that the code imports.
+        any: True if attributes are looked up by computed names.
     """
 
     spaces: frozenset[str]
@@ -53,7 +51,6 @@ class Names(NamedTuple):
     stored: frozenset[str]
     modules: frozenset[str]
     any: bool
-
 
 
 @functools.lru_cache(maxsize=4096)
@@ -75,10 +72,9 @@ def names_of(code: types.CodeType) -> Names:
                  not _ANY.isdisjoint(spaces | attributes))
 
 
-
 @functools.lru_cache(maxsize=4096)
 def all_names(code: types.CodeType) -> tuple[str, ...]:
-    """Names of globals and of attributes in a function and those inside it."""
+    """Return the names of globals and of attributes in a function and in its inner functions."""
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -86,9 +82,8 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(found)
 
 
-
 def line_naming(code: types.CodeType, name: str) -> int:
-    """The first line of a function with this name in it; 0 if there is none."""
+    """Return the first line of a function that contains this name; 0 if there is none."""
     line = code.co_firstlineno
     for i in dis.get_instructions(code):
         line = i.starts_line or line
@@ -101,17 +96,14 @@ _FIXED: Final = {"tinsmith", "numpy", "builtins"}
 _LAYERS: Final = "tinsmith.nn."
 
 
-
 def ours(module: str) -> bool:
     """Return True if a module's globals are assumed constant, so that no guards are needed on them."""
     return module.partition(".")[0] in _OURS
 
 
-
 def fixed(module: str) -> bool:
     """Return True if attributes of the module's objects are assumed constant (not so for ``tinsmith.nn``)."""
     return module.partition(".")[0] in _FIXED and not module.startswith(_LAYERS)
-
 
 
 def library(module: str) -> bool:
@@ -124,21 +116,18 @@ BYTES: Final = (bytearray, memoryview, array.array)
 WRITABLE: Final = (np.ndarray, set, deque, bytearray, array.array)
 
 
-
 def fields_of(tree: Any) -> list[str]:
-    """Names of a dataclass's fields; empty for anything else."""
+    """Return the names of a dataclass's fields; empty for other values."""
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return []
     return [f.name for f in dataclasses.fields(tree) if hasattr(tree, f.name)]
 
 
-
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists, dicts and dataclasses, in order."""
+    """Return the leaves of nested tuples, lists, dicts and dataclasses, in order."""
     found: list[Any] = []
     _collect(tree, found)
     return found
-
 
 
 def _collect(tree: Any, found: list[Any]) -> None:
@@ -157,7 +146,6 @@ def _collect(tree: Any, found: list[Any]) -> None:
         found.append(tree)
 
 
-
 def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, value) of every leaf of a nesting; a path is like ``[0]['loss'].mean``."""
     if isinstance(tree, (list, tuple)):
@@ -173,14 +161,12 @@ def paths(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-
 def rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
     """Return a copy of the nesting with ``leaf`` applied to every leaf; an object that occurs twice is copied once."""
     made = {} if made is None else made
     if id(tree) not in made:
         made[id(tree)] = _rebuilt(tree, leaf, made)
     return made[id(tree)]
-
 
 
 def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
@@ -200,7 +186,6 @@ def _rebuilt(tree: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any
     return leaf(tree)
 
 
-
 def writable(tree: Any) -> Iterator[Any]:
     """Yield the mutable values of a nesting except tensors: lists, dicts, dataclasses, arrays and sets."""
     if isinstance(tree, (list, dict, *WRITABLE)) or fields_of(tree):
@@ -211,20 +196,17 @@ def writable(tree: Any) -> Iterator[Any]:
         yield from writable(item)
 
 
-
 def fresh(leaf: Any) -> Any:
-    """A value that is no tensor, for one call alone if it can be written to."""
+    """Return a value other than a tensor for the results of one call: a copy if it is mutable."""
     return copy.copy(leaf) if isinstance(leaf, WRITABLE) else leaf
 
 
-
 def base_of(uop: UOp) -> UOp:
-    """The node below movement ops and ``detach()``: these are views of its memory."""
+    """Return the node below movement ops and ``detach()``, which are views of its memory."""
     node = uop.base
     while node.op is Ops.DETACH and node.arg is None:
         node = node.src[0].base
     return node
-
 
 
 def placed(uop: UOp) -> bool:
@@ -232,10 +214,9 @@ def placed(uop: UOp) -> bool:
     return base_of(uop).op is Ops.BUFFER or 0 in uop.shape
 
 
-
 def view_of(uop: UOp) -> tuple[Any, ...]:
-    """The views between a node and its base, as a value; empty for the base itself. Of reshapes in a row only the last
-    one counts."""
+    """Return the views between a node and its base as a hashable value; empty for the base itself. Of consecutive
+    reshapes only the last one is kept."""
     chain: list[tuple[Any, ...]] = []
     while uop.op.kind == "movement" or (uop.op is Ops.DETACH and uop.arg is None):
         if uop.op is not Ops.RESHAPE or not chain or chain[-1][0] is not Ops.RESHAPE:
@@ -244,9 +225,8 @@ def view_of(uop: UOp) -> tuple[Any, ...]:
     return tuple(chain)
 
 
-
 def surroundings(function: Any) -> list[Any]:
-    """The values that a function's own code names, besides its arguments."""
+    """Return the values that a function's own code names, other than its arguments."""
     if isinstance(function, functools.partial):
         return [*function.args, *function.keywords.values(), *surroundings(function.func)]
     if isinstance(function, types.MethodType):
@@ -259,14 +239,12 @@ def surroundings(function: Any) -> list[Any]:
             function.__defaults__, function.__kwdefaults__]
 
 
-
 def difference(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
     """Return the first difference of two signatures, as text for messages."""
     if len(old) != len(new):
         return "the number or the nesting of its arguments"
     at = next(n for n, (a, b) in enumerate(zip(old, new)) if a != b)
     return f"its arguments: {_short(old[at])}, now {_short(new[at])}"
-
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -276,8 +254,8 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
     The values of bound variables are not part of the description: a replay takes other values.
 
     Args:
-        args, kwargs: the call's; tensors among them must be realized.
-        held: gets the objects whose identity is part of the description: it is valid for as long as they live.
+        args, kwargs: the arguments of the call; tensors among them must be realized.
+        held: receives the objects whose identity is part of the description, which is valid as long as they live.
     """
     call = _Call({}, {}, {}, held)
     parts: list[Any] = []
@@ -287,9 +265,8 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any],
     return tuple(parts), call.bound
 
 
-
 def _short(part: Any) -> str:
-    """A part of a description: of a tensor its size, dtype and place."""
+    """Return a part of a description as text for messages: the size, dtype and place of a tensor."""
     if type(part) is tuple and len(part) == 7 and isinstance(part[1], DType):
         size, dtype, where, view = part[:4]
         shape = next((arg for op, arg, _ in view if op is Ops.RESHAPE), None)
@@ -298,7 +275,6 @@ def _short(part: Any) -> str:
     return textwrap.shorten(str(part[1] if type(part) is tuple and len(part) == 2 else part), 60)
 
 Bound = dict[tuple[str, int], int]  # (name, value) → its number, in order of first occurrence
-
 
 
 @dataclasses.dataclass(slots=True)
@@ -311,10 +287,10 @@ class _Call:
     held: list[Any] | None
 
     def variable(self, bind: UOp) -> tuple[UOp, int]:
-        """A bound variable without its value: two that are equal in one call must be equal in the other."""
+        """Return a bound variable without its value. Two variables that are equal in one call must be equal in the
+        other."""
         variable = bind.src[0]
         return variable, self.bound.setdefault((variable.arg[0], bind.src[1].arg), len(self.bound))
-
 
 
 def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
@@ -338,7 +314,6 @@ def _arguments(tree: Any, parts: list[Any], call: _Call) -> None:
         parts.append(_value(tree, call.held))
 
 
-
 def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
     uop = t.uop
     view = () if uop.op is Ops.BUFFER else view_of(uop)
@@ -353,13 +328,11 @@ def _tensor(t: Tensor, call: _Call) -> tuple[Any, ...]:
             call.buffers.setdefault(id(b), len(call.buffers)))
 
 
-
 def _unbound(value: Any, call: _Call) -> Any:
-    """Sizes with numbers of bound variables in place of their values."""
+    """Return sizes with bound variables replaced by their numbers."""
     table = {b: UOp.variable(f"{b.src[0].arg[0]}#{call.variable(b)[1]}", *b.src[0].arg[1:])
              for u in symbols(value) for b in toposort(u) if b.op is Ops.BIND}
     return with_symbols(value, table)
-
 
 
 def _value(value: Any, held: list[Any] | None) -> Any:
@@ -368,16 +341,14 @@ def _value(value: Any, held: list[Any] | None) -> Any:
     return _one(value, held)
 
 
-
 def by_identity(value: Any) -> bool:
     """Return True if an argument is compared by identity only."""
     return not (isinstance(value, (*SCALARS, list, tuple, dict, set, frozenset, deque, *BYTES, np.ndarray, np.generic,
                                    Tensor, UOp)) or fields_of(value))
 
 
-
 def _one(value: Any, held: list[Any] | None) -> Any:
-    """A scalar or an array by value, anything else by identity."""
+    """Return the description of a scalar or an array by value, of any other object by identity."""
     kind = type(value)
     if kind in EXACT:
         return kind, value

@@ -1,10 +1,10 @@
 """Guards on the Python state that a capture read: scalars, containers and objects behind its globals, closure and self.
 
 The walk starts at the function and the objects among its arguments, and at the globals that each function names which
-runs during the capture. From an object it goes on to the attributes that one of these functions names, from a container
-to all items. Attributes are read without running code of their class (no descriptors, no ``__getattr__``); a large
-NumPy array counts by identity and a sampled version. The result is one generated function, which returns for a later
-call where the first difference is: an attribute costs what its own lookup costs.
+runs during the capture. From an object the walk continues to the attributes that one of these functions names, from a
+container to all items. Attributes are read without running code of their class (no descriptors, no ``__getattr__``); a
+large NumPy array counts by identity and a sampled version. The result is one generated function, which returns for a
+later call where the first difference is: an attribute costs what its own lookup costs.
 """
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ MOST_GUARDS: Final = 20_000
 
 
 class Unguardable(Exception):
-    """The call reads state that no guard can check; the message names it."""
+    """The call reads state that guards cannot check; the message names it."""
 
 
 def other(value: Any, old: Any) -> bool:
@@ -142,7 +142,7 @@ def other_array(value: Any, old: Any) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class _Node:
-    """An object with attributes: the generated function's variable for it, and how people write it."""
+    """An object with attributes: its variable in the generated function, and its path for messages."""
 
     value: Any
     var: str
@@ -151,16 +151,16 @@ class _Node:
 
 
 class State:
-    """The Python state that a call reads: collected while it runs, then compiled to guards.
+    """The Python state that a call reads, collected while the call runs, then compiled to guards.
 
     Args:
-        function: what is captured.
-        args, kwargs: the call's.
+        function: the captured function.
+        args, kwargs: the arguments of the call.
 
     Attributes:
-        held: objects whose identity counts: the guards mean something for as long as they live.
-        tensors: those found, with the variables for them.
-        opaque: iterators, open files and random generators found: they go on in ways that cannot be guarded.
+        held: objects that are compared by identity; the guards are valid as long as they live.
+        tensors: the tensors found, with their variables in the generated function.
+        opaque: iterators, open files and random generators found; guards cannot check how they advance.
     """
 
     differs: Callable[[tuple[Any, ...], dict[str, Any]], int | None]
@@ -321,7 +321,8 @@ class State:
             self.object(value, at, path)
 
     def large(self, value: np.ndarray[Any, Any], at: str, path: str) -> None:
-        """Guard a large array by identity and version number: to compare all elements takes longer than most calls."""
+        """Guard a large array by identity and version number, because comparing all elements takes longer than most
+        calls."""
         self.passed.append(value)
         self.held.append(value)
         self.guard(f"id({at}) != {id(value)} or version({at}) != {self.constant(version(value))}", path)
@@ -396,7 +397,7 @@ class State:
         self.attributes(node, None if self.any else self.names)
 
     def add_methods(self, node: _Node) -> None:
-        """Register the functions of a class: when one runs, however it is called, its attribute is guarded."""
+        """Register the functions of a class. When one of them runs, the attribute that holds it is guarded."""
         for kind in node.value.__mro__:
             for name, raw in vars(kind).items() if not fixed(kind.__module__) else ():
                 for f in (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "func"))):
@@ -406,7 +407,7 @@ class State:
                             self.attributes(node, {name})
 
     def items(self, value: Any, var: str, path: str) -> None:
-        """All items of a container, by value where they are scalars."""
+        """Guard all items of a container; scalars are compared by value."""
         if isinstance(value, _DICTS):
             keys, values = (f"{var}.{f}()" if type(value) in _DICTS else f"dict.{f}({var})" for f in ("keys", "values"))
             self.row(tuple(value.keys()), keys, path)
@@ -466,7 +467,7 @@ class State:
         self.visit(raw, f"{node.var}.{name}" if plain else f"found_in({node.var}, {name!r})", path)
 
     def enter(self, node: _Node) -> None:
-        """The closure and the defaults of a function that runs."""
+        """Guard the closure and the defaults of a function that runs."""
         f = node.value
         for n, (name, cell) in enumerate(zip(f.__code__.co_freevars, f.__closure__ or ())):
             at = f"{self.constant(cell)}" if not node.path else f"{node.var}.__closure__[{n}]"
@@ -510,7 +511,7 @@ class State:
         self.ran, self.passed = {}, []
 
     def define(self, space: dict[str, Any]) -> None:
-        """Make ``differs`` of the lines, with these constants."""
+        """Compile ``differs`` from the collected lines, with the constants in ``space``."""
         body = "\n ".join(self.body) or "pass"
         exec(compile(f"def differs(args, kwargs):\n {body}\n return None", "<guards>", "exec"), space)
         self.differs = space["differs"]

@@ -1,17 +1,16 @@
 """Guards on tensors, and the fast path that checks all guards of the latest capture.
 
-Guards on tensors that a captured call read besides its arguments: where each buffer is found at a replay.
+The guards cover tensors that a captured call read besides its arguments, and say where each buffer is found at a
+replay. A buffer from before the capture belongs to a *group*: the argument that holds it, and the reachable tensors
+with a view of it. At a replay all members of a group must share one buffer again, with the same views, and two groups
+must have different buffers. So a replay reads the buffers that the function would read.
 
-A buffer that was there before the capture belongs to a *group*: the argument that holds it and the tensors that the
-function can reach and that looked at it. At a replay all of them must look at one buffer again, in the same way; two
-groups at two buffers. That is what makes a replay read what the function would read.
-
-Symbolic sizes and conditions that decided the control flow must have their captured values; if one differs, the
+Symbolic sizes and conditions that decided the control flow must have their captured values. If one differs, the
 function itself runs, and takes another branch or raises its error.
 
-The fast path: guards of the latest capture as flat lists; a call that passes them is replayed at once.
-
-They accept a call only if its signature, ``State`` and ``Guards`` would; otherwise the full guards are checked."""
+The fast path has the guards of the latest capture as flat lists, and replays a call that passes them at once. It
+accepts only calls that the signature, ``State`` and ``Guards`` would accept; otherwise the full guards are checked.
+"""
 from __future__ import annotations
 
 import weakref
@@ -30,7 +29,7 @@ from tinsmith.ir.interpret.tensor import evaluator
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards.signature import EXACT, base_of, by_identity, placed, view_of
 from tinsmith.jit.guards.state import State
-from tinsmith.jit.reachability import settle
+from tinsmith.jit.memory import settle
 from tinsmith.tensor.create import random
 from tinsmith.tensor.storage import Looks, unseen
 from tinsmith.tensor.tensor import Tensor
@@ -51,19 +50,17 @@ class TensorPath(NamedTuple):
         return t.grad if self.gradient and t is not None else t
 
 
-
 @dataclass
 class Member:
-    """A tensor of a group, and the view through which it sees the buffer."""
+    """A tensor of a group, and its view of the buffer."""
 
     place: TensorPath
     view: tuple[Any, ...]
 
 
-
 @dataclass
 class Group:
-    """The tensors that one buffer is found through."""
+    """The tensors by which a replay finds one buffer."""
 
     size: int
     dtype: DType
@@ -118,14 +115,13 @@ class Group:
         return found if self.pinned is None or self.pinned is found else None
 
 
-
 class Gradient(NamedTuple):
-    """The gradient state of a tensor: if it had one and, if the call clears unrequested ones, if it was requested."""
+    """The gradient state of a tensor: True if it had a gradient; if the call clears unrequested gradients, also whether
+    it was requested."""
 
     place: TensorPath
     there: bool
     unasked: bool | None
-
 
 
 class Decisions:
@@ -133,7 +129,7 @@ class Decisions:
 
     Args:
         decided: node → value.
-        bound: (name, value) of such a variable at the capture → its number among the arguments'.
+        bound: (name, value) of such a variable at the capture → its number among the arguments' variables.
     """
 
     def __init__(self, decided: dict[UOp, int], bound: dict[tuple[str, int], int]) -> None:
@@ -150,7 +146,6 @@ class Decisions:
     def hold(self, bound: Sequence[int]) -> bool:
         """Return True if the current values of the variables lead to the same decisions."""
         return not self.wanted or self.values([bound[n] for n in self.numbers]) == self.wanted
-
 
 
 @dataclass
@@ -170,7 +165,7 @@ class Guards:
 
         Args:
             arguments: the tensors among the arguments.
-            seed: of the random numbers.
+            seed: the seed of the random numbers.
             bound: values of the bound variables among the arguments.
         """
         if self.seed is not None and self.seed != seed:
@@ -207,7 +202,6 @@ class Guards:
         return found if len({id(b) for b in found}) == len(found) else None
 
 
-
 class _Kind:
     """The guard on a tensor argument: a given view of a buffer with given size, dtype and device.
 
@@ -222,7 +216,7 @@ class _Kind:
         self.known: WeakTable[UOp, weakref.ref[Buffer]] = WeakTable()
 
     def buffer(self, uop: UOp) -> Buffer | None:
-        """The node's buffer, if it is of this kind."""
+        """Return the node's buffer, if the tensor has this size, dtype, device and view; else None."""
         node = uop
         for op, arg, rest in self.view:
             if node.op is not op or node.arg != arg or (rest and node.src[1:] != rest):
@@ -237,16 +231,15 @@ class _Kind:
         return b
 
 
-
 class Quick:
     """Flat guards for calls whose arguments are positional: tensors, scalars and objects.
 
     Args:
-        state, guards: of the capture.
-        args: of a call that has just met them.
+        state, guards: the full guards of the capture.
+        args: the arguments of a call that has just passed them.
 
     Raises:
-        TypeError: if these arguments need the full look.
+        TypeError: if these arguments need the full guards.
     """
 
     def __init__(self, state: State, guards: Guards, args: tuple[Any, ...]) -> None:

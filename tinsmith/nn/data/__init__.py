@@ -1,4 +1,7 @@
 """Data for training: arrays, mapped files and sequences go in, batches come out.
 
-``loader.py`` has ``DataLoader``, which loads batches while the device computes. Data sets are in ``nn/datasets.py``.
+- ``loader.py``: ``DataLoader``, which loads batches while the device computes.
+- ``downloads.py``: cached downloads of data set files, with hash check.
+
+The data sets themselves are in ``nn/datasets.py``.
 """

@@ -365,7 +365,8 @@ class DataLoader:
         return order
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, as JSON-compatible data: ``load_state_dict`` goes on behind the last batch given out.
+        """Return the position as JSON-compatible data; ``load_state_dict`` resumes after the last batch that was
+        returned.
 
         The position does not depend on ``shard``.
 

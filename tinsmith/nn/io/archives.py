@@ -1,8 +1,8 @@
-"""Archives (tar, zip) and NumPy array files as tensors.
+"""Tar and zip archives, and NumPy array files, as tensors.
 
-Tar and zip archives as uint8 tensors. Uncompressed members are views of the mapped file, not copies.
-
-NumPy array files, ``.npy`` and ``.npz``. Object arrays, which need pickle, are rejected."""
+Uncompressed members of archives are views of the mapped file, not copies. ``.npy`` and ``.npz`` files with object
+arrays, which need pickle, are rejected.
+"""
 from __future__ import annotations
 
 import io
@@ -24,7 +24,6 @@ from tinsmith.tensor.tensor import Tensor
 Source = Tensor | str | os.PathLike[str]
 
 
-
 def as_bytes(op: str, source: Source) -> Tensor:
     """Return a file, or a 1-D uint8 tensor, as a 1-D uint8 tensor.
 
@@ -36,7 +35,6 @@ def as_bytes(op: str, source: Source) -> Tensor:
     if source.dtype is not dtypes.uint8 or source.ndim != 1:
         raise DTypeError(op, f"takes a vector of bytes, got {source.shape} {source.dtype!r}", "Tensor(Path(...))")
     return source
-
 
 
 class TensorIO(io.RawIOBase):
@@ -76,7 +74,6 @@ class TensorIO(io.RawIOBase):
         return self._at
 
 
-
 def tar_extract(fn: Source) -> dict[str, Tensor]:
     """Return the files of a tar archive, compressed or not, as uint8 tensors by name.
 
@@ -102,7 +99,6 @@ def tar_extract(fn: Source) -> dict[str, Tensor]:
     return out
 
 
-
 def zip_extract(fn: Source) -> dict[str, Tensor]:
     """Return the files of a zip archive as uint8 tensors by name. Uncompressed members are not copied.
 
@@ -117,7 +113,6 @@ def zip_extract(fn: Source) -> dict[str, Tensor]:
         raise FileFormatError("zip_extract", f"no zip archive that can be read: {error}", "a complete file") from None
 
 
-
 def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tensor:
     if info.compress_type != zipfile.ZIP_STORED:
         return Tensor(archive.read(info))
@@ -129,7 +124,6 @@ def _member(t: Tensor, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tenso
     return t[start : start + info.file_size]
 
 _LONGEST = 1 << 16  # bytes: maximum size of a header
-
 
 
 def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
@@ -152,7 +146,6 @@ def numpy_load(fn: Source) -> Tensor | dict[str, Tensor]:
     return {name.removesuffix(".npy"): _array(part, repr(name)) for name, part in zip_extract(file).items()}
 
 
-
 def numpy_save(tensors: Tensor | Mapping[str, Tensor], fn: str | os.PathLike[str]) -> None:
     """Write one tensor to a ``.npy`` file, or tensors by name to an uncompressed ``.npz`` file.
 
@@ -173,7 +166,6 @@ def numpy_save(tensors: Tensor | Mapping[str, Tensor], fn: str | os.PathLike[str
                     np.lib.format.write_array(part, tensor._array(), allow_pickle=False)
 
 
-
 def _array(file: Tensor, what: str) -> Tensor:
     head = io.BytesIO(file[:_LONGEST].numpy().tobytes())
     try:
@@ -192,7 +184,6 @@ def _array(file: Tensor, what: str) -> Tensor:
         return _tensor(file[start:end], shape[::-1] if transposed else shape, kind, transposed)
     except (ValueError, OverflowError) as error:  # an axis of size 0 with another too large for an array
         raise FileFormatError("numpy_load", f"{what} is of shape {shape}: {error}", "a smaller shape") from None
-
 
 
 def _tensor(block: Tensor, shape: tuple[int, ...], kind: np.dtype[np.generic], transposed: bool) -> Tensor:

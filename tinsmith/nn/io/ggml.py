@@ -1,12 +1,9 @@
-"""GGUF files and the GGML block formats in them.
+"""GGUF files (metadata and weights of language models), and the GGML block formats in them.
 
-Dequantization of GGML block formats to float32, as tensor operations.
-
-A block is a row of bytes with packed low-bit integers and their scale factors. The functions return a lazy graph over
-the bytes, so dequantization fuses into the kernel that reads the values. The package ``gguf`` provides the codebooks of
-the IQ formats, and a NumPy implementation that the tests compare with.
-
-GGUF files (metadata and weights of language models). The package ``gguf`` parses the header."""
+A block is a row of bytes with packed low-bit integers and their scale factors. Dequantization to float32 returns a lazy
+graph over the bytes, so it fuses into the kernel that reads the values. The package ``gguf`` parses the header and
+provides the codebooks of the IQ formats, and a NumPy implementation that the tests compare with.
+"""
 from __future__ import annotations
 
 import importlib
@@ -28,7 +25,6 @@ _FOUR_BIT_FLOATS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -
 _UNEVEN: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
-
 class QuantizedType(NamedTuple):
     """A block format: values and bytes per block, and the function from blocks ``[n, nbytes]`` to ``[n, size]``."""
 
@@ -37,14 +33,12 @@ class QuantizedType(NamedTuple):
     unpack: Callable[[Tensor], Tensor]
 
 
-
 def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
     """Unpack ``bits``-bit fields of bytes ``[n, k]``: per ``group`` of bytes the lowest fields first, then the next."""
     per = 8 // bits
     shifts = Tensor.arange(per, dtype=dtypes.uint8).reshape(1, 1, per, 1) * bits
     out: Tensor = (packed.reshape(packed.shape[0], -1, 1, group) >> shifts) & (2**bits - 1)
     return out.reshape(packed.shape[0], -1)
-
 
 
 def _words(packed: Tensor, dtype: DType) -> Tensor:
@@ -57,11 +51,9 @@ def _words(packed: Tensor, dtype: DType) -> Tensor:
     return out.bitcast(dtype)
 
 
-
 def _half(blocks: Tensor, at: int) -> Tensor:
     """Return the float16 value at byte ``at`` of each block as float32 ``[n, 1]``."""
     return _words(blocks[:, at : at + 2], dtypes.float16).float()
-
 
 
 def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -70,7 +62,6 @@ def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> T
     out = factors.reshape(n, parts, 1) * values.float().reshape(n, parts, -1)
     out = out if offsets is None else out - offsets.reshape(n, parts, 1)
     return out.reshape(n, -1)
-
 
 
 def _looked_up(table: Any, index: Tensor) -> Tensor:
@@ -87,7 +78,6 @@ def _looked_up(table: Any, index: Tensor) -> Tensor:
     return _chosen([*values, *[values[-1]] * (2**bits - len(values))], code.reshape(index.shape[0], -1))
 
 
-
 def _chosen(table: Sequence[float], index: Tensor) -> Tensor:
     """Look up a table of 2, 4, 8 or 16 values by a tree of selects, which vectorizes; a gather does not."""
     found: list[Any] = [float(v) for v in table]
@@ -100,40 +90,32 @@ def _chosen(table: Sequence[float], index: Tensor) -> Tensor:
     return out
 
 
-
 def _q4_0(b: Tensor) -> Tensor:
     return _half(b, 0) * (_fields(b[:, 2:], 4, 16).float() - 8)
-
 
 
 def _q4_1(b: Tensor) -> Tensor:
     return _half(b, 0) * _fields(b[:, 4:], 4, 16).float() + _half(b, 2)
 
 
-
 def _five_bits(b: Tensor, at: int) -> Tensor:
     return _fields(b[:, at + 4 :], 4, 16) | (_fields(b[:, at : at + 4], 1, 1) << 4)
-
 
 
 def _q5_0(b: Tensor) -> Tensor:
     return _half(b, 0) * (_five_bits(b, 2).float() - 16)
 
 
-
 def _q5_1(b: Tensor) -> Tensor:
     return _half(b, 0) * _five_bits(b, 4).float() + _half(b, 2)
-
 
 
 def _q8_0(b: Tensor) -> Tensor:
     return _half(b, 0) * b[:, 2:].bitcast(dtypes.int8).float()
 
 
-
 def _q8_k(b: Tensor) -> Tensor:
     return _words(b[:, :4], dtypes.float32) * b[:, 4:260].bitcast(dtypes.int8).float()
-
 
 
 def _q2_k(b: Tensor) -> Tensor:
@@ -142,12 +124,10 @@ def _q2_k(b: Tensor) -> Tensor:
                    _half(b, 82) * (scales >> 4).float())
 
 
-
 def _q3_k(b: Tensor) -> Tensor:
     scales = _fields(b[:, 96:104], 4, 8) | (_fields(b[:, 104:108], 2, 4) << 4)
     values = _fields(b[:, 32:96], 2, 32).float() - 4 * (1 - _fields(b[:, :32], 1, 32).float())
     return _scaled(_half(b, 108) * (scales.float() - 32), values)
-
 
 
 def _scales_of_k(b: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,11 +140,9 @@ def _scales_of_k(b: Tensor) -> tuple[Tensor, Tensor]:
     return _half(b, 0) * scales.reshape(n, 8).float(), _half(b, 2) * offsets.reshape(n, 8).float()
 
 
-
 def _q4_k(b: Tensor) -> Tensor:
     scales, offsets = _scales_of_k(b)
     return _scaled(scales, _fields(b[:, 16:], 4, 32), offsets)
-
 
 
 def _q5_k(b: Tensor) -> Tensor:
@@ -172,11 +150,9 @@ def _q5_k(b: Tensor) -> Tensor:
     return _scaled(scales, _fields(b[:, 48:], 4, 32) | (_fields(b[:, 16:48], 1, 32) << 4), offsets)
 
 
-
 def _q6_k(b: Tensor) -> Tensor:
     values = _fields(b[:, :128], 4, 64) | (_fields(b[:, 128:192], 2, 32) << 4)
     return _scaled(_half(b, 208) * b[:, 192:208].bitcast(dtypes.int8).float(), values.float() - 32)
-
 
 
 def _trits(packed: Tensor, count: int, group: int) -> Tensor:
@@ -187,16 +163,13 @@ def _trits(packed: Tensor, count: int, group: int) -> Tensor:
     return ((left.cast(dtypes.uint16) * 3) >> 8).reshape(n, -1)
 
 
-
 def _tq1_0(b: Tensor) -> Tensor:
     digits = _trits(b[:, :32], 5, 32).cat(_trits(b[:, 32:48], 5, 16), _trits(b[:, 48:52], 4, 4), dim=1)
     return _half(b, 52) * (digits.float() - 1)
 
 
-
 def _tq2_0(b: Tensor) -> Tensor:
     return _half(b, 64) * (_fields(b[:, :64], 2, 32).float() - 1)
-
 
 
 def _mxfp4(b: Tensor) -> Tensor:
@@ -205,23 +178,19 @@ def _mxfp4(b: Tensor) -> Tensor:
     return bits.bitcast(dtypes.float32) * _chosen(_FOUR_BIT_FLOATS, _fields(b[:, 1:], 4, 16))
 
 
-
 def _nvfp4(b: Tensor) -> Tensor:
     byte = b[:, :4]
     factor = byte.eq(127).where(0.0, (byte & 127).bitcast(dtypes.fp8e4m3).float() * 0.5)
     return _scaled(factor, _chosen(_FOUR_BIT_FLOATS, _fields(b[:, 4:], 4, 8)))
 
 
-
 def _iq4_nl(b: Tensor) -> Tensor:
     return _half(b, 0) * _chosen(_UNEVEN, _fields(b[:, 2:], 4, 16))
-
 
 
 def _iq4_xs(b: Tensor) -> Tensor:
     scales = _fields(b[:, 4:8], 4, 1) | (_fields(b[:, 2:4], 2, 1) << 4)
     return _scaled(_half(b, 0) * (scales.float() - 32), _chosen(_UNEVEN, _fields(b[:, 8:], 4, 16)))
-
 
 
 def _grid(kind: str) -> Any:
@@ -232,11 +201,9 @@ def _grid(kind: str) -> Any:
     return holder.grid[0, 0]
 
 
-
 def _signs(bits: Tensor) -> Tensor:
     """Map the bits of bytes to signs, 0 → 1 and 1 → -1: ``[n, k]`` → ``[n, 8·k]``."""
     return 1 - 2 * _fields(bits, 1, 1).float()
-
 
 
 def _even_signs(words: Tensor) -> Tensor:
@@ -246,12 +213,10 @@ def _even_signs(words: Tensor) -> Tensor:
     return _signs(_with_parity(seven).cast(dtypes.uint8))
 
 
-
 def _with_parity(seven: Tensor) -> Tensor:
     folded = seven ^ (seven >> 4)
     folded = folded ^ (folded >> 2)
     return seven | (((folded ^ (folded >> 1)) & 1) << 7)
-
 
 
 def _iq2_xxs(b: Tensor) -> Tensor:
@@ -261,7 +226,6 @@ def _iq2_xxs(b: Tensor) -> Tensor:
     return _scaled(_half(b, 0) * (0.5 + (words >> 28).float()) * 0.25, numbers * _even_signs(words))
 
 
-
 def _iq2_xs(b: Tensor) -> Tensor:
     words = _words(b[:, 2:66], dtypes.uint16)
     signs = _signs(_with_parity(words >> 9).cast(dtypes.uint8))
@@ -269,11 +233,9 @@ def _iq2_xs(b: Tensor) -> Tensor:
     return _scaled(factors, _looked_up(_grid("IQ2_XS"), words & 511) * signs)
 
 
-
 def _joined(low: Tensor, high: Tensor) -> Tensor:
     """Return 16-bit indices from their low bytes and their high bits."""
     return low.cast(dtypes.uint16) | (high.cast(dtypes.uint16) << 8)
-
 
 
 def _iq2_s(b: Tensor) -> Tensor:
@@ -282,12 +244,10 @@ def _iq2_s(b: Tensor) -> Tensor:
     return _scaled(factors, _looked_up(_grid("IQ2_S"), index) * _signs(b[:, 34:66]))
 
 
-
 def _iq3_xxs(b: Tensor) -> Tensor:
     words = _words(b[:, 66:], dtypes.uint32)
     factors = _half(b, 0) * (0.5 + (words >> 28).float()) * 0.5
     return _scaled(factors, _looked_up(_grid("IQ3_XXS"), b[:, 2:66]) * _even_signs(words))
-
 
 
 def _iq3_s(b: Tensor) -> Tensor:
@@ -296,14 +256,12 @@ def _iq3_s(b: Tensor) -> Tensor:
     return _scaled(factors, _looked_up(_grid("IQ3_S"), index) * _signs(b[:, 74:106]))
 
 
-
 def _iq1_s(b: Tensor) -> Tensor:
     n, words = b.shape[0], _words(b[:, 34:], dtypes.uint16)
     high = (words.reshape(n, 8, 1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3)) & 7
     numbers = _looked_up(_grid("IQ1_S"), _joined(b[:, 2:34], high.reshape(n, 32))).reshape(n, 8, 32)
     numbers = numbers + (words >> 15).eq(0).where(0.125, -0.125).reshape(n, 8, 1)
     return _scaled(_half(b, 0) * (2 * ((words >> 12) & 7).float() + 1), numbers.reshape(n, 256))
-
 
 
 def _iq1_m(b: Tensor) -> Tensor:
@@ -338,7 +296,6 @@ KINDS: Final = {
 _packed: WeakTable[Tensor, tuple[Tensor, str]] = WeakTable()  # dequantized matrix → (bytes, format)
 
 
-
 def matrix(packed: Tensor, kind: str, shape: tuple[int, ...]) -> Tensor:
     """Dequantize blocks to a lazy tensor of ``shape``, and record its source for ``rows``."""
     out = unpacked(packed, kind).reshape(*shape)
@@ -346,11 +303,9 @@ def matrix(packed: Tensor, kind: str, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
-
 def is_packed(weight: Tensor) -> bool:
     """Return True if ``weight`` is dequantized by the kernels that read it; realizing it would take memory."""
     return weight in _packed
-
 
 
 def rows(weight: Tensor, index: Tensor) -> Tensor:
@@ -366,7 +321,6 @@ def rows(weight: Tensor, index: Tensor) -> Tensor:
     return unpacked(picked.reshape(-1), kind).reshape(*index.shape, *weight.shape[1:])
 
 
-
 def unpacked(packed: Tensor, kind: str) -> Tensor:
     """Dequantize consecutive blocks in the bytes ``packed`` to float32, as a lazy graph.
 
@@ -379,7 +333,6 @@ def unpacked(packed: Tensor, kind: str) -> Tensor:
 
 _PLAIN = {"F64": dtypes.float64, "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
           "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64}
-
 
 
 def gguf_load(fn: str | os.PathLike[str] | Tensor,
@@ -413,7 +366,6 @@ def gguf_load(fn: str | os.PathLike[str] | Tensor,
     return metadata, tensors
 
 
-
 def _reader(package: Any, path: str) -> Any:
     class Reader(package.GGUFReader):  # type: ignore[misc]
         def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **options: Any) -> Any:
@@ -424,7 +376,6 @@ def _reader(package: Any, path: str) -> Any:
             return found
 
     return Reader(path)
-
 
 
 def _tensor(file: Tensor, t: Any, device: str | None, packed: list[Tensor]) -> Tensor:

@@ -1,13 +1,11 @@
-"""PyTorch checkpoint files, read without running code that they name.
+"""PyTorch checkpoint files: pickles of tensors and containers, read without running code that they name.
 
-JSON form of the parts of a checkpoint that are not tensors: plain values and random generator states.
+``pickle.Unpickler`` lets a file set attributes of any object that it may name, and allocate memory of any size. The
+safe unpickler here is a stack machine over the opcodes of ``pickletools``. It only builds containers, numbers and
+strings, and calls functions of an allow-list.
 
-A safe unpickler for plain data: a stack machine over the opcodes of ``pickletools`` that runs no code of the file.
-
-``pickle.Unpickler`` lets a file set attributes of any object that it may name, and allocate memory of any size. Here a
-file can only build containers, numbers and strings, and call functions of an allow-list.
-
-PyTorch checkpoint files: pickles of tensors and containers, read without running code that they name."""
+The parts of a checkpoint that are not tensors (plain values, states of random generators) have a JSON form.
+"""
 from __future__ import annotations
 
 import functools
@@ -39,7 +37,6 @@ def is_value(part: Any) -> bool:
         part, (np.random.Generator, np.random.RandomState, random.Random))
 
 
-
 def plain(part: Any) -> Any:
     """Return a plain value, or a random generator's state, as JSON-compatible data."""
     if isinstance(part, (list, tuple)):
@@ -57,13 +54,11 @@ def plain(part: Any) -> Any:
     return part.getstate() if isinstance(part, random.Random) else part
 
 
-
 def _listed(state: Any) -> Any:
     """Return the state of a NumPy generator with arrays converted to lists."""
     if isinstance(state, Mapping):
         return {k: _listed(v) for k, v in state.items()}
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
-
 
 
 def restored(name: str, part: Any, value: Any) -> Any:
@@ -89,7 +84,6 @@ def restored(name: str, part: Any, value: Any) -> Any:
     return part
 
 
-
 def _with_array(state: Any) -> Any:
     """Return a saved NumPy generator state in the form NumPy accepts: the key of a Mersenne twister as an array."""
     inner = state.get("state")
@@ -100,10 +94,8 @@ def _with_array(state: Any) -> Any:
 Name = tuple[str, str]
 
 
-
 class Mark:
     """A stack entry that marks the start of the next container's items."""
-
 
 
 class KnownName:
@@ -119,7 +111,6 @@ _LITERALS: Final = frozenset((
     "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
     "BINBYTES8"))
 _NOTHING: Final = frozenset(("PROTO", "FRAME"))
-
 
 
 def unpickle(op: str, file: IO[bytes], known: Mapping[Name, Any], stored: Callable[[Any], Any] | None = None) -> Any:
@@ -140,7 +131,6 @@ def unpickle(op: str, file: IO[bytes], known: Mapping[Name, Any], stored: Callab
         raise
     except Exception as error:  # a damaged pickle can pass any argument to any function
         raise FileFormatError(op, f"cannot read the pickle: {error!r:.200}", "a complete file") from None
-
 
 
 class _Machine:
@@ -327,13 +317,11 @@ _DTYPES: Final = {
     "float8_e5m2fnuz": dtypes.fp8e5m2fnuz}
 
 
-
 class TorchStorage(NamedTuple):
     """The bytes of a storage in the file, and its element type."""
 
     data: Tensor
     dtype: DType
-
 
 
 def torch_load(fn: Source) -> Any:
@@ -371,17 +359,14 @@ def torch_load(fn: Source) -> Any:
     return unpickle("torch_load", io.BytesIO(files[found].numpy().tobytes()), _KNOWN, stored)
 
 
-
 def _storage(kind: Any, data: Tensor, dtype: Any) -> TorchStorage:
     if kind != "storage" or not isinstance(dtype, DType):
         raise TypeError(f"an object of kind {kind!r}")
     return TorchStorage(data, dtype)
 
 
-
 def _big_endian() -> FileFormatError:
     return FileFormatError("torch_load", "the file was written by a big-endian machine", "a little-endian one's")
-
 
 
 def _legacy(file: Tensor) -> Any:
@@ -428,16 +413,13 @@ def _legacy(file: Tensor) -> Any:
     return unpickle("torch_load", reader, _KNOWN, stored)
 
 
-
 def _tensor(storage: TorchStorage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
     return _strided(storage.data, storage.dtype, offset, size, stride)
-
 
 
 def _tensor_v3(storage: TorchStorage, offset: int, size: tuple[int, ...], stride: tuple[int, ...],
                grad: Any, hooks: Any, dtype: DType, *_: Any) -> Tensor:
     return _strided(storage.data, dtype, offset, size, stride)
-
 
 
 def _strided(data: Tensor, dtype: DType, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
@@ -464,7 +446,6 @@ def _strided(data: Tensor, dtype: DType, offset: int, size: tuple[int, ...], str
     return Tensor(dense, dtype=dtype, requires_grad=False).expand(size)
 
 
-
 def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     wanted = 1
     for n, s in zip(reversed(size), reversed(stride)):
@@ -474,15 +455,12 @@ def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-
 def _parameter(data: Tensor, requires_grad: bool, *_: Any) -> Tensor:
     return data
 
 
-
 def _nothing(*_: Any) -> None:
     """Return None instead of a tensor, in the first pass, which only collects storage sizes."""
-
 
 
 def _encoded(text: str, encoding: str) -> bytes:
@@ -490,7 +468,6 @@ def _encoded(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise ValueError(f"bytes in {encoding!r:.40}")
     return text.encode("latin1")
-
 
 
 def _device(*named: Any) -> str:

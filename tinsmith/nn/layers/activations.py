@@ -1,8 +1,7 @@
-"""Activation and loss layers.
+"""Activation and loss layers with PyTorch's names.
 
-Activation layers with PyTorch's names. Where a function is enough, use the method: ``Tensor.relu``.
-
-Loss layers with PyTorch's names, called with (predictions, targets)."""
+If a function is enough, use the method (``Tensor.relu``). Losses are called with (predictions, targets).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 _SHOWN = {"neg_slope": "negative_slope", "axis": "dim"}  # argument name of the method → of the layer
-
 
 
 class _Method(Layer):
@@ -35,7 +33,6 @@ class _Method(Layer):
         return type(self).method(x, **self._options)
 
 
-
 class ReLU(_Method):
     """``x.relu()`` as a layer.
 
@@ -47,12 +44,10 @@ class ReLU(_Method):
     method = Tensor.relu
 
 
-
 class ReLU6(_Method):
     """``x.relu6()`` as a layer."""
 
     method = Tensor.relu6
-
 
 
 class SELU(_Method):
@@ -61,12 +56,10 @@ class SELU(_Method):
     method = Tensor.selu
 
 
-
 class SiLU(_Method):
     """``x.silu()`` as a layer."""
 
     method = Tensor.silu
-
 
 
 class Mish(_Method):
@@ -75,12 +68,10 @@ class Mish(_Method):
     method = Tensor.mish
 
 
-
 class Hardswish(_Method):
     """``x.hardswish()`` as a layer."""
 
     method = Tensor.hardswish
-
 
 
 class Hardsigmoid(_Method):
@@ -89,12 +80,10 @@ class Hardsigmoid(_Method):
     method = Tensor.hardsigmoid
 
 
-
 class Sigmoid(_Method):
     """``x.sigmoid()`` as a layer."""
 
     method = Tensor.sigmoid
-
 
 
 class LogSigmoid(_Method):
@@ -103,19 +92,16 @@ class LogSigmoid(_Method):
     method = Tensor.logsigmoid
 
 
-
 class Tanh(_Method):
     """``x.tanh()`` as a layer."""
 
     method = Tensor.tanh
 
 
-
 class Softsign(_Method):
     """``x.softsign()`` as a layer."""
 
     method = Tensor.softsign
-
 
 
 class GELU(_Method):
@@ -132,7 +118,6 @@ class GELU(_Method):
         self._options = {"approximate": choice("GELU", "approximate", approximate, ("none", "tanh"))}
 
 
-
 class LeakyReLU(_Method):
     """``x.leaky_relu(negative_slope)`` as a layer."""
 
@@ -140,7 +125,6 @@ class LeakyReLU(_Method):
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self._options = {"neg_slope": number("LeakyReLU", "negative_slope", negative_slope)}
-
 
 
 class ELU(_Method):
@@ -152,12 +136,10 @@ class ELU(_Method):
         self._options = {"alpha": number("ELU", "alpha", alpha)}
 
 
-
 class CELU(ELU):
     """``x.celu(alpha)`` as a layer."""
 
     method = Tensor.celu
-
 
 
 class Hardtanh(_Method):
@@ -170,7 +152,6 @@ class Hardtanh(_Method):
                          "max_val": number("Hardtanh", "max_val", max_val)}
 
 
-
 class Softplus(_Method):
     """``x.softplus(beta, threshold)`` as a layer."""
 
@@ -178,7 +159,6 @@ class Softplus(_Method):
 
     def __init__(self, beta: float = 1.0, threshold: float | None = None) -> None:
         self._options = {"beta": number("Softplus", "beta", beta), "threshold": threshold}
-
 
 
 class Softmax(_Method):
@@ -195,12 +175,10 @@ class Softmax(_Method):
         self._options = {"axis": integer("Softmax", "dim", dim)}
 
 
-
 class LogSoftmax(Softmax):
     """``x.log_softmax(dim)`` as a layer."""
 
     method = Tensor.log_softmax
-
 
 
 class PReLU(Layer):
@@ -225,7 +203,6 @@ class PReLU(Layer):
         return (x > 0).where(x, weight * x)
 
 
-
 class _Loss(Layer):
     """The base class of loss layers; ``reduction`` is "mean", "sum" or "none"."""
 
@@ -240,12 +217,10 @@ class _Loss(Layer):
         raise NotImplementedError
 
 
-
 def _weight(layer: _Loss, name: str, given: Tensor | None) -> Tensor | None:
     if given is not None and not isinstance(given, TensorBase):
         raise DTypeError(type(layer).__name__, f"{name} is {shown(given)} ({type(given).__name__})", "a Tensor")
     return given
-
 
 
 class MSELoss(_Loss):
@@ -260,13 +235,11 @@ class MSELoss(_Loss):
         return x.mse_loss(target, self.reduction)
 
 
-
 class L1Loss(_Loss):
     """``x.l1_loss(target)`` as a layer."""
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         return x.l1_loss(target, self.reduction)
-
 
 
 class SmoothL1Loss(_Loss):
@@ -280,7 +253,6 @@ class SmoothL1Loss(_Loss):
         return x.smooth_l1_loss(target, self.reduction, self.beta)
 
 
-
 class HuberLoss(_Loss):
     """``x.huber_loss(target, delta)`` as a layer."""
 
@@ -292,7 +264,6 @@ class HuberLoss(_Loss):
         return x.huber_loss(target, self.reduction, self.delta)
 
 
-
 class BCELoss(_Loss):
     """``x.binary_crossentropy(target)`` of probabilities as a layer; ``weight`` scales each element's loss."""
 
@@ -302,7 +273,6 @@ class BCELoss(_Loss):
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         return x.binary_crossentropy(target, self.reduction, self.weight)
-
 
 
 class BCEWithLogitsLoss(BCELoss):
@@ -317,7 +287,6 @@ class BCEWithLogitsLoss(BCELoss):
         return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight, self.weight)
 
 
-
 class NLLLoss(_Loss):
     """Negative log-likelihood of the target class: ``x.nll_loss(target, weight)`` as a layer."""
 
@@ -328,7 +297,6 @@ class NLLLoss(_Loss):
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         return x.nll_loss(target, self.weight, self.ignore_index, self.reduction)
-
 
 
 class CrossEntropyLoss(NLLLoss):

@@ -1,8 +1,6 @@
-"""Convolution and pooling layers.
-
-Convolution layers.
-
-Pooling layers: fixed window size (``MaxPool2d``, …) and fixed output size (``AdaptiveAvgPool2d``, …)."""
+"""Convolution and pooling layers; pools have a fixed window size (``MaxPool2d``) or output size
+(``AdaptiveAvgPool2d``).
+"""
 from __future__ import annotations
 
 import math
@@ -22,12 +20,11 @@ from tinsmith.tensor.tensor import Tensor
 Ints = int | Sequence[int]
 
 
-
 class Conv2d(Layer):
     """2-D convolution: ``[N, in, H, W] → [N, out, H', W']``, initialized as in PyTorch.
 
     Args:
-        padding: of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
+        padding: padding of the input: one number, one per axis, (before, after) pairs from the last axis on, or "same".
         padding_mode: the values of the padding: "zeros", "reflect", "replicate" or "circular".
 
     >>> from tinsmith import nn
@@ -90,7 +87,6 @@ class Conv2d(Layer):
         return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, padding)
 
 
-
 class Conv1d(Conv2d):
     """1-D convolution: ``[N, in, L] → [N, out, L']``.
 
@@ -102,7 +98,6 @@ class Conv1d(Conv2d):
     dims = 1
 
 
-
 class Conv3d(Conv2d):
     """3-D convolution: ``[N, in, D, H, W] → [N, out, D', H', W']``.
 
@@ -112,7 +107,6 @@ class Conv3d(Conv2d):
     """
 
     dims = 3
-
 
 
 class ConvTranspose2d(Conv2d):
@@ -162,12 +156,10 @@ class ConvTranspose2d(Conv2d):
                                   self.padding, extra)
 
 
-
 class ConvTranspose1d(ConvTranspose2d):
     """1-D transposed convolution: ``[N, in, L] → [N, out, L']``."""
 
     dims = 1
-
 
 
 class ConvTranspose3d(ConvTranspose2d):
@@ -176,11 +168,9 @@ class ConvTranspose3d(ConvTranspose2d):
     dims = 3
 
 
-
 def _plain(sizes: Any) -> Any:
     """Return a tuple of equal sizes as one number, other values unchanged."""
     return sizes[0] if isinstance(sizes, tuple) and len(set(sizes)) == 1 else sizes
-
 
 
 class MaxPool2d(Layer):
@@ -212,19 +202,16 @@ class MaxPool2d(Layer):
                             ceil_mode=self.ceil_mode, return_indices=self.return_indices)
 
 
-
 class MaxPool1d(MaxPool2d):
     """Max pooling of ``[…, L]``; arguments as for ``MaxPool2d``."""
 
     dims = 1
 
 
-
 class MaxPool3d(MaxPool2d):
     """Max pooling of ``[…, D, H, W]``; arguments as for ``MaxPool2d``."""
 
     dims = 3
-
 
 
 class AvgPool2d(Layer):
@@ -256,19 +243,16 @@ class AvgPool2d(Layer):
                             count_include_pad=self.count_include_pad, divisor_override=self.divisor_override)
 
 
-
 class AvgPool1d(AvgPool2d):
     """Average pooling of ``[…, L]``; arguments as for ``AvgPool2d``."""
 
     dims = 1
 
 
-
 class AvgPool3d(AvgPool2d):
     """Average pooling of ``[…, D, H, W]``; arguments as for ``AvgPool2d``."""
 
     dims = 3
-
 
 
 class _AdaptivePool(Layer):
@@ -311,7 +295,6 @@ class _AdaptivePool(Layer):
         raise NotImplementedError
 
 
-
 def _filled(x: Tensor, n: int, filling: float) -> Tensor:
     """Return the n windows of the last axis as ``[…, n, longest]``, shorter ones padded with ``filling``."""
     place, size = _windows(x.shape[-1], n)
@@ -319,11 +302,9 @@ def _filled(x: Tensor, n: int, filling: float) -> Tensor:
     return inside.where(x[..., Tensor(place, device=x.device)], filling)
 
 
-
 def _sums(x: Tensor, n: int) -> Tensor:
     """Return the sums of the n windows of the last axis."""
     return with_slopes(_filled(x, n, 0).sum(-1), _sums_slope, x)
-
 
 
 def _sums_slope(gradient: Tensor, value: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -332,14 +313,12 @@ def _sums_slope(gradient: Tensor, value: Tensor, x: Tensor) -> tuple[Tensor]:
     return (_sums(gradient, x.shape[-1]),)
 
 
-
 def _windows(s: int, n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the positions of n windows as rows (short windows use a prefix), and their sizes ``[n, 1]``."""
     first, end = [i * s // n for i in range(n)], [-(-(i + 1) * s // n) for i in range(n)]
     longest = max((e - f for f, e in zip(first, end)), default=1)
     place = np.array(first, np.int32).reshape(n, 1) + np.arange(longest, dtype=np.int32)
     return np.minimum(place, s - 1), np.array([e - f for f, e in zip(first, end)], np.int32).reshape(n, 1)
-
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
@@ -361,19 +340,16 @@ class AdaptiveAvgPool2d(_AdaptivePool):
         return (_sums(x, n) / sizes).cast(x.dtype)
 
 
-
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
     """Average pooling of ``[…, L]`` to a given output size."""
 
     dims = 1
 
 
-
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
     """Average pooling of ``[…, D, H, W]`` to a given output size."""
 
     dims = 3
-
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
@@ -418,12 +394,10 @@ class AdaptiveMaxPool2d(_AdaptivePool):
         return _filled(x, n, x.dtype.min).max(-1)
 
 
-
 class AdaptiveMaxPool1d(AdaptiveMaxPool2d):
     """Max pooling of ``[…, L]`` to a given output size."""
 
     dims = 1
-
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool2d):

@@ -1,8 +1,7 @@
-"""Elementwise and quantized operators of ONNX.
+"""Elementwise and quantized operators of ONNX: functions of tensors by ONNX's names, with attributes as keywords.
 
-Elementwise operators, by ONNX's names: functions of tensors, with attributes as keywords.
-
-Quantized operators: low-bit integers with scale and zero point."""
+Quantized operators work on low-bit integers with scale and zero point.
+"""
 from __future__ import annotations
 
 import functools
@@ -27,30 +26,24 @@ SIMPLE: Final[dict[str, Unary]] = {
     "Tanh": Tensor.tanh, "HardSwish": Tensor.hardswish}
 
 
-
 def Add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
-
 
 
 def Sub(x: Tensor, y: Tensor) -> Tensor:
     return x - y
 
 
-
 def Mul(x: Tensor, y: Tensor) -> Tensor:
     return x * y
-
 
 
 def Div(x: Tensor, y: Tensor) -> Tensor:
     return x / y if x.dtype.is_float else x.div(y, rounding_mode="trunc").cast(x.dtype)
 
 
-
 def Mod(x: Tensor, y: Tensor, fmod: int = 0) -> Tensor:
     return x.fmod(y) if fmod else x.mod(y)
-
 
 
 def Pow(x: Tensor, y: Tensor) -> Tensor:
@@ -59,20 +52,16 @@ def Pow(x: Tensor, y: Tensor) -> Tensor:
     return x.pow(y.cast(x.dtype))
 
 
-
 def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
     return x << y if direction == "LEFT" else x >> y
-
 
 
 def BitwiseAnd(x: Tensor, y: Tensor) -> Tensor:
     return x & y
 
 
-
 def BitwiseOr(x: Tensor, y: Tensor) -> Tensor:
     return x | y
-
 
 
 def BitwiseXor(x: Tensor, y: Tensor) -> Tensor:
@@ -81,57 +70,46 @@ def BitwiseXor(x: Tensor, y: Tensor) -> Tensor:
 And, Or, Xor = BitwiseAnd, BitwiseOr, BitwiseXor
 
 
-
 def Equal(x: Any, y: Any) -> Tensor:
     if not isinstance(x, Tensor):  # text
         return constant(x == y)
     return x.eq(y)
 
 
-
 def Less(x: Tensor, y: Tensor) -> Tensor:
     return x < y
-
 
 
 def LessOrEqual(x: Tensor, y: Tensor) -> Tensor:
     return x <= y
 
 
-
 def Greater(x: Tensor, y: Tensor) -> Tensor:
     return x > y
-
 
 
 def GreaterOrEqual(x: Tensor, y: Tensor) -> Tensor:
     return x >= y
 
 
-
 def Max(*xs: Tensor) -> Tensor:
     return functools.reduce(Tensor.maximum, xs)
-
 
 
 def Min(*xs: Tensor) -> Tensor:
     return functools.reduce(Tensor.minimum, xs)
 
 
-
 def Sum(*xs: Tensor) -> Tensor:
     return functools.reduce(Tensor.add, xs)
-
 
 
 def Mean(*xs: Tensor) -> Tensor:
     return Sum(*xs) / len(xs)
 
 
-
 def Where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return condition.where(x, y)
-
 
 
 def Clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -141,62 +119,50 @@ def Clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return x if max is None else x.minimum(max)
 
 
-
 def IsInf(x: Tensor, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
     found = x.isinf()
     found = found if detect_positive else found & (x < 0)
     return found if detect_negative else found & (x > 0)
 
 
-
 def Elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return (x < 0).where(alpha * (x.minimum(0).exp() - 1), x)
-
 
 
 def Celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return x.maximum(0) + (alpha * ((x / alpha).exp() - 1)).minimum(0)
 
 
-
 def Selu(x: Tensor, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Tensor:
     return gamma * (x > 0).where(x, alpha * x.minimum(0).exp() - alpha)
-
 
 
 def Gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return x.gelu(approximate)
 
 
-
 def LeakyRelu(x: Tensor, alpha: float = 0.01) -> Tensor:
     return (x < 0).where(alpha * x, x)
-
 
 
 def PRelu(x: Tensor, slope: Tensor) -> Tensor:
     return (x < 0).where(slope * x, x)
 
 
-
 def ThresholdedRelu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return (x > alpha).where(x, 0)
-
 
 
 def HardSigmoid(x: Tensor, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     return (alpha * x + beta).clip(0, 1)
 
 
-
 def Swish(x: Tensor, alpha: float = 1.0) -> Tensor:
     return x * (alpha * x).sigmoid()
 
 
-
 def Shrink(x: Tensor, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     return (x < -lambd).where(x + bias, (x > lambd).where(x - bias, 0)).cast(x.dtype)
-
 
 
 def Cast(x: Any, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
@@ -205,15 +171,12 @@ def Cast(x: Any, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     return cast(x, to, bool(saturate), round_mode)
 
 
-
 def CastLike(x: Tensor, like: Tensor, saturate: int = 1) -> Tensor:
     return cast(x, type_of(like), bool(saturate))
 
 
-
 def BitCast(x: Tensor, to: int) -> Tensor:
     return x.bitcast(DTYPES[to])
-
 
 
 def Dropout(x: Tensor, ratio: Any = None, training_mode: Any = None, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -224,31 +187,25 @@ def Dropout(x: Tensor, ratio: Any = None, training_mode: Any = None, seed: int =
     return x * mask / (1 - p), mask
 
 
-
 def Bernoulli(x: Tensor, dtype: int = 0, seed: float = 0.0) -> Tensor:
     drawn = Tensor.rand(*x.shape) < x
     return drawn.cast(DTYPES[dtype] if dtype else x.dtype)
-
 
 
 def RandomUniformLike(x: Tensor, dtype: int = 0, high: float = 1.0, low: float = 0.0, seed: float = 0.0) -> Tensor:
     return Tensor.uniform(*x.shape, low=low, high=high).cast(DTYPES[dtype] if dtype else x.dtype)
 
 
-
 def RandomNormalLike(x: Tensor, dtype: int = 0, mean: float = 0.0, scale: float = 1.0, seed: float = 0.0) -> Tensor:
     return (Tensor.randn(*x.shape) * scale + mean).cast(DTYPES[dtype] if dtype else x.dtype)
-
 
 
 def RandomUniform(shape: Any, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float = 0.0) -> Tensor:
     return Tensor.uniform(*shape, low=low, high=high).cast(DTYPES[dtype])
 
 
-
 def RandomNormal(shape: Any, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float = 0.0) -> Tensor:
     return (Tensor.randn(*shape) * scale + mean).cast(DTYPES[dtype])
-
 
 
 def _spread(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -259,7 +216,6 @@ def _spread(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
         return t.reshape(*[-1 if n == axis else 1 for n in range(x.ndim)])
     whole = t.repeat_interleave(block, axis)
     return whole[(slice(None),) * axis + (slice(0, x.shape[axis]),)]
-
 
 
 def QuantizeLinear(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: int = 1, block_size: int = 0,
@@ -275,7 +231,6 @@ def QuantizeLinear(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: i
     return noted((scaled.round() + shift).clip(float(low), float(high)).cast(dtype), to)
 
 
-
 def DequantizeLinear(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: int = 1, block_size: int = 0,
                      output_dtype: int = 0) -> Tensor:
     at = axis_of(axis, x.ndim) if x.ndim else 0
@@ -286,13 +241,11 @@ def DequantizeLinear(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis:
     return out.cast(DTYPES[output_dtype] if output_dtype else scale.dtype)
 
 
-
 def DynamicQuantizeLinear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.min().minimum(0), x.max().maximum(0)
     scale = (high - low) / 255
     zero = (-low / scale).round().clip(0, 255)
     return ((x / scale).round() + zero).clip(0, 255).cast(dtypes.uint8), scale, zero.cast(dtypes.uint8)
-
 
 
 def _wide(x: Tensor, zero: Tensor | None, rows: bool = False) -> Tensor:
@@ -303,16 +256,13 @@ def _wide(x: Tensor, zero: Tensor | None, rows: bool = False) -> Tensor:
     return out - (zero.reshape(-1, 1) if rows and zero.ndim == 1 and zero.numel() > 1 else zero).cast(dtypes.int32)
 
 
-
 def MatMulInteger(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Tensor:
     return _wide(a, a_zero, rows=True).matmul(_wide(b, b_zero)).cast(dtypes.int32)
-
 
 
 def _requantized(total: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     out = (total.cast(dtypes.float64) * scale.cast(dtypes.float64)).float().round() + zero.float()
     return out.clip(float(zero.dtype.min), float(zero.dtype.max)).cast(zero.dtype)
-
 
 
 def QLinearMatMul(a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor,
@@ -322,17 +272,14 @@ def QLinearMatMul(a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale
     return _requantized(total, rows.float() * b_scale.float() / y_scale.float(), y_zero)
 
 
-
 def ConvInteger(x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None,
                 **options: Any) -> Tensor:
     weights = _wide(w, None if w_zero is None else _channels(w_zero, w.ndim, 0))
     return neural.Conv(_wide(x, x_zero), weights, **options).cast(dtypes.int32)
 
 
-
 def _channels(t: Tensor, ndim: int, axis: int) -> Tensor:
     return t.reshape(*[-1 if n == axis else 1 for n in range(ndim)]) if t.numel() > 1 else t.reshape(())
-
 
 
 def QLinearConv(x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,

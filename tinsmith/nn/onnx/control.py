@@ -1,12 +1,10 @@
-"""ONNX operators that hold graphs, and operators on sequences and text.
+"""ONNX operators that contain graphs, and operators on sequences, optional values and text.
 
-Operators that hold graphs. Conditions and counts are read on the host, so each path is a straight program.
+Conditions and counts of control flow are read on the host, so each path is a straight-line program. Sequences are
+Python lists, optional values may be None, and texts are host arrays of Python strings.
 
-Operators on sequences (Python lists) and optional values (None).
-
-Text operators, on host arrays of Python strings, and operators that convert text to numbers.
-
-``RegexFullMatch`` is not here: Python's expressions may take a time exponential in what a stranger's file holds."""
+``RegexFullMatch`` is missing on purpose: Python's regular expressions can take exponential time on untrusted input.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +23,12 @@ if TYPE_CHECKING:
 Scope = Mapping[str, Any]
 
 
-
 def If(condition: Tensor, then_branch: OnnxGraph, else_branch: OnnxGraph, scope: Scope) -> Any:
     return tuple((then_branch if number(condition) else else_branch).run([], scope))
 
 
-
 def _stacked(values: list[Tensor], axis: int = 0) -> Tensor:
     return values[0].stack(*values[1:], dim=axis)
-
 
 
 def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scope) -> Any:
@@ -48,7 +43,6 @@ def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scop
             values.append(value)
         going, n = bool(number(again)), n + 1
     return (*states, *(_stacked(values) if values else Tensor.empty(0) for values in collected))
-
 
 
 def Scan(*given: Any, body: OnnxGraph, scope: Scope, num_scan_inputs: int, scan_input_axes: Any = None,
@@ -78,15 +72,12 @@ def Scan(*given: Any, body: OnnxGraph, scope: Scope, num_scan_inputs: int, scan_
                        for v, a, p in zip(outputs, ahead, places)))
 
 
-
 def SequenceEmpty(dtype: int = 1) -> list[Tensor]:
     return []
 
 
-
 def SequenceConstruct(*xs: Tensor) -> list[Tensor]:
     return list(xs)
-
 
 
 def SequenceInsert(sequence: list[Tensor], x: Tensor, position: Any = None) -> list[Tensor]:
@@ -95,28 +86,23 @@ def SequenceInsert(sequence: list[Tensor], x: Tensor, position: Any = None) -> l
     return out
 
 
-
 def SequenceErase(sequence: list[Tensor], position: Any = None) -> list[Tensor]:
     out = list(sequence)
     del out[-1 if position is None else int(number(position))]
     return out
 
 
-
 def SequenceAt(sequence: list[Tensor], position: Any) -> Tensor:
     return sequence[int(number(position))]
-
 
 
 def SequenceLength(sequence: list[Tensor]) -> Tensor:
     return constant(np.int64(len(sequence)))
 
 
-
 def ConcatFromSequence(sequence: list[Tensor], axis: int, new_axis: int = 0) -> Tensor:
     first, *rest = sequence
     return first.stack(*rest, dim=axis) if new_axis else first.cat(*rest, dim=axis)
-
 
 
 def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
@@ -128,15 +114,12 @@ def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int =
     return list(x.split(sizes[0] if isinstance(split, Tensor) and split.ndim == 0 else sizes, at))
 
 
-
 def Optional(x: Any = None, type: Any = None) -> Any:
     return x
 
 
-
 def OptionalHasElement(x: Any = None) -> Tensor:
     return constant(np.bool_(x is not None))
-
 
 
 def OptionalGetElement(x: Any) -> Any:
@@ -145,17 +128,14 @@ def OptionalGetElement(x: Any) -> Any:
 _MOST = 1 << 28  # columns of counts
 
 
-
 def _text(op: str, x: Any) -> Any:
     if not isinstance(x, np.ndarray):
         raise DTypeError(op, f"takes text, not {type(x).__name__}", "an array of strings")
     return x
 
 
-
 def StringConcat(x: Any, y: Any) -> Any:
     return np.asarray(_text("StringConcat", x) + _text("StringConcat", y), object)
-
 
 
 def StringNormalizer(x: Any, case_change_action: str = "NONE", is_case_sensitive: int = 0,
@@ -169,7 +149,6 @@ def StringNormalizer(x: Any, case_change_action: str = "NONE", is_case_sensitive
     return np.array(words, object).reshape(*[1] * (x.ndim - 1), -1)
 
 
-
 def StringSplit(x: Any, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, Tensor]:
     """ONNX ``StringSplit``: the parts of each text along a new last axis, padded with "", and their counts."""
     given = _text("StringSplit", x)
@@ -178,7 +157,6 @@ def StringSplit(x: Any, delimiter: str | None = None, maxsplit: int | None = Non
     rows = [p + [""] * (longest - len(p)) for p in parts]
     counts = np.array([len(p) for p in parts], np.int64).reshape(given.shape)
     return np.array(rows, object).reshape(*given.shape, longest), constant(counts)
-
 
 
 def TfIdfVectorizer(x: Any, *, max_gram_length: int, max_skip_count: int, min_gram_length: int, mode: str,
@@ -215,11 +193,10 @@ def TfIdfVectorizer(x: Any, *, max_gram_length: int, max_skip_count: int, min_gr
     return out if x.ndim > 1 else out.squeeze(0)
 
 
-
 # Of the domain ai.onnx.ml
 def LabelEncoder(x: Any, *, default_float: float = -0.0, default_int64: int = -1, default_string: str = "_Unused",
                  default_tensor: Tensor | None = None, **named: Any) -> Any:
-    """The value of each key, by a list of keys and one of values."""
+    """Return the value of each key, by a list of keys and one of values."""
     keys, values = (next((named[k] for k in named if k.startswith(kind)), ()) for kind in ("keys_", "values_"))
     keys, values = (known(v).reshape(-1).tolist() if isinstance(v, Tensor) else
                     v.reshape(-1).tolist() if isinstance(v, np.ndarray) else list(v) for v in (keys, values))
@@ -235,11 +212,9 @@ def LabelEncoder(x: Any, *, default_float: float = -0.0, default_int64: int = -1
     return out if dtype is object else constant(out)
 
 
-
 def ArrayFeatureExtractor(x: Tensor, y: Tensor) -> Tensor:
     out: Tensor = x[..., y.reshape(-1)]
     return out if x.ndim > 1 else out.unsqueeze(0)
-
 
 
 def Binarizer(x: Tensor, threshold: float = 0.0) -> Tensor:

@@ -1,11 +1,8 @@
 """ONNX models: the runner, graphs as sequences of steps, and the resolution of operators.
 
-ONNX graphs as sequences of steps, and the resolution of operators.
-
 An operator is a function in ``OPERATORS``; else the model's function of that name; else the standard's function body
 (a definition by other operators), which the package ``onnx`` provides.
-
-A model of ONNX's, read from a file and run on tensors."""
+"""
 from __future__ import annotations
 
 import importlib
@@ -22,33 +19,25 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.nn.io.archives import Source, as_bytes
-from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes
-from tinsmith.nn.onnx import arithmetic as quantized
-from tinsmith.nn.onnx import control as sequences
-from tinsmith.nn.onnx import control as text
-from tinsmith.nn.onnx import neural as training
-from tinsmith.nn.onnx import resampling as signals
-from tinsmith.nn.onnx import shapes as reductions
+from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes, training
 from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    arithmetic, reductions, shapes, neural, recurrent, quantized, resampling, sequences, signals, text,
-    control)
+    arithmetic, shapes, neural, recurrent, resampling, control)
 PREVIEW: Final = "ai.onnx.preview.training"
 LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
        if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
-    **{("ai.onnx.ml", name): vars(text)[name] for name in LEARNING},
+    **{("ai.onnx.ml", name): vars(control)[name] for name in LEARNING},
     **{(PREVIEW, name): f for name, f in vars(training).items() if name[0].isupper() and inspect.isfunction(f)}}
 _SPECIAL: Final = ("opset", "outputs", "scope")  # what a function may ask of the step beside inputs and attributes
 
 
-
 def package() -> Any:
-    """The package ``onnx``.
+    """Return the package ``onnx``.
 
     Raises:
         ArgumentError: if it is not installed.
@@ -59,12 +48,11 @@ def package() -> Any:
         raise ArgumentError("OnnxRunner", "the package onnx is not installed", "pip install 'tinsmith[onnx]'") from None
 
 
-
 def value_of(proto: Any, folder: str = "") -> Any:
     """A TensorProto as a tensor, or as an array of text.
 
     Raises:
-        FileFormatError: if its data are not what its shape and type say.
+        FileFormatError: if its data contradict its shape or type.
     """
     if proto.data_type != STRING and proto.data_type not in DTYPES:
         raise FileFormatError("OnnxRunner", f"{proto.name!r} is of element type {proto.data_type}", "numbers or text")
@@ -79,13 +67,11 @@ def value_of(proto: Any, folder: str = "") -> Any:
         raise FileFormatError("OnnxRunner", f"the data of {proto.name!r}: {error!r:.200}", "a complete file") from None
 
 
-
 def _check_sizes(name: str, dims: Sequence[int]) -> None:
     """Refuse a shape that no tensor has; NumPy would take one negative size for the rest of the elements."""
     if any(n < 0 for n in dims):
         raise FileFormatError("OnnxRunner", f"{name!r} has the shape {tuple(dims)}: a negative size",
                               "a complete file, with sizes of at least 0")
-
 
 
 class Model:
@@ -95,7 +81,6 @@ class Model:
         self.opsets = {("" if domain == "ai.onnx" else domain): version for domain, version in opsets.items()}
         self.functions = {(f.domain, f.name): f for f in functions}
         self.folder = folder
-
 
 
 class OnnxNode:
@@ -155,7 +140,7 @@ class OnnxNode:
         return out if isinstance(out, tuple) else (out,)
 
     def _body(self, values: list[Any]) -> OnnxGraph:
-        """The graph that defines this operator; it can depend on the types of its inputs."""
+        """Return the graph that defines this operator; it can depend on the types of its inputs."""
         key = tuple(_type_number(v) for v in values)
         if key not in self.expanded:
             self.expanded[key] = self._expand(values)
@@ -185,11 +170,9 @@ class OnnxNode:
         return OnnxGraph(function.node, list(function.input), list(function.output), {}, inner, given)
 
 
-
 def _newest(versions: Sequence[int], opset: int) -> int:
     """Return the newest of ``versions`` of an operator that is not newer than ``opset``; else the oldest."""
     return max((v for v in versions if v <= opset), default=min(versions))
-
 
 
 def _schema(step: OnnxNode) -> Any:
@@ -199,19 +182,16 @@ def _schema(step: OnnxNode) -> Any:
         raise _unknown(step) from None
 
 
-
 def _unknown(step: OnnxNode) -> FileFormatError:
     where = f" of {step.domain!r}" if step.domain else ""
     return FileFormatError("OnnxRunner", f"the operator {step.name!r:.60}{where} in opset {step.opset} is not built",
                            "a function of that name in the model, made of others")
 
 
-
 def _type_number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return type_of(value), value.ndim
     return type(value).__name__
-
 
 
 def _type_proto(value: Any) -> bytes:
@@ -224,9 +204,8 @@ def _type_proto(value: Any) -> bytes:
     return bytes(make.make_tensor_type_proto(type_of(value), value.shape).SerializeToString())
 
 
-
 def attribute_of(proto: Any, model: Model) -> Any:
-    """An attribute's value: numbers, text, tensors, graphs, and lists of them."""
+    """Return an attribute's value: numbers, text, tensors, graphs, and lists of them."""
     kinds = package().AttributeProto
     if proto.type == kinds.GRAPH:
         return OnnxGraph.of(proto.g, model)
@@ -244,7 +223,6 @@ def attribute_of(proto: Any, model: Model) -> Any:
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
 
 
-
 def _dense(proto: Any, model: Model) -> Tensor:
     values, places = value_of(proto.values, model.folder).numpy(), value_of(proto.indices, model.folder).numpy()
     shape, name = tuple(proto.dims), proto.values.name
@@ -259,7 +237,6 @@ def _dense(proto: Any, model: Model) -> Tensor:
                               "a complete file")
     (out.reshape(-1) if len(sizes) == 1 else out)[tuple(places.T)] = values.reshape(-1)
     return constant(out)
-
 
 
 class OnnxGraph:
@@ -279,7 +256,7 @@ class OnnxGraph:
         return cls(proto.node, inputs, [o.name for o in proto.output], constants, model)
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
-        """The outputs; names of graphs around this one are in ``outside``."""
+        """Return the outputs; names of graphs around this one are in ``outside``."""
         own = {name: fresh(value) for name, value in self.constants.items()}
         scope = {**outside, **own, **dict(zip(self.inputs, values))}
         for name in self.inputs[len(values) :]:
@@ -290,7 +267,6 @@ class OnnxGraph:
         return [scope.get(name) for name in self.outputs]  # a definition may leave optional ones out
 
 
-
 class Input(NamedTuple):
     """The declaration of a model input: a size or symbolic name per axis, and the dtype (None for text)."""
 
@@ -299,7 +275,6 @@ class Input(NamedTuple):
     number: int = 0  # ONNX number of the element type
 
 _graphs: WeakTable[OnnxRunner, OnnxGraph] = WeakTable()  # graphs never change: no guards needed
-
 
 
 class OnnxRunner:
@@ -345,14 +320,14 @@ class OnnxRunner:
         self.graph_outputs = list(graph.outputs)
 
     def __call__(self, inputs: Mapping[str, Any], debug: int = 0) -> dict[str, Any]:
-        """The outputs by name: tensors, lists of tensors for sequences, arrays of text.
+        """Return the outputs by name: tensors, lists of tensors for sequences, arrays of text.
 
         Args:
             inputs: tensors or arrays by name.
-            debug: as in tinygrad's; ``DEBUG`` says what runs.
+            debug: accepted as in tinygrad; use ``DEBUG`` to print kernels.
 
         Raises:
-            ArgumentError: for names that the model has not, or values of another rank or dtype.
+            ArgumentError: for unknown input names, or values of another rank or dtype.
         """
         if inputs.keys() != self.graph_inputs.keys():
             raise ArgumentError("OnnxRunner", f"the inputs are named {', '.join(inputs) or 'by nothing'}",
@@ -361,13 +336,11 @@ class OnnxRunner:
         return dict(zip(self.graph_outputs, _graphs[self].run(values, {})))
 
 
-
 def _input(kind: Any) -> Input:
     if not kind.HasField("tensor_type"):
         return Input((), None)
     shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.tensor_type.shape.dim)
     return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type)
-
 
 
 def _given(name: str, value: Any, wanted: Input) -> Any:

@@ -1,4 +1,4 @@
-"""ONNX's neural network operators and training optimizers.
+"""Neural network operators: convolutions, pools, norms, and products.
 
 Convolutions, pools, norms, and products.
 
@@ -18,7 +18,6 @@ from tinsmith.tensor.tensor import Tensor
 Pads = list[tuple[int, int]]
 
 
-
 def _pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
           pads: Any, auto_pad: str) -> Pads:
     """Return the (before, after) padding of each spatial axis."""
@@ -34,13 +33,11 @@ def _pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], di
     return list(zip(given[:rank], given[rank:]))
 
 
-
 def _padded(x: Tensor, pads: Pads, value: float = 0.0) -> tuple[Tensor, tuple[int, ...]]:
-    """The image, padded where its two ends differ, and the padding that is the same at both."""
+    """Return the image, padded where its two ends differ, and the padding that is the same at both."""
     if all(b == e for b, e in pads):
         return x, tuple(b for b, _ in pads)
     return x.pad([(0, 0), (0, 0), *pads], value=value), (0,) * len(pads)
-
 
 
 def Conv(x: Tensor, w: Tensor, b: Tensor | None = None, auto_pad: str = "NOTSET", dilations: Any = None,
@@ -49,7 +46,6 @@ def Conv(x: Tensor, w: Tensor, b: Tensor | None = None, auto_pad: str = "NOTSET"
     by, gap = tuple(strides or [1] * rank), tuple(dilations or [1] * rank)
     image, padding = _padded(x, _pads(x.shape[2:], w.shape[2:], by, gap, pads, auto_pad))
     return image.conv2d(w, b, groups=group, stride=by, dilation=gap, padding=padding)
-
 
 
 def ConvTranspose(x: Tensor, w: Tensor, b: Tensor | None = None, auto_pad: str = "NOTSET", dilations: Any = None,
@@ -84,7 +80,6 @@ def ConvTranspose(x: Tensor, w: Tensor, b: Tensor | None = None, auto_pad: str =
     return out.shrink(((0, out.shape[0]), (0, out.shape[1]), *keep))
 
 
-
 def _ceil_pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
                pads: Pads) -> Pads:
     """Return the pads for ``ceil_mode``: the end is extended so that the last window fits.
@@ -100,10 +95,8 @@ def _ceil_pads(size: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     return out
 
 
-
 def _least(x: Tensor) -> Any:
     return x.dtype.min
-
 
 
 def MaxPool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
@@ -131,7 +124,6 @@ def MaxPool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: i
     return values, (place + lead).cast(dtypes.int64)
 
 
-
 def AveragePool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
                 count_include_pad: int = 0, pads: Any = None, strides: Any = None) -> Tensor:
     rank = len(kernel_shape)
@@ -149,7 +141,6 @@ def AveragePool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mod
     return sums / ones.pad([(0, 0), (0, 0), *outer]).avg_pool2d(**options)
 
 
-
 def LpPool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
            p: int = 2, pads: Any = None, strides: Any = None) -> Tensor:
     mean = AveragePool(x.abs() ** p, kernel_shape, auto_pad, ceil_mode, dilations, 1, pads, strides)
@@ -164,30 +155,25 @@ def LpPool(x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: in
     return out
 
 
-
 def _rest(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
-
 
 
 def GlobalAveragePool(x: Tensor) -> Tensor:
     return x.mean(_rest(x), keepdim=True)
 
 
-
 def GlobalMaxPool(x: Tensor) -> Tensor:
     return x.max(_rest(x), keepdim=True)
-
 
 
 def GlobalLpPool(x: Tensor, p: int = 2) -> Tensor:
     return (x.abs() ** p).sum(_rest(x), keepdim=True) ** (1 / p)
 
 
-
 def MaxUnpool(x: Tensor, indices: Tensor, output_shape: Any = None, kernel_shape: Any = None, pads: Any = None,
               strides: Any = None) -> Tensor:
-    """ONNX ``MaxUnpool``: scatter the values to ``indices``, which count through the whole pooled batch."""
+    """ONNX ``MaxUnpool``: scatter the values to ``indices``, which are flat indices into the complete batch."""
     rank = len(kernel_shape)
     by, edges = strides or [1] * rank, pads or [0] * 2 * rank
     size = [(n - 1) * s - edges[k] - edges[rank + k] + kernel_shape[k]
@@ -200,10 +186,8 @@ def MaxUnpool(x: Tensor, indices: Tensor, output_shape: Any = None, kernel_shape
     return flat.pad([(0, w - s) for w, s in zip(wanted, shape)])
 
 
-
 def _per_channel(t: Tensor, x: Tensor) -> Tensor:
     return t.reshape(1, -1, *[1] * (x.ndim - 2))
-
 
 
 def BatchNormalization(x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5,
@@ -219,7 +203,6 @@ def BatchNormalization(x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: T
     return (out, new_mean, new_var) if training_mode else out
 
 
-
 def _normalized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     mean = x.mean(axes, keepdim=True)
     centered = x - mean
@@ -227,10 +210,8 @@ def _normalized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> tuple[Tenso
     return centered * scale, mean, scale
 
 
-
 def InstanceNormalization(x: Tensor, scale: Tensor, b: Tensor, epsilon: float = 1e-5) -> Tensor:
     return _normalized(x, _rest(x), epsilon)[0] * _per_channel(scale, x) + _per_channel(b, x)
-
 
 
 def LayerNormalization(x: Tensor, scale: Tensor, b: Tensor | None = None, axis: int = -1, epsilon: float = 1e-5,
@@ -241,12 +222,10 @@ def LayerNormalization(x: Tensor, scale: Tensor, b: Tensor | None = None, axis: 
     return (out if b is None else out + b), mean, factor
 
 
-
 def RMSNormalization(x: Tensor, scale: Tensor, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Tensor:
     wide, dtype = to_float_and_back(x)
     over = tuple(range(axis_of(axis, x.ndim), x.ndim))
     return (wide * ((wide * wide).mean(over, keepdim=True) + epsilon).rsqrt()).cast(dtype) * scale
-
 
 
 def LRN(x: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0) -> Tensor:
@@ -259,10 +238,8 @@ def LRN(x: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: f
     return out
 
 
-
 def MatMul(x: Tensor, y: Tensor) -> Tensor:
     return x.matmul(y).cast(x.dtype)
-
 
 
 def Gemm(a: Tensor, b: Tensor, c: Tensor | None = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
@@ -274,59 +251,9 @@ def Gemm(a: Tensor, b: Tensor, c: Tensor | None = None, alpha: float = 1.0, beta
     return out.cast(a.dtype)
 
 
-
 def Einsum(*xs: Tensor, equation: str) -> Tensor:
     return Tensor.einsum(equation.replace(" ", ""), *xs)
 
 
-
 def Det(x: Tensor) -> Tensor:
     return constant(np.linalg.det(known(x)).astype(x.dtype.numpy))
-
-
-
-def _parts(values: tuple[Tensor, ...], kinds: int) -> list[tuple[Tensor, ...]]:
-    """Regroup inputs (all values, then all gradients, then all states, …) into one tuple per parameter."""
-    count = len(values) // kinds
-    return list(zip(*(values[n * count : (n + 1) * count] for n in range(kinds))))
-
-
-
-def _in_order(updated: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    return tuple(t for kind in zip(*updated) for t in kind)
-
-
-
-def Adagrad(rate: Tensor, step: Tensor, *values: Tensor, decay_factor: float = 0.0, epsilon: float = 0.0,
-            norm_coefficient: float = 0.0) -> tuple[Tensor, ...]:
-    out = []
-    for x, gradient, total in _parts(values, 3):
-        g = gradient + norm_coefficient * x
-        total = total + g * g
-        out.append((x - rate / (1 + step * decay_factor) * g / (total.sqrt() + epsilon), total))
-    return _in_order(out)
-
-
-
-def Momentum(rate: Tensor, step: Tensor, *values: Tensor, alpha: float, beta: float, mode: str,
-             norm_coefficient: float) -> tuple[Tensor, ...]:
-    out = []
-    for x, gradient, momentum in _parts(values, 3):
-        g = gradient + norm_coefficient * x
-        momentum = alpha * momentum + (step > 0).where(beta, 1.0) * g
-        out.append((x - rate * (g + alpha * momentum if mode == "nesterov" else momentum), momentum))
-    return _in_order(out)
-
-
-
-def Adam(rate: Tensor, step: Tensor, *values: Tensor, alpha: float = 0.9, beta: float = 0.999, epsilon: float = 0.0,
-         norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0) -> tuple[Tensor, ...]:
-    out = []
-    for x, gradient, first, second in _parts(values, 4):
-        g = gradient + norm_coefficient * x
-        first, second = alpha * first + (1 - alpha) * g, beta * second + (1 - beta) * g * g
-        t = step.float()
-        adjusted = (step > 0).where(rate * (1 - beta**t).sqrt() / (1 - alpha**t), rate)
-        new = x - adjusted * first / (second.sqrt() + epsilon)
-        out.append(((1 - norm_coefficient_post) * new, first, second))
-    return _in_order(out)

@@ -23,7 +23,7 @@ _FUNCTIONS: Final[dict[str, Callable[[Tensor, float | None, float | None], Tenso
 
 def _activations(names: Any, usual: list[str], directions: int, alpha: Any, beta: Any,
                  clip: float | None) -> list[list[Callable[[Tensor], Tensor]]]:
-    """The functions of each direction, in order."""
+    """Return the functions of each direction, in order."""
     wanted = list(names or usual * directions)
     alphas, betas = list(alpha or []), list(beta or [])
     out: list[Callable[[Tensor], Tensor]] = []
@@ -69,7 +69,7 @@ def _layer(x: Tensor, w: Tensor, r: Tensor, lengths: Tensor | None, initial: lis
 
 
 def _halves(b: Tensor | None, d: int, size: int) -> tuple[Any, Any]:
-    """The biases of the input and of the state; zeros if there are none."""
+    """Return the biases of the input and of the state; zeros if there are none."""
     return (0.0, 0.0) if b is None else (b[d, :size], b[d, size:])
 
 

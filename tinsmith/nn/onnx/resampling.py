@@ -1,8 +1,8 @@
 """ONNX operators on images and signals.
 
-Images at other sizes and places: Resize, Upsample, GridSample, RoiAlign, DeformConv; and boxes to keep.
-
-Fourier transforms of parts of signals, and filters for them; complex numbers are a last axis of two."""
+Images: Resize, Upsample, GridSample, RoiAlign, DeformConv, and box selection (NonMaxSuppression). Signals: Fourier
+transforms, windows and filters; complex numbers are a last axis of two.
+"""
 from __future__ import annotations
 
 import functools
@@ -19,10 +19,8 @@ from tinsmith.tensor.tensor import Tensor
 Array = np.ndarray[Any, Any]
 
 
-
 def Upsample(x: Tensor, scales: Any = None, mode: str = "nearest") -> Tensor:
     return Resize(x, None, scales, None, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-
 
 
 def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
@@ -69,7 +67,6 @@ def Resize(x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, an
     return wide.round().clip(dtype.min, dtype.max).cast(dtype) if dtype.is_int else wide.cast(dtype)
 
 
-
 def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, float] | None) -> Array:
     """Return the source coordinate of each element of a resized axis."""
     at = np.arange(new, dtype=np.float64)
@@ -92,7 +89,6 @@ def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, 
     return (at + 0.5) / factor - 0.5
 
 
-
 def _nearest(at: Array, size: int, mode: str) -> Array:
     rounding: dict[str, Callable[[Array], Array]] = {
         "floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda a: np.ceil(a - 0.5),
@@ -100,13 +96,11 @@ def _nearest(at: Array, size: int, mode: str) -> Array:
     return np.clip(rounding[mode](at), 0, size - 1).astype(np.int64)
 
 
-
 def _cubic(distance: Array, a: float) -> Array:
     d = np.abs(distance)
     near = (a + 2) * d**3 - (a + 3) * d**2 + 1
     far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
-
 
 
 def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: float) -> Array:
@@ -126,9 +120,9 @@ def _weights(at: Array, size: int, mode: str, a: float, exclude: bool, scale: fl
     return out
 
 
-
 def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
-    """Elements of images ``[n, c, …]`` at whole places ``[n, k]`` per axis; those outside are zeros, or the nearest."""
+    """Return the elements of images ``[n, c, …]`` at integer positions ``[n, k]`` per axis; positions outside give
+    zeros, or the nearest element."""
     n, c, *sizes = x.shape
     flat: Any = 0
     inside: Any = None
@@ -141,7 +135,6 @@ def _sampled(x: Tensor, places: list[Tensor], zeros: bool) -> Tensor:
     out = rows.gather(2, flat.unsqueeze(1).expand(n, c, flat.shape[-1]))
     found: Tensor = inside.unsqueeze(1).where(out, 0) if zeros else out
     return found
-
 
 
 def _interpolated(x: Tensor, at: list[Tensor], mode: str, padding: str, a: float = -0.75,
@@ -177,13 +170,11 @@ def _interpolated(x: Tensor, at: list[Tensor], mode: str, padding: str, a: float
     return found
 
 
-
 def _cubic_tensor(distance: Tensor, a: float) -> Tensor:
     d = distance.abs()
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((d - 5) * d + 8) * d * a - 4 * a
     return (d <= 1).where(near, (d < 2).where(far, 0))
-
 
 
 def GridSample(x: Tensor, grid: Tensor, align_corners: int = 0, mode: str = "linear",
@@ -216,7 +207,6 @@ def GridSample(x: Tensor, grid: Tensor, align_corners: int = 0, mode: str = "lin
     return out.reshape(n, x.shape[1], *places)
 
 
-
 def RoiAlign(x: Tensor, rois: Tensor, batch_indices: Tensor, coordinate_transformation_mode: str = "half_pixel",
              mode: str = "avg", output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0,
              spatial_scale: float = 1.0) -> Tensor:
@@ -242,7 +232,6 @@ def RoiAlign(x: Tensor, rois: Tensor, batch_indices: Tensor, coordinate_transfor
     return outs[0].stack(*outs[1:])
 
 
-
 def _corners(x: Tensor, at: list[Tensor], mode: str) -> Tensor:
     """Samples between four elements; for a maximum, the greatest of their weighted values."""
     if mode != "max":
@@ -257,7 +246,6 @@ def _corners(x: Tensor, at: list[Tensor], mode: str) -> Tensor:
         parts.append(_sampled(x, [low + k for low, k in zip(lows, corner)], False) * share.unsqueeze(1))
     out: Tensor = functools.reduce(Tensor.maximum, parts)
     return out
-
 
 
 def DeformConv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None,
@@ -289,7 +277,6 @@ def DeformConv(x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, ma
     return out if b is None else out + b.reshape(1, -1, 1, 1)
 
 
-
 def NonMaxSuppression(boxes: Tensor, scores: Tensor, max_output_boxes_per_class: Any = None,
                       iou_threshold: Any = None, score_threshold: Any = None, center_point_box: int = 0) -> Tensor:
     """ONNX ``NonMaxSuppression``, on the host, because the number of boxes kept depends on the values."""
@@ -316,7 +303,6 @@ def NonMaxSuppression(boxes: Tensor, scores: Tensor, max_output_boxes_per_class:
             order = [i for i, s in zip(order, share) if s <= overlap]
         kept += [(n, kind, i) for i in taken]
     return constant(np.array(kept, np.int64).reshape(-1, 3))
-
 
 
 def DFT(x: Tensor, dft_length: Any = None, axis: Any = None, inverse: int = 0, onesided: int = 0,
@@ -350,12 +336,10 @@ def DFT(x: Tensor, dft_length: Any = None, axis: Any = None, inverse: int = 0, o
     return out.transpose(at, -2) if at != x.ndim - 2 else out
 
 
-
 def _mirrored(half: Tensor, count: int) -> Tensor:
     """All of a real signal's spectrum."""
     rest = half[..., 1 : count - half.shape[-2] + 1, :].flip(half.ndim - 2)
     return half.cat(rest * constant(np.array([1, -1], np.float32)), dim=-2)
-
 
 
 def STFT(signal: Tensor, frame_step: Any, window: Tensor | None = None, frame_length: Any = None,
@@ -366,7 +350,6 @@ def STFT(signal: Tensor, frame_step: Any, window: Tensor | None = None, frame_le
     if window is not None:
         frames = frames * window.reshape(1, 1, -1, 1)
     return DFT(frames, axis=constant(np.int64(-2)), onesided=onesided)
-
 
 
 def MelWeightMatrix(num_mel_bins: Any, dft_length: Any, sample_rate: Any, lower_edge_hertz: Any,

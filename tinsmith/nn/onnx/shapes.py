@@ -1,8 +1,4 @@
-"""ONNX operators that move elements, and reductions.
-
-Operators that move, pick and place elements.
-
-Reductions, running sums and orders."""
+"""ONNX operators that move, select and place elements, and reductions, scans and sorts."""
 from __future__ import annotations
 
 import math
@@ -20,10 +16,8 @@ def Shape(x: Any, start: int = 0, end: int | None = None) -> Tensor:
     return constant(np.array(x.shape[start:end], np.int64))
 
 
-
 def Size(x: Any) -> Tensor:
     return constant(np.int64(math.prod(x.shape)))
-
 
 
 def Reshape(x: Tensor, shape: Any, allowzero: int = 0) -> Tensor:
@@ -36,17 +30,14 @@ def Reshape(x: Tensor, shape: Any, allowzero: int = 0) -> Tensor:
     return x.reshape(tuple(wanted))
 
 
-
 def Flatten(x: Tensor, axis: int = 1) -> Tensor:
     at = axis_of(axis, x.ndim)
     return x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:]))
 
 
-
 def Squeeze(x: Tensor, axes: Any = None) -> Tensor:
     gone = {n for n, s in enumerate(x.shape) if s == 1} if axes is None else {axis_of(a, x.ndim) for a in ints(axes)}
     return x.reshape(tuple(s for n, s in enumerate(x.shape) if n not in gone))
-
 
 
 def Unsqueeze(x: Tensor, axes: Any) -> Tensor:
@@ -56,15 +47,12 @@ def Unsqueeze(x: Tensor, axes: Any) -> Tensor:
     return x.reshape(tuple(1 if n in at else next(sizes) for n in range(ndim)))
 
 
-
 def Transpose(x: Tensor, perm: Any = None) -> Tensor:
     return x.permute(*(perm or range(x.ndim - 1, -1, -1))) if x.ndim > 1 else x
 
 
-
 def Concat(*xs: Tensor, axis: int) -> Tensor:
     return xs[0].cat(*xs[1:], dim=axis)
-
 
 
 def Split(x: Tensor, split: Any = None, axis: int = 0, num_outputs: int | None = None, outputs: int = 1) -> Any:
@@ -78,7 +66,6 @@ def Split(x: Tensor, split: Any = None, axis: int = 0, num_outputs: int | None =
     return tuple(x.split(sizes, at))
 
 
-
 def Slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
     begins, stops = ints(starts), ints(ends)
     over = list(range(len(begins))) if axes is None else [axis_of(a, x.ndim) for a in ints(axes)]
@@ -90,7 +77,6 @@ def Slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None
     return x[tuple(index)]
 
 
-
 def Gather(x: Any, indices: Tensor, axis: int = 0) -> Any:
     at = axis_of(axis, x.ndim)
     if not isinstance(x, Tensor):
@@ -98,16 +84,13 @@ def Gather(x: Any, indices: Tensor, axis: int = 0) -> Any:
     return x[(slice(None),) * at + (_positive(indices, x.shape[at]),)]
 
 
-
 def _positive(indices: Tensor, size: int) -> Tensor:
     return (indices < 0).where(indices + size, indices)
-
 
 
 def GatherElements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     at = axis_of(axis, x.ndim)
     return x.gather(at, _positive(indices, x.shape[at]))
-
 
 
 def _places(x: Tensor, indices: Tensor, batch: int) -> tuple[Tensor, int]:
@@ -120,7 +103,6 @@ def _places(x: Tensor, indices: Tensor, batch: int) -> tuple[Tensor, int]:
     return flat, math.prod(sizes)
 
 
-
 def GatherND(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     depth, batches = indices.shape[-1], x.shape[:batch_dims]
     at, count = _places(x, indices, batch_dims)
@@ -128,7 +110,6 @@ def GatherND(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     rows = x.reshape(lead * count, *rest)
     at = at.reshape(lead, -1) + Tensor.arange(lead).reshape(-1, 1) * count
     return rows[at.reshape(-1)].reshape(*indices.shape[:-1], *rest)
-
 
 
 def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
@@ -140,11 +121,9 @@ def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "non
     return rows.reshape(x.shape)
 
 
-
 def _scattered(x: Tensor, axis: int, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
     how = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}.get(reduction)
     return x.scatter(axis, index, updates) if how is None else x.scatter_reduce(axis, index, updates, how)
-
 
 
 def ScatterElements(x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none") -> Tensor:
@@ -152,7 +131,6 @@ def ScatterElements(x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, 
     return _scattered(x, at, _positive(indices, x.shape[at]), updates, reduction)
 
 Scatter = ScatterElements
-
 
 
 def Expand(x: Tensor, shape: Any) -> Tensor:
@@ -164,10 +142,8 @@ def Expand(x: Tensor, shape: Any) -> Tensor:
     return x.reshape(own).expand(tuple(w if s == 1 else s for s, w in zip(own, wanted)))
 
 
-
 def Tile(x: Tensor, repeats: Any) -> Tensor:
     return x.repeat(*ints(repeats))
-
 
 
 def Pad(x: Tensor, pads: Any, constant_value: Any = None, axes: Any = None, mode: str = "constant",
@@ -187,7 +163,6 @@ def Pad(x: Tensor, pads: Any, constant_value: Any = None, axes: Any = None, mode
     return x
 
 
-
 def _reflected(size: int, before: int, after: int, mode: str) -> Any:
     """Return the source index of each element of a padded axis."""
     at = np.arange(-before, size + after)
@@ -200,11 +175,9 @@ def _reflected(size: int, before: int, after: int, mode: str) -> Any:
     return np.minimum(folded, period - folded) if size > 1 else folded * 0
 
 
-
 def ConstantOfShape(shape: Any, value: Any = None) -> Tensor:
     fill = Tensor(0.0) if value is None else value
     return Tensor.full(tuple(ints(shape)), number(fill), dtype=fill.dtype)
-
 
 
 def Constant(value: Any = None, value_int: Any = None, value_ints: Any = None, value_float: Any = None,
@@ -219,11 +192,9 @@ def Constant(value: Any = None, value_int: Any = None, value_ints: Any = None, v
     return np.asarray(value_string if value_strings is None else value_strings, object)
 
 
-
 def Range(start: Any, limit: Any, delta: Any) -> Tensor:
     array = np.arange(number(start), number(limit), number(delta))
     return constant(array.astype(start.dtype.numpy))
-
 
 
 def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
@@ -235,12 +206,10 @@ def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tenso
     return hit.where(values[1], values[0])
 
 
-
 def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
     rows, columns = x.shape
     hit = (Tensor.arange(rows).reshape(-1, 1) + k).eq(Tensor.arange(columns))
     return hit.cast(x.dtype if dtype is None else DTYPES[dtype])
-
 
 
 def Trilu(x: Tensor, k: Any = None, upper: int = 1) -> Tensor:
@@ -250,12 +219,10 @@ def Trilu(x: Tensor, k: Any = None, upper: int = 1) -> Tensor:
     return (place >= diagonal if upper else place <= diagonal).where(x, 0)
 
 
-
 def Compress(x: Tensor, condition: Tensor, axis: int | None = None) -> Tensor:
     chosen = np.flatnonzero(known(condition))
     flat, at = (x.reshape(-1), 0) if axis is None else (x, axis_of(axis, x.ndim))
     return flat[(slice(None),) * at + (constant(chosen),)]
-
 
 
 def ReverseSequence(x: Tensor, sequence_lens: Tensor, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
@@ -265,7 +232,6 @@ def ReverseSequence(x: Tensor, sequence_lens: Tensor, batch_axis: int = 1, time_
     steps = along(time_axis, x.shape[time_axis])
     lengths = sequence_lens.reshape(*[-1 if n == batch_axis else 1 for n in range(x.ndim)])
     return x.gather(time_axis, (steps < lengths).where(lengths - 1 - steps, steps).expand(x.shape))
-
 
 
 def DepthToSpace(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
@@ -278,14 +244,12 @@ def DepthToSpace(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
     return parts.reshape(n, c // b**2, h * b, w * b)
 
 
-
 def SpaceToDepth(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = x.shape
     b = blocksize
     parts = x.reshape(n, c, h // b, b, w // b, b)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     return parts.permute(*order).reshape(n, c * b**2, h // b, w // b)
-
 
 
 def Col2Im(x: Tensor, image_shape: Any, block_shape: Any, dilations: Any = None, pads: Any = None,
@@ -312,7 +276,6 @@ def Col2Im(x: Tensor, image_shape: Any, block_shape: Any, dilations: Any = None,
     return found
 
 
-
 def _spread(x: Tensor, axis: int, step: int) -> Tensor:
     """Elements with ``step - 1`` zeros between them."""
     if step == 1:
@@ -323,10 +286,9 @@ def _spread(x: Tensor, axis: int, step: int) -> Tensor:
     return flat.shrink(tuple((0, s - step + 1 if n == axis else s) for n, s in enumerate(flat.shape)))
 
 
-
 def TensorScatter(past: Tensor, update: Tensor, write_indices: Tensor | None = None, axis: int = -2,
                   mode: str = "linear") -> Tensor:
-    """A cache with new entries from each batch's position on."""
+    """Return a cache with new entries from each batch's position on."""
     at = axis_of(axis, past.ndim)
     size, count = past.shape[at], update.shape[at]
     steps = Tensor.arange(count, dtype=dtypes.int64).reshape(*[-1 if n == at else 1 for n in range(past.ndim)])
@@ -336,19 +298,16 @@ def TensorScatter(past: Tensor, update: Tensor, write_indices: Tensor | None = N
     return past.scatter(at, steps.expand(update.shape), update)
 
 
-
 def _axes(x: Tensor, axes: Any, noop: int) -> tuple[int, ...] | None:
-    """The axes to reduce; None for none at all."""
+    """Return the axes to reduce; None for none at all."""
     given = [] if axes is None else ints(axes)
     if not given:
         return None if noop else tuple(range(x.ndim))
     return tuple(axis_of(a, x.ndim) for a in given)
 
 
-
 def _is_empty(x: Tensor, axes: tuple[int, ...]) -> bool:
     return any(x.shape[a] == 0 for a in axes)
-
 
 
 def _filled(x: Tensor, axes: tuple[int, ...], keep: int, value: Any) -> Tensor:
@@ -357,11 +316,9 @@ def _filled(x: Tensor, axes: tuple[int, ...], keep: int, value: Any) -> Tensor:
     return Tensor.full(tuple(shape), value, dtype=x.dtype)
 
 
-
 def ReduceSum(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     over = _axes(x, axes, noop_with_empty_axes)
     return x if over is None else x.sum(over, keepdim=bool(keepdims)).cast(x.dtype) if over else x
-
 
 
 def ReduceMean(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -369,11 +326,9 @@ def ReduceMean(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_a
     return x if not over else x.mean(over, keepdim=bool(keepdims)).cast(x.dtype)
 
 
-
 def ReduceProd(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     over = _axes(x, axes, noop_with_empty_axes)
     return x if not over else x.prod(over, keepdim=bool(keepdims)).cast(x.dtype)
-
 
 
 def ReduceMax(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -383,7 +338,6 @@ def ReduceMax(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_ax
     return _filled(x, over, keepdims, x.dtype.min) if _is_empty(x, over) else x.max(over, keepdim=bool(keepdims))
 
 
-
 def ReduceMin(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     over = _axes(x, axes, noop_with_empty_axes)
     if not over:
@@ -391,15 +345,12 @@ def ReduceMin(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_ax
     return _filled(x, over, keepdims, x.dtype.max) if _is_empty(x, over) else x.min(over, keepdim=bool(keepdims))
 
 
-
 def ReduceL1(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     return ReduceSum(x.abs(), axes, keepdims, noop_with_empty_axes)
 
 
-
 def ReduceSumSquare(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     return ReduceSum(x * x, axes, keepdims, noop_with_empty_axes)
-
 
 
 def ReduceL2(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -407,10 +358,8 @@ def ReduceL2(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axe
     return ReduceSumSquare(wide, axes, keepdims, noop_with_empty_axes).sqrt().cast(dtype)
 
 
-
 def ReduceLogSum(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
     return ReduceSum(x, axes, keepdims, noop_with_empty_axes).log().cast(x.dtype)
-
 
 
 def ReduceLogSumExp(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -422,7 +371,6 @@ def ReduceLogSumExp(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_em
     return x.logsumexp(over, keepdim=bool(keepdims)).cast(x.dtype)
 
 
-
 def _arg(x: Tensor, axis: int, keepdims: int, last: int, least: bool) -> Tensor:
     size = x.shape[axis]
     seen = x.flip(axis) if last else x
@@ -431,15 +379,12 @@ def _arg(x: Tensor, axis: int, keepdims: int, last: int, least: bool) -> Tensor:
     return out.cast(dtypes.int64)
 
 
-
 def ArgMax(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
     return _arg(x, axis_of(axis, x.ndim), keepdims, select_last_index, False)
 
 
-
 def ArgMin(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
     return _arg(x, axis_of(axis, x.ndim), keepdims, select_last_index, True)
-
 
 
 def _running(scan: Any, x: Tensor, axis: int, exclusive: int, reverse: int, start: int) -> Tensor:
@@ -452,21 +397,17 @@ def _running(scan: Any, x: Tensor, axis: int, exclusive: int, reverse: int, star
     return out.flip(axis) if reverse else out
 
 
-
 def CumSum(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
     return _running(Tensor.cumsum, x, axis_of(int(number(axis)), x.ndim), exclusive, reverse, 0)
-
 
 
 def CumProd(x: Tensor, axis: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
     return _running(Tensor.cumprod, x, axis_of(int(number(axis)), x.ndim), exclusive, reverse, 1)
 
 
-
 def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
     values, places = x.topk(int(number(k)), axis_of(axis, x.ndim), bool(largest))
     return values, places.cast(dtypes.int64)
-
 
 
 def Hardmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
@@ -477,7 +418,6 @@ def Hardmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
     return places.eq(best).cast(x.dtype).reshape(x.shape)
 
 
-
 def _as_rows(x: Tensor, axis: int | None, opset: int) -> tuple[Tensor, tuple[int, ...] | None]:
     """Flatten ``x`` to 2-D at ``axis`` before opset 13; return it with the shape to restore."""
     if opset >= 13:
@@ -486,11 +426,9 @@ def _as_rows(x: Tensor, axis: int | None, opset: int) -> tuple[Tensor, tuple[int
     return x.reshape(before, -1), x.shape
 
 
-
 def Softmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
     rows, shape = _as_rows(x, axis, opset)
     return rows.softmax(1).reshape(shape) if shape is not None else x.softmax(-1 if axis is None else axis)
-
 
 
 def LogSoftmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
@@ -498,10 +436,8 @@ def LogSoftmax(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
     return rows.log_softmax(1).reshape(shape) if shape is not None else x.log_softmax(-1 if axis is None else axis)
 
 
-
 def NonZero(x: Tensor) -> Tensor:
     return constant(np.array(np.nonzero(known(x)), np.int64))
-
 
 
 def Unique(x: Tensor, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, ...]:
@@ -513,7 +449,6 @@ def Unique(x: Tensor, axis: int | None = None, sorted: int = 1) -> tuple[Tensor,
     values = np.take(values, order, axis=0 if axis is None else axis)
     return (constant(values), *(constant(np.asarray(v, np.int64))
                                 for v in (first[order], ranks[inverse.reshape(-1)], counts[order])))
-
 
 
 def LpNormalization(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:

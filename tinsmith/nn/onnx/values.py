@@ -30,7 +30,8 @@ NUMBER_OF: Final = {dtype: number for number, dtype in reversed(DTYPES.items())}
 
 
 def known(t: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's values; computed on the host if all its data is there, so that shapes need no kernel."""
+    """Return a tensor's values. They are computed on the host if all its data are on the host, so that shapes need no
+    kernel."""
     leaves = {}
     for node in toposort([t.uop]):
         if node.op is Ops.BUFFER:
@@ -64,7 +65,7 @@ def kept(value: Any) -> Any:
 
 
 def fresh(value: Any) -> Any:
-    """A constant for a run."""
+    """Return a constant for a run."""
     return constant(value) if isinstance(value, np.ndarray) and value.dtype != object else value
 
 
@@ -86,12 +87,12 @@ def noted(t: Tensor, number: int) -> Tensor:
 
 
 def type_of(t: Tensor) -> int:
-    """The number of a tensor's element type."""
+    """Return the number of a tensor's element type."""
     return _types.get(t, NUMBER_OF[t.dtype])
 
 
 def cast(t: Tensor, to: int, saturate: bool = True, round_mode: str = "up") -> Tensor:
-    """A tensor as ONNX's element type number ``to``; ``round_mode`` is that of scales."""
+    """Return a tensor as ONNX's element type number ``to``; ``round_mode`` is that of scales."""
     if to == SCALE8 and type_of(t) != SCALE8:
         return noted(_to_scale(t.float(), saturate, round_mode), to)
     return noted(_cast(t, to, saturate), to)
@@ -136,7 +137,7 @@ def _to_float8(t: Tensor, dtype: DType, saturate: bool) -> Tensor:
 
 
 def rounded_to_float4(t: Tensor) -> Tensor:
-    """The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, ties to even."""
+    """Return the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, ties to even."""
     size = t.abs().clip(0, 6)
     step = (size < 2).where(0.5, (size < 4).where(1.0, 2.0))
     return ((size / step).round() * step).copysign(t)
@@ -147,5 +148,5 @@ def axis_of(axis: int, ndim: int) -> int:
 
 
 def to_float_and_back(t: Tensor) -> tuple[Tensor, DType]:
-    """A tensor in at least float32, and the type that the result is to have."""
+    """Return a tensor in at least float32, and the type that the result is to have."""
     return (t.float() if t.dtype.itemsize < 4 or not t.dtype.is_float else t), t.dtype

@@ -8,8 +8,6 @@ import sys
 
 from tinsmith.core.suggestions import guide
 from tinsmith.nn.optim import adaptive, base, gradients, lr_scheduler
-from tinsmith.nn.optim import adaptive as momentum
-from tinsmith.nn.optim import gradients as averaging
 from tinsmith.nn.optim.adaptive import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Muon, NAdam, RAdam, RMSprop
 from tinsmith.nn.optim.base import Optimizer, OptimizerGroup
 from tinsmith.nn.optim.gradients import EMA, GradScaler
@@ -17,7 +15,7 @@ from tinsmith.nn.optim.gradients import EMA, GradScaler
 __all__ = ["EMA", "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler", "Muon", "NAdam", "Optimizer",
            "OptimizerGroup", "RAdam", "RMSprop", "clip_grad_norm_", "clip_grad_value_", "lr_scheduler"]
 
-guide(adaptive, averaging, base, gradients, lr_scheduler, momentum)
+guide(adaptive, base, gradients, lr_scheduler)
 clip_grad_norm_, clip_grad_value_ = gradients.clip_grad_norm_, gradients.clip_grad_value_  # as guide made them
 
 # Names of PyTorch that are not here → the replacement.

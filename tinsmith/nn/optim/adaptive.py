@@ -1,8 +1,4 @@
-"""The optimizers: adaptive ones (Adam and relatives) and those with momentum (SGD, LARS, Muon).
-
-Adaptive optimizers: LAMB, Adam and its variants, Adagrad, RMSprop.
-
-Momentum optimizers: SGD, LARS, Muon."""
+"""The optimizers: adaptive (LAMB, Adam and its variants, Adagrad, RMSprop) and with momentum (SGD, LARS, Muon)."""
 from __future__ import annotations
 
 import math
@@ -90,12 +86,10 @@ class Moments(Optimizer):
         return up + (p.detach() * self.weight_decay).uop.cast(up.dtype)
 
 
-
 def _correction(b: float | Tensor, count: Tensor) -> Tensor:
     """Return ``1 - b ** count`` by ``expm1``, without cancellation."""
     rate = b.log() if isinstance(b, TensorBase) else math.log(b) if b else -math.inf
     return -(count * rate).expm1()
-
 
 
 class LAMB(Moments):
@@ -129,7 +123,6 @@ class LAMB(Moments):
         return ((size > 0) & (length > 0)).where(size / length, 1.0)
 
 
-
 class AdamW(LAMB):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 
@@ -149,7 +142,6 @@ class AdamW(LAMB):
                  amsgrad: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, b1, b2, eps, weight_decay, True, master_weights, betas=betas, amsgrad=amsgrad,
                          maximize=maximize)
-
 
 
 class Adam(LAMB):
@@ -174,7 +166,6 @@ class Adam(LAMB):
         super().__init__(params, lr, b1, b2, eps, weight_decay, True, master_weights, betas=betas, amsgrad=amsgrad,
                          maximize=maximize)
         self.decoupled = flag("Adam", "decoupled_weight_decay", decoupled_weight_decay)
-
 
 
 class NAdam(Moments):
@@ -217,7 +208,6 @@ class NAdam(Moments):
         return p._new(self._decay(p, up) * lr)
 
 
-
 class RAdam(Moments):
     """Rectified Adam: plain momentum in the first steps, while the variance estimate is unreliable (Liu et al., 2020).
 
@@ -257,7 +247,6 @@ class RAdam(Moments):
         return p._new(self._decay(p, up) * lr)
 
 
-
 class Adagrad(Optimizer):
     """Adagrad (Duchi et al., 2011): the gradient over the root of the sum of all its squares.
 
@@ -295,7 +284,6 @@ class Adagrad(Optimizer):
             total.assign(total + g * g)
             updates.append(g / (total.sqrt() + self.eps) * rate)
         return updates, [self.count, *self.sums]
-
 
 
 class RMSprop(Optimizer):
@@ -340,7 +328,6 @@ class RMSprop(Optimizer):
         return self.b[n].assign(self.b[n] * self.momentum + up) if self.b else up
 
 
-
 class SGD(Optimizer):
     """``p -= lr * g``, with momentum ``b = momentum * b + (1 - dampening) * g`` if given, as PyTorch does it.
 
@@ -381,7 +368,6 @@ class SGD(Optimizer):
         for share in self.share:
             share.assign(share * 0 + (1 - self.dampening))
         return updates, [*self.b, *self.share]
-
 
 
 class LARS(Optimizer):
@@ -447,7 +433,6 @@ class LARS(Optimizer):
     def _scale(self, p: Tensor) -> float:
         """Return the factor of the parameter's update, which depends on its shape."""
         return 1.0
-
 
 
 class Muon(LARS):

@@ -116,7 +116,7 @@ class Optimizer:
         return f"{OPTIMIZER}{type(self.parts()[0]).__name__}"
 
     def parts(self) -> list[Optimizer]:
-        """Return the optimizers with a learning rate each: itself, or those of its groups."""
+        """Return the optimizers that have a learning rate: this one, or the optimizers of its groups."""
         return [self]
 
     @property
@@ -217,7 +217,7 @@ class Optimizer:
         Backward.forget_gradients()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
-        """Assign the values of the next step lazily; return the tensors to realize for it, in one program.
+        """Assign the values of the next step lazily; return the tensors that must be realized for it, in one program.
 
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
@@ -297,7 +297,8 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 def _separate(params: Sequence[Tensor]) -> None:
-    """Give each parameter a node of its own: equal constants, and copies of a layer, are one node until computed."""
+    """Give each parameter a separate node, because equal constants, and copies of a layer, are one node until they are
+    realized."""
     seen: set[Any] = set()
     for p in params:
         if p.uop in seen:
@@ -306,7 +307,7 @@ def _separate(params: Sequence[Tensor]) -> None:
 
 
 def _fill(t: Tensor) -> None:
-    """Store a constant tensor in a buffer of its own, filled by the host: no program runs.
+    """Store a constant tensor in a separate buffer, filled by the host: no program runs.
 
     The first step then runs the same program as later steps. Equal constants are one node of the graph; with buffers
     they are separate tensors.
@@ -324,7 +325,7 @@ def _fill(t: Tensor) -> None:
 
 
 def _master(p: Tensor) -> Tensor:
-    """The float32 copy of a parameter, in parts where the parameter is."""
+    """Return the float32 copy of a parameter, in parts where the parameter is."""
     found = p.detach().cast(dtypes.float32)
     found.requires_grad = False
     note_name(found, called(p))
@@ -356,7 +357,7 @@ def _of_groups(kind: type[Optimizer], groups: Sequence[Any], args: Sequence[Any]
 
 
 def _shortest(value: Any) -> Any:
-    """Return an option as ``repr`` shows it: a float32 tensor of one number with the fewest digits that tell it."""
+    """Return an option as text for ``repr``: a float32 tensor of one number with the fewest digits that identify it."""
     return str(value.numpy().reshape(-1)[0]) if isinstance(value, TensorBase) and value.shape == (1,) else value
 
 

@@ -1,8 +1,4 @@
-"""Gradient clipping, loss scaling, and moving averages of parameters.
-
-Gradient clipping, and loss scaling for float16 training.
-
-Exponential moving average of parameters."""
+"""Gradient clipping, loss scaling for float16 training, and exponential moving averages of parameters."""
 from __future__ import annotations
 
 import contextlib
@@ -54,7 +50,6 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     return norm
 
 
-
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Clamp every element of the gradients to ``[-clip_value, clip_value]``.
 
@@ -70,12 +65,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
             p.grad = g.clamp(-most, most)
 
 
-
 def _with_gradients(op: str, parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     given = [parameters] if isinstance(parameters, TensorBase) else list(parameters)
     check_tensors(op, given)
     return [(p, p.grad) for p in {id(p): p for p in given}.values() if p.grad is not None]
-
 
 
 def _norm(gradients: list[Tensor], power: float) -> Tensor:
@@ -88,7 +81,6 @@ def _norm(gradients: list[Tensor], power: float) -> Tensor:
         return Tensor.stack(*(g.max().to(device) for g in wide)).max()
     total = Tensor.stack(*((g * g if power == 2 else g**power).sum().to(device) for g in wide)).sum()
     return total.sqrt() if power == 2 else total ** (1 / power)
-
 
 
 class GradScaler:
@@ -189,7 +181,6 @@ class GradScaler:
     def get_scale(self) -> float:
         """Return the scale as a Python float; 1 if not enabled."""
         return float(self.factor.item()) if self.enabled else 1.0
-
 
 
 class EMA:

@@ -125,7 +125,7 @@ class StepLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """``gamma ** (t // step_size)``."""
+        """Return ``gamma ** (t // step_size)``."""
         return self.gamma ** ((t + 0.5) / self.step_size).floor()
 
 
@@ -145,7 +145,7 @@ class MultiStepLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """``gamma`` to the number of milestones passed."""
+        """Return ``gamma`` to the number of milestones passed."""
         return self.gamma ** sum(((t >= m).cast(dtypes.float32) for m in self.milestones), t * 0)
 
 
@@ -164,7 +164,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """``gamma ** t``."""
+        """Return ``gamma ** t``."""
         return self.gamma ** t
 
 
@@ -184,7 +184,7 @@ class ConstantLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """``low``, and 1 from ``total_iters`` on."""
+        """Return ``low``, and 1 from ``total_iters`` on."""
         return (t < self.total_iters).where(self.low, 1.0)
 
 
@@ -206,7 +206,7 @@ class LinearLR(LRScheduler):
         super().__init__(optimizer)
 
     def factor(self, t: Tensor) -> Tensor:
-        """The line, and its end from ``total_iters`` on."""
+        """Return the line, and its end from ``total_iters`` on."""
         return t.minimum(self.total_iters) * ((self.end_factor - self.start_factor) / self.total_iters) \
             + self.start_factor
 

@@ -40,7 +40,8 @@ def ranges_of(shape: Sequence[int]) -> Index:
 def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Callable[[UOp], bool]) -> Read:
     """Return the value that ``factor`` reads below the views and casts for which ``through`` holds, with its index.
 
-    Where ``takes`` holds for the value, it keeps the shape that the lowest reshapes give it, and casts move above them.
+    If ``takes`` holds for the value, its shape is that after the lowest reshapes, and casts are moved above these
+    reshapes.
     """
     above, value, slides = list[tuple[UOp, Index]](), factor, frozenset[UOp]()
     while through(value):
@@ -66,7 +67,7 @@ def below_reshapes(value: UOp) -> UOp:
 def narrower(node: UOp) -> UOp | None:
     """Return the float of fewer bits that ``node`` is a cast of, else None.
 
-    It gets memory in place of ``node``: half the bytes, and the dtype that matrix units read.
+    The narrower value is stored instead of ``node``: half the bytes, and the dtype that matrix units read.
     """
     if node.op is not Ops.CAST or not (node.dtype.is_float and node.src[0].dtype.is_float):
         return None

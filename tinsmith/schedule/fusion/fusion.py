@@ -1,4 +1,4 @@
-"""Kernel fusion: inline every value, and give it memory of its own (stage it) only for a stated reason.
+"""Kernel fusion: inline every value, and store (stage) it only for a stated reason.
 
 The graph is walked from its outputs. Every node collects read requests: the kernel that reads it, and its index
 expression and enclosing loops there (``KernelInput``). A value with one request is computed where it is read. A value
@@ -100,8 +100,8 @@ def ranges_in(index: Index) -> Ranges:
 
 
 def _is_fixed(node: UOp) -> bool:
-    """Return True if no size is symbolic: a stream's operand is kept in tiles of fixed size, else it would be computed
-    again for every column."""
+    """Return True if no size is symbolic: a computed operand needs tiles of fixed size, else it would be recomputed for
+    every column."""
     return not any(isinstance(s, UOp) for s in node.shape)
 
 
@@ -117,7 +117,6 @@ def is_block(node: UOp, request: KernelInput) -> bool:
 
 # operations and views of one kernel before it is cut: compile time grows faster than linearly with them
 MOST_WORK = 768
-
 
 
 @dataclass
@@ -174,16 +173,16 @@ class Fusion:
     def measure(self, order: list[UOp]) -> None:
         """Fill the tables of facts about each node:
 
-        - heavy: a reduction lies below;
+        - heavy: it depends on a reduction;
         - cost: operations per element to compute it from stored values;
         - light: operations per element to compute it from stored values and reductions;
         - depth: products summed per element by the contraction that it is an elementwise function of;
         - grows: that contraction's result is at least as large as its operands;
-        - scores: a value of small depth (row by column) is the node or lies below;
-        - windowed: a window or a padding lies below;
+        - scores: it is, or depends on, a row-by-column value of small depth;
+        - windowed: it depends on a window or a padding;
         - joined: it is assembled from padded parts;
-        - products: it is, or is computed from, a sum of products whose factors are both broadcast;
-        - contracts: as products, and that sum is large.
+        - products: it is, or depends on, a sum of products of two broadcast factors;
+        - contracts: it is, or depends on, such a sum that is large.
         """
         for n in order:
             self.joined[n] = (n.op.elementwise and _joins(n)) or ((
@@ -283,10 +282,10 @@ class Fusion:
         return below if contraction(below) and size_of(below) == size_of(node) else None
 
     def light_on_statistics(self, node: UOp) -> bool:
-        """Return True if a value is cheap to recompute from much smaller reductions and values
-        that are in memory anyway.
+        """Return True if a value is cheap to recompute from much smaller reductions and from values that are in memory
+        anyway.
 
-        These are stored values, and values that the same reductions read.
+        Values in memory anyway are the stored ones, and those that the same reductions read.
         """
         if node.op is Ops.REDUCE or settings.NOOPT:
             return False
@@ -472,8 +471,8 @@ class Fusion:
                 self.request(s, request)
 
     def in_order(self, node: UOp) -> None:
-        """Start the kernel of a SCATTER, SCAN or HISTOGRAM: each source has loops of its own, and
-        reductions are staged."""
+        """Start the kernel of a SCATTER, SCAN or HISTOGRAM: each source is computed in separate loops, and reductions
+        are staged."""
         group = KernelGroup(node)
         for s in node.src:
             index = tuple(self.new_range(n, Role.LOOP) for n in s.shape)
@@ -514,8 +513,8 @@ class Fusion:
             self.request(source, request)
 
     def why_stage_expanded(self, source: UOp, request: KernelInput) -> str | None:
-        """Return the reason to stage a broadcast value, or None: recomputing it must be cheap, or
-        its loops must be outer loops."""
+        """Return the reason to stage a broadcast value; None if recomputing it is cheap, or if its loops are outer
+        loops."""
         depends = ranges_in(request.index)
         if self.heavy[source]:
             return self.misfit(source, request, depends)
@@ -545,7 +544,7 @@ class Fusion:
 
 
 def _joins(node: UOp) -> bool:
-    """Return True if an elementwise op combines several non-constant values, one of which is padded."""
+    """Return True if an elementwise op has several non-constant sources, one of which is padded (a concatenation)."""
     values = [s for s in node.src if s.base.op is not Ops.CONST]
     return len(values) > 1 and any(map(_is_padded, values))
 
@@ -559,9 +558,10 @@ def _is_padded(value: UOp) -> bool:
 
 
 def _seam(value: UOp, index: Index) -> UOp | None:
-    """Return the view to stage so that reads are strided: the views below it divide sums of several ranges.
+    """Return the view to stage so that reads are strided: the views below it have indices with quotients of sums of
+    ranges.
 
-    The quotient of a single range is no seam, since its loop can be split there. None if there is no such view.
+    The quotient of a single range needs no stage, because its loop can be split there. None if there is no such view.
     """
     while value.op.kind == "movement" and value.op is not Ops.UNWINDOW:
         below = move(value, index)[0]

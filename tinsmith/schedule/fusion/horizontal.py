@@ -24,7 +24,7 @@ Three kinds are found, in this order:
 - *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
   over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
   targets that keep rows in registers), so the value is still in a register;
-- *sums* of values that another kernel computes or reads (``horizontal_sums``)."""
+- *sums* of values that another kernel computes or reads."""
 from __future__ import annotations
 
 import functools
@@ -46,14 +46,13 @@ from tinsmith.ir.ops.op import is_repeated
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.memory.memory_plan import A, joinable, toposorted
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.target.target import Target
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
 
 AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
-
 
 
 class Part(NamedTuple):
@@ -64,16 +63,15 @@ class Part(NamedTuple):
     written: Sequence[int]
 
 
-
 def values_of(item: ScheduleItem) -> tuple[UOp, ...]:
     """Return the values a kernel computes."""
     assert item.sink is not None
     return item.sink.src
 
 
-
 def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
-    """Return one item for several, with all their results; ``same`` names their common property in the reason."""
+    """Return the item that merges ``members``, with all their results; ``same`` names their common property in the
+    reason."""
     if len(members) == 1:
         return members[0]
     item = taken_together([Part(m, values_of(m), m.written) for m in members],
@@ -82,11 +80,11 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
     return item
 
 
-
 def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
-    """Return one item for parts of several, producers first.
+    """Return one item that computes ``parts`` of several items, producers first.
 
-    Its slots are the written ones that are ``kept`` (None: all), then each input once; ``what`` begins the reason.
+    Its slots are the written slots in ``kept`` (None: all), then each input once. The text of its reason begins with
+    ``what``.
     """
     written = list(kept) if kept is not None else [s for p in parts for s in p.written]
     inside = {s for p in parts for s in (*p.item.written, *p.written)}
@@ -103,15 +101,13 @@ def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None 
     return ScheduleItem(parts[0].item.device, sink, slots, f"{what}: {reasons}", origin, outputs=len(written))
 
 
-
 def may_join(items: Sequence[A], group: Sequence[A], late: Collection[int] = ()) -> bool:
     """Return True if ``group`` can be one kernel: its arguments are few enough, and merging creates no cycle.
 
-    ``late`` slots are known only after all loops, so neither the group nor a path back into it may read them.
+    ``late`` slots are complete only after all loops, so neither the group nor a path back into it may read them.
     """
     slots = {s for i in group for s in (*i.written, *i.read)}
     return len(slots) + len(late) <= MOST_BUFFERS and joinable(items, group, late)
-
 
 
 def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A]:
@@ -121,11 +117,10 @@ def replaced(items: Sequence[A], group: Sequence[A], new: Sequence[A]) -> list[A
     return toposorted([*(i for i in items[:last] if id(i) not in inside), *new, *items[last + 1 :]])
 
 
-
 def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after: Callable[[UOp], bool]) -> bool:
     """Return True if a kernel reads slots of ``count`` elements (one per row) only row by row.
 
-    They may be broadcast only by EXPANDs for which ``after`` holds: along axes after the rows.
+    The slots may be broadcast only by EXPANDs for which ``after`` holds: along axes after the rows.
     """
     below: set[UOp] = set()
     for n in toposort(values_of(item)):
@@ -142,7 +137,6 @@ def reads_by_rows(item: ScheduleItem, slots: Collection[int], count: int, after:
 _IN_ORDER = (Ops.GATHER, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 
 Shape = tuple[int, ...]
-
 
 
 class Space(NamedTuple):
@@ -169,9 +163,8 @@ class Space(NamedTuple):
         return tuple(1 if a == self.axis else s for a, s in enumerate(self.sizes))
 
 
-
 def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
-    """Return the items with such sums moved into hosts, in dependency order; adds slots for partial sums."""
+    """Return the items with column sums moved into hosts, in dependency order; adds slots for partial sums."""
     items = _uncut(items, slots)
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
@@ -184,11 +177,10 @@ def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem
     return items
 
 
-
 def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
             wanted: Sequence[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with sums, and statistics that they share, moved into ``host``, if it
-    has not been merged already."""
+    """Return the items with the ``wanted`` sums, and the statistics that they share, moved into ``host``; unchanged if
+    the host was merged before."""
     costs, here = Device[host.device].target.costs, {id(i) for i in items}
     if id(host) not in here:
         return items
@@ -217,12 +209,11 @@ def _joined(items: list[ScheduleItem], slots: list[Slot], host: ScheduleItem,
     return items if len(group) == 1 else replaced(items, group, _with_sums(items, slots, group, sums, space))
 
 
-
 def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence[ScheduleItem],
                sums: Sequence[ScheduleItem], space: Space) -> list[ScheduleItem]:
-    """Return the merged host and the rests of the sums' kernels.
+    """Return the merged host, and for each kernel of a sum the item that finishes the sum from partial sums.
 
-    The host's results: its own and the statistics that other kernels read, then the partial sums.
+    The merged host stores its own results and the statistics that other kernels read, then the partial sums.
     """
     parts, rests = list[Part](), list[ScheduleItem]()
     for item in sums:
@@ -247,9 +238,8 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
     return [item, *rests]
 
 
-
 def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
-    """Return the rest of a kernel of sums: it sums the partial sums and computes its results from the totals."""
+    """Return the item that adds up partial sums, and computes the results of a kernel of sums from the totals."""
     totals = _sums(item)
     other = tuple(a for a in space.summed if a != space.axis)
     left = [n for n in toposort(values_of(item), lambda n: n not in totals) if n.op is Ops.PARAM]
@@ -263,10 +253,9 @@ def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleIte
                         outputs=item.outputs)
 
 
-
 # *** joining sums that were split ***
 def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
-    """Return the items with split sums joined again, where hosts take all sums that read the partial results."""
+    """Return the items with split sums merged again, if hosts take all sums that read the partial results."""
     for parts in items:
         cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
         if not cut or any(slots[s].output for s in parts.written):
@@ -283,14 +272,12 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
     return items
 
 
-
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
-    """Return a kernel that sums another's partial sums as one kernel of joined sums."""
+    """Return one kernel of full sums for ``item`` and for the kernel ``parts``, whose partial sums it adds up."""
     made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
     joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
     return replace(made, sink=sink, reason=item.reason)
-
 
 
 def _one_sum(node: UOp) -> UOp:
@@ -305,7 +292,6 @@ def _one_sum(node: UOp) -> UOp:
     return total.permute(tuple(order)).reshape(node.shape)
 
 
-
 # *** which kernels fit ***
 def _sums(item: ScheduleItem) -> list[UOp]:
     """Return the reductions of a kernel if all are long sums over the same axes, whose dtype
@@ -316,7 +302,6 @@ def _sums(item: ScheduleItem) -> list[UOp]:
     alike = len({(n.src[0].shape, n.arg) for n in found}) == 1 and found[0].arg[0] is Ops.ADD
     wide = all(n.dtype in (dtypes.float32, dtypes.float64) for n in found)
     return found if alike and wide and found[0].src[0].size > Device[item.device].target.costs.small_work else []
-
 
 
 def _is_plain(item: ScheduleItem) -> bool:
@@ -330,10 +315,9 @@ def _is_plain(item: ScheduleItem) -> bool:
         n.op in _IN_ORDER or contraction(n) or not all(isinstance(s, int) for s in n.shape) for n in nodes)
 
 
-
 def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | None:
-    """Return the kernel of as many elements as the sums that reads or computes most of their
-    inputs, at least half; or None."""
+    """Return the host for a kernel of sums, or None: the kernel with equally many elements that reads or computes most
+    of the inputs of the sums, at least half."""
     totals, target = _sums(item), Device[item.device].target
     size = totals[0].src[0].size
     needed = _in_order(item, [total.src[0] for total in totals])
@@ -350,13 +334,11 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
     return best
 
 
-
 def _in_order(item: ScheduleItem, values: Sequence[UOp]) -> set[int]:
     """Return the slots that ``values`` read element by element, in order."""
     size = values[0].size
     inside = toposort(values, lambda n: n.op.elementwise or n.op in (*AS_IT_LIES, Ops.PARAM))
     return {item.slots[n.arg[0]] for n in inside if n.op is Ops.PARAM and n.size == size}
-
 
 
 def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
@@ -381,12 +363,10 @@ def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
             yield Space(tuple(s for s, _ in loops), axis, tuple(a for a, (_, x) in enumerate(loops) if x))
 
 
-
 def _runs(total: UOp) -> list[tuple[int, bool]]:
     """Return adjacent axes that are all summed or all kept, merged: (size, summed)."""
     sizes = [(s, a in total.arg[1]) for a, s in enumerate(total.src[0].shape) if s > 1]
     return [(math.prod(s for s, _ in run), summed) for summed, run in groupby(sizes, key=lambda x: x[1])]
-
 
 
 def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tuple[int, bool]]:
@@ -396,7 +376,6 @@ def _refined(axes: Sequence[tuple[int, bool]], shape: Sequence[int]) -> list[tup
     if any(end % begin for begin, end in pairwise(cuts)):
         return []
     return [(end // begin, axes[bisect_left(ends, end)][1]) for begin, end in pairwise(cuts)]
-
 
 
 def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Space) -> bool:
@@ -409,12 +388,10 @@ def _is_statistic(item: ScheduleItem, group: Sequence[ScheduleItem], space: Spac
     return values_of(item)[0].size == count and whole and by_rows
 
 
-
 def _has_rows(item: ScheduleItem) -> bool:
-    """Return True if a kernel is large, and its target can compute other maps of its rows in the same kernel."""
+    """Return True if a kernel is large, and its target can compute other maps of the same rows in this kernel."""
     costs = Device[item.device].target.costs
     return costs.maps_beside and _is_plain(item) and values_of(item)[0].size > costs.small_work
-
 
 
 def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | None:
@@ -430,7 +407,6 @@ def _rows_space(items: Sequence[ScheduleItem], host: ScheduleItem) -> Space | No
     return None
 
 
-
 def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     """Return True if a kernel is elementwise over inputs that ``host`` also reads in order, and
     reads nothing else of full size."""
@@ -442,7 +418,6 @@ def _is_map(item: ScheduleItem, host: ScheduleItem) -> bool:
     return bool(large) and large <= here and not any(n.op is Ops.REDUCE for n in toposort(values_of(item)))
 
 
-
 def _follows(node: UOp) -> bool:
     """Return True if an EXPAND repeats rows only along axes after those of the rows."""
     kept = [a for a, s in enumerate(node.src[0].shape) if s > 1]
@@ -452,18 +427,17 @@ _ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
 
-
 def fuse_horizontally(schedule: Schedule) -> list[ScheduleItem]:
-    """Return the items with such kernels merged, in dependency order; adds slots for partial sums."""
+    """Return the items with tiles, siblings and column sums merged, in dependency order; adds slots for partial
+    sums."""
     return fuse_sums(_siblings(_same_tiles(schedule.items)), schedule.slots)
-
 
 
 # *** the same tiles ***
 def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with contractions merged that one loop nest over the same tiles can compute.
+    """Return the items with contractions merged that a single loop nest over common tiles can compute.
 
-    Kernels of which one reads the other's contraction are not merged.
+    Two kernels are not merged if one reads the contraction of the other.
     """
     members = {id(i): [i] for i in items}
     for item in [i for i in items if i.tiles]:
@@ -478,11 +452,11 @@ def _same_tiles(items: list[ScheduleItem]) -> list[ScheduleItem]:
     return items
 
 
-
 def _one_walk(group: list[ScheduleItem]) -> bool:
     """Return True if the code generator can compute all kernels of a group in one walk over their tiles.
 
-    Sums along both sides of the tiles exclude statistics of their rows, which would have to be known before the walk.
+    A group with sums along both sides of the tiles cannot contain row statistics, because these must be complete before
+    the walk.
     """
     *members, item = group
     if any(m.variables or m.device != item.device for m in group):
@@ -494,17 +468,15 @@ def _one_walk(group: list[ScheduleItem]) -> bool:
     return all(map(_sums_only, group)) and _crosses(merged(group, "tiles").sink)
 
 
-
 @functools.lru_cache(64)
 def _crosses(sink: UOp) -> bool:
     return bool(crossing(normalize(lower(sink))))
 
 
-
 def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
     """Return True if both kernels sum the same tiles along different sides.
 
-    Their common rows must have work for all cores, and both sides must divide into blocks.
+    Their common rows must occupy all cores, and both sides must divide into blocks.
     """
     target = Device[a.device].target
     for (node, axes), (other, others) in product(a.tiles, b.tiles):
@@ -518,12 +490,10 @@ def _crossed(a: ScheduleItem, b: ScheduleItem) -> bool:
     return False
 
 
-
 def _sums_only(item: ScheduleItem) -> bool:
     """Return True if a kernel contains only contractions, no statistics, and its dtype can hold partial sums."""
     wide = all(v.dtype in (dtypes.float32, dtypes.float64) for v in values_of(item))
     return wide and not item.statistics and all(contraction(n) for n in toposort(values_of(item)) if n.op is Ops.REDUCE)
-
 
 
 # *** siblings ***
@@ -542,7 +512,6 @@ class _Siblings:
     slots: set[int] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
     nodes: int = 0
-
 
 
 def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
@@ -580,7 +549,6 @@ def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
     return toposorted([merged([items[m] for m in g.members], "loops") for g in groups])
 
 
-
 def _key(item: ScheduleItem) -> tuple[Any, int]:
     """Return the properties that siblings must share (None: never merged), and the number of nodes."""
     if item.sink is None or item.variables or item.tiles:
@@ -602,7 +570,6 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
     return (item.device, shape, frozenset(reduces)), len(nodes)
 
 
-
 def _in_order_of_memory(value: UOp) -> bool:
     """Return True if a value is read in memory order: through reshapes and broadcasts, or
     views that compose to contiguous."""
@@ -612,10 +579,8 @@ def _in_order_of_memory(value: UOp) -> bool:
     return value.op.kind != "movement" or top.st.contiguous
 
 
-
 def _fits(item: ScheduleItem, size: int, group: _Siblings) -> bool:
     return len(group.slots | set(item.slots)) <= MOST_BUFFERS and group.nodes + size <= MOST_NODES
-
 
 
 def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Siblings]) -> _Siblings | None:
@@ -635,11 +600,11 @@ def _continued(item: ScheduleItem, key: Any, size: int, producers: list[_Sibling
     return None
 
 
-
 def _at_its_place(item: ScheduleItem, written: set[int], over: Any = None) -> bool:
     """Return True if a kernel reads the slots at the index of its own result.
 
-    No view may be between; if it reduces axes of a shape (``over``: both), rows may be broadcast along these axes.
+    No view may come between read and result. If the kernel reduces axes of a shape (``over``: axes and shape), values
+    per row may be broadcast along these axes.
     """
     if over is None:
         return not any(s.op is Ops.PARAM and item.slots[s.arg[0]] in written

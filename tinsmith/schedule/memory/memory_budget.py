@@ -19,7 +19,7 @@ from tinsmith.codegen.launch import Launch, lines_of
 from tinsmith.codegen.planner.roofline import default_machine
 from tinsmith.core.dtypes import dtypes
 from tinsmith.schedule.memory.memory_plan import ALIGN, Access, choose_in_place, plan_slots
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 # walks, each with a smaller limit: the memory plan has gaps, so a walk within the limit may still exceed it
 ROUNDS: Final = 8
@@ -38,8 +38,8 @@ def within(schedule: Schedule, kernels: Kernels, limit: int, free: Collection[in
     The limit counts inputs, results and temporaries.
 
     Args:
-        schedule: gets its new order of items, and slots for values that are computed again.
-        kernels: of its items.
+        schedule: changed in place: the new order of items, and slots for rematerialized values.
+        kernels: the kernels of the schedule's items.
         free: numbers of the inputs whose memory new versions may overwrite; None for any of them.
 
     Returns:
@@ -82,8 +82,8 @@ def devices_of(slots: Sequence[Slot]) -> set[str]:
 
 
 def seconds_of(device: str, kernel: Launch | None, nbytes: int) -> float:
-    """Return the estimated time of a step on the default machine of its device kind: choices
-    must not depend on measurements."""
+    """Return the estimated time of a step on the default machine of its kind of device, because choices must not depend
+    on measurements."""
     machine = default_machine(Device[device].target)
     if kernel is None:
         return machine.launch + nbytes / machine.memory[-1].all
@@ -92,8 +92,8 @@ def seconds_of(device: str, kernel: Launch | None, nbytes: int) -> float:
 
 @dataclass(frozen=True)
 class StepRun:
-    """One execution of step ``number``; ``renamed``: its slots that are replaced by others;
-    ``again``: it has run before."""
+    """One execution of step ``number``; ``renamed``: replacements for some of its slots; ``again``: the step has run
+    before."""
 
     number: int
     renamed: Mapping[int, int]
@@ -106,7 +106,7 @@ class Fit:
 
     Attributes:
         runs: the steps in order.
-        slots: the given slots, and one for each value that is computed again.
+        slots: the given slots, and one for each rematerialized value.
         sizes: bytes of temporaries, by device.
         missing: bytes of temporaries beyond the limit, summed over devices.
     """
@@ -123,13 +123,13 @@ class Fit:
 
 def fitted(steps: Sequence[Access], seconds: Sequence[float], slots: Sequence[Slot], room: Mapping[str, int],
            versions: Mapping[int, int] | None = None) -> Fit:
-    """Return a program whose temporaries take at most ``room`` and that recomputes little;
-    the smallest found if none fits.
+    """Return a program whose temporaries take at most ``room`` bytes, with few recomputations; the smallest one found
+    if none fits.
 
     Args:
         steps: in an order that computes every result.
         seconds: estimated time of each step.
-        room: bytes for temporaries, by device; a device without an entry is not limited.
+        room: the limit of bytes for temporaries, by device; a device without an entry is not limited.
         versions: slot of a new version → slot of the old one, which it may overwrite after the last read.
     """
     program = _Program(steps, seconds, slots, versions or {})
@@ -206,7 +206,7 @@ class _Program:
 
 
 def early(program: _Program) -> list[int]:
-    """Return the steps in an order that holds less memory.
+    """Return the steps in an order that needs less memory.
 
     A step that frees at least as much as it allocates runs as soon as it is ready; the others keep their order.
     """
@@ -282,7 +282,7 @@ class _Walk:
         return True
 
     def make_room(self, number: int, stack: Sequence[int]) -> bool:
-        """Evict values until the results of a step fit; False if only values that are needed at once are left."""
+        """Evict values until the results of a step fit; return False if the step itself needs all remaining values."""
         program = self.program
         needed: dict[str, int] = {}
         for s in program.written[number]:
@@ -340,8 +340,8 @@ class _Walk:
         return uses[n] if n < len(uses) else None
 
     def emit(self, number: int, stack: Sequence[int]) -> None:
-        """Append a run of a step; drop inputs after their last use, and do not keep results that
-        are live already or not read."""
+        """Append a run of a step. Inputs are freed after their last use; results that are live already, or that nothing
+        reads, are not kept."""
         program = self.program
         again = number in self.made
         renamed = {s: self.live[s] for s in program.read[number] if s in program.size}

@@ -1,17 +1,13 @@
 """Order and memory of a schedule: dependencies, in-place updates, and the memory plan.
 
-Memory plan: temporaries of one program share one block of memory per device, packed by their live ranges.
-
-In-place updates: outputs of a program that may overwrite the memory of an input.
-
-The caller says which input buffers nobody outside the program reads afterwards. Inside the program, every other reader
-must run before the write, and the writing kernel may read an element only directly before it writes that element, in
-the same loop body.
-
-Dependency order of schedule items: each slot is written once (or in disjoint parts) before it is read.
-
-Passes that merge or move items ask ``joinable``, or keep levels that rise along every read (``horizontal``), then sort
-with ``toposorted``. ``verify_order`` checks the result of any pass."""
+* Dependency order: each slot is written once (or in disjoint parts) before it is read. Passes that merge or move items
+  call ``joinable``, or keep levels that rise along every read (``fusion/horizontal.py``), then sort with
+  ``toposorted``. ``verify_order`` checks the result of any pass.
+* In-place updates: outputs that may overwrite the memory of an input. The caller lists the input buffers that nothing
+  outside the program reads afterwards. Inside the program, every other reader must run before the write, and the
+  writing kernel may read an element only directly before it writes that element, in the same loop body.
+* Memory plan: temporaries share one block of memory per device, packed by their live ranges.
+"""
 from __future__ import annotations
 
 import heapq
@@ -24,10 +20,9 @@ import numpy as np
 
 from tinsmith.core.errors import VerifyError
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.scheduler import Schedule, Slot
+from tinsmith.schedule.schedule_item import Schedule, Slot
 
 ALIGN: Final = 128
-
 
 
 @dataclass
@@ -42,7 +37,6 @@ class MemoryPlan:
         self.sizes[life.device] = max(self.sizes.get(life.device, 0), at + life.bytes)
 
 
-
 class _Life(NamedTuple):
     """A temporary: its bytes, and the first and last step that uses it."""
 
@@ -53,11 +47,9 @@ class _Life(NamedTuple):
     end: int
 
 
-
 def plan_memory(schedule: Schedule) -> MemoryPlan:
     """Return the memory plan of the temporaries of a schedule."""
     return plan_slots(schedule.slots, [item.slots for item in schedule.items])
-
 
 
 def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> MemoryPlan:
@@ -82,7 +74,6 @@ def plan_slots(slots: Sequence[Slot], uses: Sequence[Sequence[int]]) -> MemoryPl
     return plan
 
 
-
 def _pack(lives: Sequence[_Life], plan: MemoryPlan) -> None:
     lives = sorted(lives, key=lambda x: -x.bytes)
     begin, end, size = (np.array(row) for row in zip(*((x.begin, x.end, x.bytes) for x in lives)))
@@ -95,7 +86,6 @@ def _pack(lives: Sequence[_Life], plan: MemoryPlan) -> None:
         gaps = np.flatnonzero(places[alive] - tops[:-1] >= life.bytes)
         places[n] = tops[gaps[0] if len(gaps) else -1]
         plan.place(life, int(places[n]))
-
 
 
 def _verify(lives: Sequence[_Life], plan: MemoryPlan) -> None:
@@ -112,12 +102,12 @@ def _verify(lives: Sequence[_Life], plan: MemoryPlan) -> None:
 _OPEN, _CLOSE = (Ops.RANGE, Ops.IF), (Ops.ENDRANGE, Ops.ENDIF)
 
 
-
 def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) -> dict[int, int]:
-    """Return output slot → number of the input whose memory it may overwrite if nobody reads that input afterwards.
+    """Return output slot → number of the input whose memory it may overwrite, provided that nothing outside reads that
+    input afterwards.
 
     Args:
-        schedule: in its final order.
+        schedule: the schedule in its final order.
         programs: the linear program of each item; None for copies.
     """
     items = schedule.items
@@ -134,7 +124,6 @@ def choose_in_place(schedule: Schedule, programs: Sequence[list[UOp] | None]) ->
         if free and number not in chosen.values():
             chosen[slot] = number
     return chosen
-
 
 
 def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
@@ -161,7 +150,6 @@ def reads_before_writes(program: list[UOp], read: int, written: int) -> bool:
     return loaded <= stored
 
 
-
 class Access(Protocol):
     """Anything that reads and writes slots: a schedule item, a compiled step, or several items run as one."""
 
@@ -172,7 +160,6 @@ class Access(Protocol):
     def read(self) -> Sequence[int]: ...
 
 A = TypeVar("A", bound=Access)
-
 
 
 def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> None:
@@ -199,7 +186,6 @@ def verify_order(items: Iterable[Access], slots: Sequence[Slot], after: str) -> 
     lost = [s.number for s in slots if s.output and s.number not in known]
     if lost:
         raise VerifyError(f"{after}: the result slots {lost} are never written")
-
 
 
 def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
@@ -240,7 +226,6 @@ def toposorted(items: Sequence[A], start: Callable[[int], int] = lambda n: 0,
         raise VerifyError(f"{len(items) - len(out)} of {len(items)} items form a dependency cycle, "
                           f"such as {items[stuck]!r:.300}")
     return out
-
 
 
 def joinable(items: Sequence[Access], members: Sequence[Access], late: Collection[int] = ()) -> bool:

@@ -1,6 +1,6 @@
 """Stores into parts of a value: writes to slices, and parts of a concatenation.
 
-Writes to a part of a tensor: only that part is stored where the new version takes the memory of the old one.
+**Slice writes**: only the written part is stored if the new version takes the memory of the old one.
 
     new = where(inside, placed(v), old)      →      new = old (skipped if ``new`` is in the memory of ``old``)
                                                     new[part] = v
@@ -9,13 +9,14 @@ A write through a view is recorded as a select between the written values, place
 Here it becomes an item that *carries* the old version over, and one that stores the part: time and traffic of a write
 in place are those of the part. Values that are computed from other elements of the old version are stored first.
 
-Store into concatenation: the parts of an assembled value are written directly to their final positions.
+**Concatenation**: the parts of an assembled value are stored directly at their final positions.
 
     y = pad(a) + pad(b), disjoint positions      →      y[positions of a] = a, y[positions of b] = b
 
-An example are the phases of a strided convolution's data gradient. A part that nothing else reads becomes an ASSIGN to
+The phases of a strided convolution's data gradient are an example. A part that nothing else reads becomes an ASSIGN to
 a view of the assembled value: its movement ops are inverted, from the assembled value to the part. Elements of a part
-that would land outside the assembled value are not computed."""
+that would fall outside the assembled value are not computed.
+"""
 from __future__ import annotations
 
 import math
@@ -36,7 +37,7 @@ from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.multi.collectives import workers
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
 from tinsmith.schedule.values import Places, apart, inside
 
 # Bytes of a tensor below which one kernel that writes all of it is faster than two launches: a launch takes 2 to 10 µs,
@@ -44,7 +45,6 @@ from tinsmith.schedule.values import Places, apart, inside
 LEAST: Final = 1 << 16
 LARGEST_PART: Final = 0.5  # share of the tensor from which on its parts are not written separately
 _MOVES = (Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.FLIP, Ops.SHRINK)
-
 
 
 class _Write(NamedTuple):
@@ -63,7 +63,6 @@ class _Write(NamedTuple):
         return self.part.src[-1]
 
 
-
 def write_slices(schedule: Schedule) -> list[ScheduleItem]:
     """Return the items with writes to parts of an input's memory split; adds slots for values to store first.
 
@@ -78,7 +77,6 @@ def write_slices(schedule: Schedule) -> list[ScheduleItem]:
     for n, item in enumerate(schedule.items):
         items += _split(schedule, item, {s for s in item.read if last[s] > n})
     return items
-
 
 
 def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
@@ -100,9 +98,9 @@ def _without_copies(schedule: Schedule) -> list[ScheduleItem]:
             for i in kept]
 
 
-
 def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
-    """Return the slot of the temporary that an item copies to a new version as it is; None if it does anything else."""
+    """Return the slot of the temporary that an item copies unchanged to a new version; None if the item does anything
+    else."""
     if item.sink is None or item.sink.arg is not None or len(item.slots) != 2 or item.slots[0] not in schedule.versions:
         return None
     value = _below_reshapes(item.sink.src[0])
@@ -112,12 +110,11 @@ def _copied(schedule: Schedule, item: ScheduleItem) -> int | None:
     return old.number if same and whole and not (old.input or old.output) else None
 
 
-
 def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[ScheduleItem]:
     """Return ``item`` without the outputs that write a part of a tensor, followed by the items of each such output.
 
-    These are: the item that carries the old version over, the one that stores the part, and before it, where the
-    values depend on other elements of the old version, one that computes them into a temporary.
+    For each output: an item that carries the old version over; if the values depend on other elements of the old
+    version, an item that computes them into a temporary; and an item that stores the part.
     """
     if item.sink is None or item.sink.arg is not None or item.tiles:
         return [item]
@@ -145,7 +142,6 @@ def _split(schedule: Schedule, item: ScheduleItem, later: set[int]) -> list[Sche
     return items
 
 
-
 def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -> ScheduleItem:
     """Return an item that stores ``results`` (slot, value over the PARAMs of ``item``), with the PARAMs renumbered."""
     written = [slot for slot, _ in results]
@@ -158,9 +154,9 @@ def _with(item: ScheduleItem, results: Sequence[tuple[int, UOp]], reason: str) -
                    outputs=len(written))
 
 
-
 def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: set[int]) -> _Write | None:
-    """Return output ``n`` of a kernel as a write to a part of an input that nobody reads later; None if it is none."""
+    """Return output ``n`` of a kernel as a write to a part of an input that is not read later; None if it is not such a
+    write."""
     slot = schedule.slots[item.slots[n]]
     if slot.number not in schedule.versions or slot.nbytes < LEAST or slot.in_parts or any(
             isinstance(s, UOp) for s in value.shape):
@@ -179,12 +175,10 @@ def _write(schedule: Schedule, item: ScheduleItem, n: int, value: UOp, later: se
     return _Write(part, old.arg[0]) if part.src[-1].size <= LARGEST_PART * slot.size else None
 
 
-
 def _below_reshapes(value: UOp) -> UOp:
     while value.op is Ops.RESHAPE:
         value = value.src[0]
     return value
-
 
 
 def _scattered(value: UOp, output: UOp, old: UOp) -> UOp | None:
@@ -192,7 +186,6 @@ def _scattered(value: UOp, output: UOp, old: UOp) -> UOp | None:
     if value.arg[1] is Ops.ASSIGN or old in toposort(value.src[1]):  # that kind has no base: it writes all elements
         return None
     return value.replace(src=(output, *value.src[1:]))
-
 
 
 def _selected(value: UOp, output: UOp) -> UOp | None:
@@ -204,11 +197,10 @@ def _selected(value: UOp, output: UOp) -> UOp | None:
     return None if part is None else UOp(Ops.ASSIGN, None, part)
 
 
-
 def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
     """Return the view of the tensor that a write fills, and its values; None if they are not placed like ``inside``.
 
-    ``inside`` is 1 at the written elements: constants below the movement ops that also place the values.
+    ``inside`` is 1 at the written elements: a constant, placed by the same movement ops as the values.
     """
     if inside.base.op is Ops.PAD or any(n.op not in (*_MOVES, Ops.EXPAND, Ops.CONST) for n in toposort(inside)):
         return None
@@ -223,7 +215,6 @@ def _unplaced(inside: UOp, placed: UOp, view: UOp) -> tuple[UOp, UOp] | None:
     return None if padded and not _within(view) else (view, placed)
 
 
-
 def _within(view: UOp) -> bool:
     """Return True if all positions of a padded view provably lie inside of the tensor."""
     ranges = tuple(UOp.range(s, n, None) for n, s in enumerate(view.shape))
@@ -231,9 +222,8 @@ def _within(view: UOp) -> bool:
     return all((at := i.simplify()).vmin >= 0 and at.vmax < s for i, s in zip(index, whole.shape))
 
 
-
 def _reads_only_what_it_writes(write: _Write) -> bool:
-    """Return True if the kernel reads of the old version only the element that it writes next."""
+    """Return True if the kernel reads only that element of the old version which it writes next."""
     if not any(n.op is Ops.PARAM and n.arg[0] == write.old for n in toposort(write.value)):
         return True
     if write.part.op is not Ops.ASSIGN:
@@ -243,7 +233,6 @@ def _reads_only_what_it_writes(write: _Write) -> bool:
                if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM and n.src[0].arg[0] == write.old)
 
 Box = tuple[tuple[int, int], ...]
-
 
 
 class _Part(NamedTuple):
@@ -266,7 +255,6 @@ class _Part(NamedTuple):
     def stored(self, value: UOp) -> UOp:
         """Return the ASSIGN of ``value`` to this part of the assembled value (PARAM 0)."""
         return UOp(Ops.ASSIGN, None, (self.view.shrink(self.box), reduce(UOp.cast, self.casts, value.shrink(self.box))))
-
 
 
 def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
@@ -298,7 +286,6 @@ def store_in_place(schedule: Schedule) -> list[ScheduleItem]:
     return items
 
 
-
 def _value_of(item: ScheduleItem) -> UOp | None:
     """Return the value an item stores if it is a single output of fixed shape, computed by a plain kernel; else
     None."""
@@ -306,7 +293,6 @@ def _value_of(item: ScheduleItem) -> UOp | None:
         return None
     value = item.sink.src[0]
     return None if value.op in (Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.COPY, Ops.HOST) else value
-
 
 
 def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]) -> list[_Part | None]:
@@ -337,12 +323,10 @@ def _parts(value: UOp, view: UOp, casts: tuple[DType, ...], slots: Sequence[int]
     return found
 
 
-
 def _keeps_axes(view: UOp) -> bool:
     """Return True if a view neither splits nor joins axes, so that its positions are independent per axis."""
     return all(n.op in (Ops.PERMUTE, Ops.PAD, Ops.PARAM) or (n.op is Ops.RESHAPE and [s for s in n.shape if s != 1] == [
         s for s in n.src[0].shape if s != 1]) for n in toposort(view))
-
 
 
 def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
@@ -369,7 +353,6 @@ def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
         if not known[-1].differ:
             return None
     return tuple(box[r] for r in ranges), tuple(known)
-
 
 
 def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:

@@ -1,10 +1,8 @@
-"""Collectives, and the order of steps that lets copies overlap with kernels.
+"""Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
 
-Collectives (all-reduce, reduce-scatter, all-gather, broadcast) as graphs of copies and elementwise kernels.
-
-Each is a function from one node per device to one node per device. Nothing runs here: copies and sums are ordinary
-nodes, so the scheduler overlaps them with other work. Every element is combined once, or on all devices in the same
-order, so that the results on all devices are bit-identical.
+Each is a function from one node per device to one node per device. Copies and sums are ordinary nodes, so the scheduler
+overlaps them with other work: ``overlapped`` orders the steps so that copies run while kernels do. Every element is
+combined once, or on all devices in the same order, so that the results on all devices are bit-identical.
 
 With n devices and a value of b bytes, each device receives:
 
@@ -14,8 +12,7 @@ With n devices and a value of b bytes, each device receives:
 | reduce-scatter | (n - 1)/n·b in one round | (the same direct way: parts go straight to their owners) |
 | all-gather | (n - 1)/n·b in one round | – |
 | broadcast | b, (n - 1)·b leave the source | 2·b, of which 1·b leaves the source |
-
-Order of steps over several devices: copies overlap with kernels, since each device has queues of its own."""
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -26,13 +23,12 @@ from tinsmith.ir.graphs import joined
 from tinsmith.ir.ops import Op
 from tinsmith.schedule.memory.memory_plan import toposorted
 from tinsmith.schedule.multi.axes import followed, part_of, resized
-from tinsmith.schedule.scheduler import Schedule, ScheduleItem
+from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.schedule.values import views_of
 
 Parts = tuple[UOp, ...]
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
-
 
 
 def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: str | None = None) -> Parts:
@@ -60,7 +56,6 @@ def all_reduce(parts: Sequence[UOp], devices: Sequence[str], op: Op, algorithm: 
     return tuple(w.reshape(shape) for w in _ring_gather(chunks, devices))
 
 
-
 def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: int, bounds: Sequence[int]) -> Parts:
     """Return, for each device i, elements ``bounds[i]`` to ``bounds[i + 1]`` of the reduction of all parts by
     ``op``.
@@ -74,7 +69,6 @@ def reduce_scatter(parts: Sequence[UOp], devices: Sequence[str], op: Op, axis: i
                  for d, b, e in zip(devices, bounds, bounds[1:]))
 
 
-
 def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -> Parts:
     """Return the concatenation of the parts along ``axis``, on every device; a part is None where a device has none.
 
@@ -85,11 +79,9 @@ def all_gather(parts: Sequence[UOp | None], devices: Sequence[str], axis: int) -
     return tuple(gather(parts, d, axis) for d in devices)
 
 
-
 def gather(parts: Sequence[UOp | None], device: str, axis: int) -> UOp:
     """Return the concatenation of the parts along ``axis``, on one device."""
     return joined([sent(p, device) for p in parts if p is not None], axis)
-
 
 
 def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) -> Parts:
@@ -113,13 +105,11 @@ def broadcast(value: UOp, devices: Sequence[str], algorithm: str | None = None) 
     return tuple(value if d == value.device else w.reshape(value.shape) for d, w in zip(devices, whole))
 
 
-
 def _combined(parts: Sequence[UOp], op: Op) -> UOp:
     out = parts[0]
     for p in parts[1:]:
         out = UOp(op, None, (out, p))
     return out
-
 
 
 def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
@@ -129,7 +119,6 @@ def _travelled(parts: Sequence[UOp], devices: Sequence[str], op: Op) -> UOp:
     for p, d in zip(parts[1:], devices[1:]):
         out = UOp(op, None, (sent(out, d), p))
     return out
-
 
 
 def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
@@ -144,11 +133,9 @@ def _ring_gather(chunks: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
     return [joined(row, 0) for row in held]
 
 
-
 def _large(value: UOp, devices: Sequence[str]) -> bool:
     size, least = value.size, Device[devices[0]].target.costs.rounds
     return not isinstance(size, UOp) and size >= len(devices) and size * value.dtype.itemsize >= least
-
 
 
 def even_bounds(size: int, count: int) -> tuple[int, ...]:
@@ -160,7 +147,6 @@ def even_bounds(size: int, count: int) -> tuple[int, ...]:
     """
     short, longer = divmod(size, count)
     return tuple(i * short + min(i, longer) for i in range(count + 1))
-
 
 
 # *** parts of a node ***
@@ -183,7 +169,6 @@ def cut(node: UOp, axis: int, begin: int, end: int) -> UOp:
     return node
 
 
-
 def sent(node: UOp, device: str) -> UOp:
     """Return the value on another device. The COPY is put below views that keep every
     element: it copies memory, not views."""
@@ -195,12 +180,10 @@ def sent(node: UOp, device: str) -> UOp:
 COPIES = " copies"  # suffix of a device's name: its queue of copies from other devices
 
 
-
 def queue_of(copy: bool, target: str, source: str = "") -> str:
     """Return the queue of a kernel that writes on ``target``, or of a copy from ``source`` to it."""
     apart = copy and target != source and Device[target].has_programs and Device[source].has_programs
     return target + COPIES if apart else target
-
 
 
 def workers(names: Iterable[str]) -> set[str]:
@@ -210,7 +193,6 @@ def workers(names: Iterable[str]) -> set[str]:
     """
     devices = set(names)
     return {Device[d].worker for d in devices if Device[d].has_programs} if len(devices) > 1 else devices
-
 
 
 def overlapped(schedule: Schedule) -> list[ScheduleItem]:

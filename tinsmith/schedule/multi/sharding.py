@@ -67,7 +67,7 @@ def spread_out(roots: Sequence[UOp], device: str) -> tuple[list[UOp], list[Shard
 
     Args:
         roots: concrete nodes of a canonical graph.
-        device: where values without a device are computed; a group computes them on each of its devices.
+        device: the device that computes values without a device; a group computes them on each of its devices.
     """
     spreader = Spreader(members(device)[0], {})
     spreader.walk(roots)
@@ -211,7 +211,7 @@ class Spreader:
         return Spread(devices, broadcast(node, devices, None if able else "direct"))
 
     def source(self, n: UOp, devices: tuple[str, ...]) -> UOp | Spread:
-        """Return the placement of a source; a plain node only if every device can compute it cheaply."""
+        """Return the placement of a source; an unplaced node only if every device can compute it cheaply."""
         if n in self.spread:
             return self.settled(self.spread[n])
         if self.anywhere[n]:
@@ -286,9 +286,9 @@ class Spreader:
     # *** rules ***
 
     def side_by_side(self, n: UOp, devices: tuple[str, ...]) -> Spread:
-        """Return a node of which each device computes its part from parts of the sources.
+        """Return a partitioned node: each device computes its part from parts of the sources.
 
-        Without a partition that the node shares with a source, each device computes the full value.
+        If no partition of a source propagates to the node, each device computes the full value.
         """
         place = self.place(n, devices)
         needs = [place and followed(n, k, place, back=True) for k in range(len(n.src))]
@@ -313,9 +313,9 @@ class Spreader:
         return None
 
     def across(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
-        """Return a node that mixes elements of the partitioned axis, by a rule with communication.
+        """Return a node whose op mixes elements of the partitioned axis, computed by a rule with communication.
 
-        None if it does not mix them, or if it has no rule and needs full sources.
+        None if the op does not mix them, or if it has no rule and needs full sources.
         """
         if n.op in (Ops.GATHER, Ops.SCATTER):
             return self.gather(n, devices) if n.op is Ops.GATHER else self.scatter(n, devices)
@@ -341,7 +341,7 @@ class Spreader:
         return Spread(s.devices, all_reduce(partial, s.devices, n.arg[0]))
 
     def gather(self, n: UOp, devices: tuple[str, ...]) -> Spread | None:
-        """Return a GATHER from a partitioned axis at replicated indices: each device answers for its part.
+        """Return a GATHER from a partitioned axis at replicated indices: each device looks up the indices in its part.
 
         Out-of-range indices give 0, so OR over the bits of all answers is exact, including -0 and NaN.
         """

@@ -1,26 +1,23 @@
-"""Layout copies for bulk tensor copies (TMA): channels last, and padded rows.
+"""Layout copies for bulk tensor copies (TMA boxes): channels last, and padded rows.
 
-Channels-last copies of convolution operands, and the cut of a matmul that has too few output tiles.
-
-Bulk tensor copies (TMA boxes) begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by
-single elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and
-weights [Cout, Cin, K, K]:
+**Channels last.** Boxes begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by single
+elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and weights
+[Cout, Cin, K, K]:
 
     Σ windows(x)·w   →   Σ windows(view(contiguous(x with its channels last)))·w
 
-A computed operand needs no extra copy: its kernel stores it channels last. A price decides whether a copy pays.
+A computed operand needs no additional copy: its kernel stores it channels last. A price decides whether a copy pays.
 
-Row padding: operands and results of large products are stored with a padded row pitch,
-so that TMA boxes can copy them.
-
-Matrix units that read staged operands get them by bulk tensor copies (boxes). A row pitch that is no multiple of
-``Target.bulk_copy`` bytes excludes boxes, and rows that begin inside a memory sector read one sector more
-each. A padded copy solves both:
+**Padded rows.** A row pitch that is no multiple of ``Target.bulk_copy`` bytes excludes boxes, and rows that begin
+inside a memory sector read one sector more each. A padded copy solves both:
 
     Σ a·b   →   Σ shrink(contiguous(pad(a)))·b        16-bit(Σ a·b)   →   shrink(contiguous(16-bit(Σ a·pad(b))))
 
-Units without ``turned`` read rows along the reduction only: the copy is then of the operand after its views. A copy
-pays if the operand's elements are reused often enough; a price in products decides."""
+Units without ``turned`` read only rows along the reduction: the copy is then of the operand after its views. A copy
+pays if the operand's elements are reused often enough; a price in products decides.
+
+``tile_cut`` splits the reduction of a matmul that has too few output tiles (split-K).
+"""
 from __future__ import annotations
 
 import math
@@ -43,7 +40,6 @@ from tinsmith.target.target import Target
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
-
 def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     """Return the read of a factor: the value of dtype ``narrow`` below its views and casts;
     None if it has another dtype.
@@ -55,18 +51,15 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     return found if found.source.dtype is narrow else None
 
 
-
 def _lies(x: UOp) -> bool:
-    """Return True if a value is in memory already."""
+    """Return True if a value is already in memory."""
     return below_reshapes(x).op in _MEMORY
-
 
 
 def price_of_copy(x: UOp, target: Target) -> float:
     """Return the cost of a copy (read, write and launch), in the time of one product (multiply-add) of a staged
     unit."""
     return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
-
 
 
 def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
@@ -91,10 +84,9 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
-
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """Return the axis to store innermost: the fastest one that no window slides along; None if
-    it is no plain range or short."""
+    """Return the axis to store innermost: the fastest one that no window slides along; None if it is not a single
+    range, or is short."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
         if size > 1 and not at.ranges & slides:
@@ -103,13 +95,11 @@ def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
     return None
 
 
-
 def _last(read: Read, axis: int) -> UOp:
     """Return a factor that reads a copy of its source with ``axis`` innermost."""
     order = (*(a for a in range(read.source.ndim) if a != axis), axis)
     back: Sequence[int] = [order.index(a) for a in range(read.source.ndim)]
     return read.views.of(read.source.permute(order).contiguous().permute(tuple(back)))
-
 
 
 # *** split-K for few tiles ***
@@ -127,14 +117,14 @@ class TileCut(NamedTuple):
     order: tuple[int, ...]
 
 
-
 def tile_cut(node: UOp, target: Target) -> TileCut | None:
     """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
 
-    One chunk: it has enough tiles. None if no such unit computes it, or if rows of a box would be too short.
+    A split into one chunk means that there are enough tiles. None if no staged unit computes the sum, or if rows of a
+    box would be too short.
 
-    Each chunk costs its partial results, written and read once. Their rows follow the first operand; their columns
-    follow the memory order of the second.
+    The cost of a chunk is one write and one read of its partial results. Their rows follow the first operand; their
+    columns follow the memory order of the second.
     """
     product, axes = node.src[0], node.arg[1]
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
@@ -162,7 +152,6 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     return TileCut(*min(ways, key=lambda way: (price(*way), way[1])), tuple(order))
 
 
-
 def _patch(sizes: Sequence[int]) -> int:
     """Return the product of the largest powers of two that divide ``sizes``: the reduced
     elements that fit boxes exactly."""
@@ -173,9 +162,8 @@ _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 _STORED = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
-
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """Return the graph with such copies; unchanged if no unit reads staged operands."""
+    """Return the graph with copies to padded rows; unchanged if no unit of the target reads staged operands."""
     staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
@@ -199,7 +187,6 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     return rebuilt(roots, rule)
 
 
-
 def _reads(total: UOp) -> list[Read]:
     """Return the reads of the factors of a sum of products, in the shape of the lowest views;
     [] for other reductions."""
@@ -210,11 +197,11 @@ def _reads(total: UOp) -> list[Read]:
         n.op is Ops.CAST and n.dtype is product.dtype), lambda v: True) for f in product.src]
 
 
-
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
-    """Return the product of ``total`` over padded copies of its operands, where that pays.
+    """Return the product ``total`` with padded copies of its operands, where these pay.
 
-    An operand is copied if its rows split sectors. For boxes, all operands that lack them must be copied, or none is.
+    An operand is copied if its rows begin inside a memory sector. To make boxes possible, all operands that are not
+    boxes must be copied, or none is.
     """
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
@@ -236,7 +223,6 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit)
     return product.replace(src=tuple(factors))
 
 
-
 def _turned(factor: UOp) -> UOp:
     """Return a copy of a factor whose rows run along its last axis."""
     if factor.op is Ops.EXPAND:
@@ -244,11 +230,9 @@ def _turned(factor: UOp) -> UOp:
     return _with_pitch(_padded(factor, factor.ndim - 1), factor)
 
 
-
 def _is_dense(x: UOp) -> bool:
     """Return True if a value is in memory with contiguous rows."""
     return below_reshapes(x).op in _STORED
-
 
 
 def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
@@ -257,15 +241,13 @@ def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:
     return x.pad(tuple((0, -s % step if a == axis else 0) for a, s in enumerate(x.shape)))
 
 
-
 def _with_pitch(wide: UOp, like: UOp) -> UOp:
-    """Return the elements of ``like`` from the padded value ``wide``, which gets memory of its own."""
+    """Return the elements of ``like`` as a view of the padded value ``wide``, which is stored."""
     return wide.contiguous().shrink(tuple((0, s) for s in like.shape))
 
 
-
 def _with_rows(node: UOp, target: Target) -> UOp:
-    """Return a product's 16-bit result in memory with padded rows, if it could not be stored in full vectors otherwise.
+    """Return a product whose 16-bit result is stored with padded rows, if full vectors could not be stored otherwise.
 
     The factor that has the columns is padded instead of the result.
     """

@@ -1,7 +1,7 @@
 """Dynamic sizes: a graph that comes back with other sizes gets one program whose sizes are variables.
 
-Graphs that differ only in sizes have one *form*. The first sizes are compiled into programs of their own. When the same
-form arrives with a third set of sizes, the sizes that changed are compared over all sets: those that take the same
+Graphs that differ only in sizes have one *form*. The first sizes are compiled into separate programs. When the same
+form arrives with a third set of sizes, the sizes that changed are compared over all sets: sizes that take the same
 values are one variable, and a size that is a multiple, a product or a shifted copy of variables becomes that
 expression. A program with variables serves a graph only if all its expressions give exactly the graph's sizes, so that
 it never depends on how they were guessed. Constants that changed along with the sizes become arguments.
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Expression(NamedTuple):
-    """A size: ``factor`` times the product of the variables of these numbers, plus ``more``."""
+    """A size: ``factor`` times a product of variables (given by their numbers), plus ``more``."""
 
     factor: int
     variables: tuple[int, ...]
@@ -57,7 +57,7 @@ class Expression(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A canonical graph taken apart.
+    """A canonical graph, separated into structure, sizes and constants.
 
     Attributes:
         key: the graph without its sizes and constants.
@@ -75,8 +75,8 @@ class SymbolicProgram:
     """A graph with variables for sizes, which serves all graphs of its form that have fitting sizes.
 
     Attributes:
-        graph: canonical; its values are those of the served graph, then the variables.
-        places: for each variable, the number of a size that equals it.
+        graph: the canonical graph; its values are those of the served graph, then the variables.
+        places: for each variable, the number of a size that is equal to it.
         bounds: for each variable, the least and the greatest value.
         expressions: the number of a size → its expression; the other sizes are those of ``sample``.
         arguments: numbers of the constants that are arguments: inputs of one element, after the buffers.
@@ -105,13 +105,13 @@ class SymbolicProgram:
 
 @dataclass
 class SizeHistory:
-    """The record of one form.
+    """The history of one form.
 
     Attributes:
-        samples: sets of sizes, with constants.
-        programs: with variables.
-        refused: why it can have none; empty if it can.
-        seconds: that a program with fixed sizes takes to compile, at most.
+        samples: the observed sets of sizes, with their constants.
+        programs: the programs with variables.
+        refused: the reason why the form can have no program with variables; empty if it can.
+        seconds: the maximum compile time of a program with fixed sizes.
         first_runs: the seconds that the first runs with each set of sizes took on programs with variables.
     """
 
@@ -128,13 +128,13 @@ class SizeHistory:
 
     @property
     def why_not(self) -> str:
-        """The reason why new sizes get programs of their own; empty if a program with variables may serve them."""
+        """The reason why new sizes are compiled separately; empty if a program with variables may serve them."""
         return "running with variables takes longer than compiling another program" if self.is_slow else self.refused
 
 
 def form_of(graph: Sequence[UOp]) -> Form | None:
-    """Return the form of a canonical graph; None if it has symbolic sizes already. Variables that are values may
-    occur."""
+    """Return the form of a canonical graph; None if it has symbolic sizes already. Variables used as values are
+    allowed."""
     order = toposort(graph)
     number = {n: k for k, n in enumerate(order)}
     rows: list[Any] = []
@@ -234,7 +234,8 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
 def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
     """Choose variables among the sizes that change, and express the others by them.
 
-    Next comes the size that expresses most of those left, of several the least: n rather than n - 1 where n * n occurs.
+    Greedy: the next variable is the size that expresses most of the remaining sizes. Ties go to the one with the least
+    values, for example n rather than n - 1 if n * n occurs.
 
     >>> _related({0: (5, 6, 8), 1: (25, 36, 64), 2: (40, 48, 64), 3: (4, 5, 7), 4: (3, 9, 2)})[0]
     [0, 4]
@@ -276,8 +277,8 @@ def _expressed(column: tuple[int, ...], seen: Sequence[tuple[int, ...]]) -> Iter
 
 
 def _bounds(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Return, for each variable, the least value for which no size is negative, the greatest one seen, and the greatest
-    to try."""
+    """Return, for each variable, the minimum for which no size is negative, the maximum seen so far, and the largest
+    maximum to try."""
     found = []
     for number, column in enumerate(columns):
         alone = [e for e in expressions.values() if set(e.variables) == {number}]
@@ -288,7 +289,7 @@ def _bounds(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...
 
 
 def _check(graph: Sequence[UOp], sample: Form, arguments: Sequence[int], device: str) -> None:
-    """Raise Refused for graphs that programs with variables do not compute."""
+    """Raise Refused for graphs that a program with variables cannot compute."""
     order = toposort(graph)
     if not on_one_device(order, device):
         raise Refused("it uses several devices")
@@ -303,8 +304,9 @@ def _rebuilt(graph: Sequence[UOp], sample: Form, expressions: dict[int, Expressi
     """Return a canonical graph with expressions for its sizes.
 
     Raises:
-        Refused: if an op does not take them. Its sources may have been given different sizes that it requires to be
-            equal: samples cannot tell these from sizes that are equal by chance.
+        Refused: if an op does not accept the expressions. For example, it may require equal sizes where its sources
+            have different expressions, because the samples cannot distinguish sizes that must be equal from sizes that
+            are equal by chance.
     """
     order = toposort(graph)
     first = sum(n.op is Ops.BIND for n in order)
@@ -338,7 +340,7 @@ def _rebuilt(graph: Sequence[UOp], sample: Form, expressions: dict[int, Expressi
 
 
 def _check_size(node: UOp) -> None:
-    """Raise Refused if an op does not take its sizes, or if its result could not be planned."""
+    """Raise Refused if an op does not accept its symbolic sizes, or if its result could not be planned."""
     if node.dtype is dtypes.index:
         return  # an operand: a variable, or computed of some
     try:

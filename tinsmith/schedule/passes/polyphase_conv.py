@@ -1,6 +1,6 @@
 """Rewrites of scattered sums: polyphase transposed convolutions, and scatter-add by sorting.
 
-Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
+**Polyphase decomposition** of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 
@@ -11,10 +11,10 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
 
-Scatter-add by sorting (such as the gradient of a gather), for targets with many cores.
-
-Indices are sorted stably, and each position sums its own updates in their order (a segmented sum): no update waits for
-another, and results are deterministic. With few positions, each position scans all updates instead."""
+**Scatter-add by sorting** (such as the gradient of a gather), for targets with many cores. Indices are sorted stably,
+and each position sums its own updates in their order (a segmented sum): no update waits for another, and results are
+deterministic. With few positions, each position scans all updates instead.
+"""
 from __future__ import annotations
 
 import itertools
@@ -39,20 +39,17 @@ class _Phases(NamedTuple):
     terms: int
 
 
-
 def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """Return the graph with such sums rewritten."""
+    """Return the graph with sums over strided transposed windows rewritten as dense sums, phase by phase."""
     return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
         node.arg[0] is Ops.ADD) else node)
 
 
-
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
-    """Return True if window ``w`` is strided without dilation, its elements are summed (or
-    one each), and its axis is kept."""
+    """Return True if window ``w`` is strided without dilation, its elements are summed (or it has only one), and its
+    axis is kept."""
     summed = (w.window_axis in axes or x.shape[w.window_axis] == 1) and w.axis not in axes
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
-
 
 
 def _sum(node: UOp) -> UOp:
@@ -76,7 +73,6 @@ def _sum(node: UOp) -> UOp:
     return total
 
 
-
 def _alike(w: Window, size: int) -> Iterator[_Phases]:
     """Yield the phases of windows of ``size`` elements, grouped by their number of terms."""
     terms, more = divmod(size, w.stride)
@@ -84,7 +80,6 @@ def _alike(w: Window, size: int) -> Iterator[_Phases]:
         yield _Phases(w, 0, more, terms + 1)
     if terms:
         yield _Phases(w, more, w.stride, terms)
-
 
 
 def _window(x: UOp, p: _Phases) -> UOp:
@@ -98,7 +93,6 @@ def _window(x: UOp, p: _Phases) -> UOp:
     x = x.shrink(tuple(bounds.get(a, (0, s)) for a, s in enumerate(x.shape)))
     x = x.permute((*range(at + 1), *range(at + 2, x.ndim), at + 1))
     return x.unwindow(replace(w, stride=1, inputs=-(-w.inputs // w.stride)))
-
 
 
 def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
@@ -115,14 +109,12 @@ def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
     return x.shrink(tuple((0, inputs.get(a, s)) for a, s in enumerate(x.shape)))
 
 
-
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """Return the graph with scatter-adds that would leave most cores idle rewritten as sums."""
     if not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
                    else node)
-
 
 
 def _sums(n: UOp, target: Target) -> UOp:
@@ -160,7 +152,6 @@ def _sums(n: UOp, target: Target) -> UOp:
     return base + total.reshape(shape).permute(back)
 
 
-
 def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
     """Return the rows of ``x`` gathered in ``order``; elementwise nodes (to depth ``deep``)
     are computed after the gather."""
@@ -171,7 +162,6 @@ def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
     return x.gather(order, 0)
 
 
-
 def _constant_along(n: UOp, axis: int) -> bool:
     """Return True if a value is known to be constant along ``axis``."""
     if n.op is Ops.EXPAND:
@@ -180,9 +170,8 @@ def _constant_along(n: UOp, axis: int) -> bool:
                                  and all(_constant_along(s, axis) for s in n.src))
 
 
-
 def _by_each(n: UOp) -> UOp:
-    """Return a scatter-add as a masked sum: each position compares its index with those of all updates."""
+    """Return a scatter-add as a masked sum: each position compares its index with the indices of all updates."""
     base, index, x = n.src
     cube = (*base.shape, x.size)
     at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))

@@ -41,8 +41,8 @@ def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settl
     """Return the constants of a graph that are arguments of its program, each with a buffer that holds its value.
 
     Args:
-        structure: of the graph of ``roots``, as ``canonical.structure`` gives it.
-        device: where its program runs.
+        structure: the structure of the graph of ``roots``, as returned by ``canonical.structure``.
+        device: the device of the program.
         settled: the rest of the program's cache key.
     """
     constants, key = _form(structure)
@@ -63,8 +63,8 @@ def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settl
 
 
 def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
-    """Return the constants of a graph that may become arguments, and its structure with their numbers in their
-    place."""
+    """Return the constants of a graph that may become arguments, and its structure with these constants replaced by
+    numbers."""
     numbers: dict[UOp, int] = {}
 
     def slot(x: Any) -> Any:
@@ -82,13 +82,13 @@ def is_value(dtype: DType) -> bool:
 
 
 def _text(constant: UOp) -> Any:
-    """Return a constant's value such that 0.0 and -0.0 differ."""
+    """Return a constant's value as text, so that 0.0 and -0.0 differ."""
     return constant.arg.hex() if type(constant.arg) is float else constant.arg
 
 
 def fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
-    """Return the constants that no operation on constants only reads; the empty set for a program on several
-    devices."""
+    """Return the constants that may be promoted: those that are not read by an operation on constants alone. The empty
+    set for a program on several devices."""
     order = toposort(roots)
     if not on_one_device(order, device):
         return set()

@@ -41,7 +41,7 @@ def without_empty(roots: Sequence[UOp], device: str) -> list[UOp]:
     A read of an empty value becomes a constant; a reduction over no elements becomes its op's identity.
 
     Args:
-        device: where constants are computed; those of another device are copied there.
+        device: the device that computes constants; constants of another device are copied to it.
     """
     def known(node: UOp, n: UOp) -> UOp:
         found = _constant(n) or node

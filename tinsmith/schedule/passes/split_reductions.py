@@ -98,7 +98,8 @@ def _away(node: UOp) -> UOp:
 
 
 def _split_about(node: UOp, target: Target) -> UOp | None:
-    """Return a long sum about m as sums of chunks about their own means, so that no pass over x waits for another pass.
+    """Return a long sum about a mean m as sums of chunks about their own means, so that no pass over x waits for
+    another pass.
 
         Σ (x - m)²  =  Σ_chunks [Σ (x - m_i)² + L·(m_i - m)²]        m_i: the mean of the chunk's L elements
 

@@ -1,13 +1,11 @@
 # mypy: disable-error-code=misc
 """Reverse-mode autograd, and custom gradients.
 
-Custom gradients: values whose derivative is given explicitly instead of derived from the formula.
-
-``with_slopes`` is the internal form; ``Function`` is the public one, with a user-defined forward and backward.
-
-Reverse-mode autograd: gradients are further graph nodes, built by the gradient rules of the op table.
-
-Implements ``gradients`` on nodes, and the Tensor methods ``gradient``, ``backward``, ``no_grad`` and others."""
+Gradients are graph nodes, built by the gradient rules of the op table: ``gradients`` on nodes, and the Tensor methods
+``gradient``, ``backward``, ``no_grad`` and others. A custom gradient gives the derivative explicitly instead of
+deriving it from the formula: ``with_slopes`` is the internal form, ``Function`` the public one, with a user-defined
+forward and backward.
+"""
 from __future__ import annotations
 
 import copy
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 Slopes = Callable[..., "tuple[Tensor | None, ...]"]
 
 
-
 @dataclass(frozen=True)
 class _Rule:
     """The gradient rule of a CUSTOM_GRADIENT node, written with tensors."""
@@ -62,7 +59,6 @@ class _Rule:
 _rule = functools.lru_cache(_Rule)
 
 
-
 def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     """Return ``value`` with the derivatives that ``slopes`` computes with respect to ``inputs`` (of the same shape and
     dtype as ``value``).
@@ -74,17 +70,16 @@ def with_slopes(value: Tensor, slopes: Slopes, *inputs: Tensor) -> Tensor:
     return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in inputs)), rule))
 
 
-
 class Function:
     """A formula and its gradient, both written with tensor methods: subclass it, and call ``apply``.
 
     ``forward(ctx, *inputs)`` returns one tensor, ``backward(ctx, gradient)`` the derivative of the final value with
-    respect to each input of ``apply``: a tensor of its shape, or None for zero and for what is no tensor. They may be
-    static methods with a ``ctx``, or methods whose ``self`` takes its place. docs/gradients.md shows more.
+    respect to each input of ``apply``: a tensor of its shape, or None for zero and for inputs other than tensors. They
+    are static methods with an argument ``ctx``, or methods whose ``self`` is the ``ctx``. See docs/gradients.md.
 
     Attributes:
-        needs_input_grad: for each argument of ``apply``, whether it is a float tensor that takes a gradient.
-        saved_tensors: in ``backward``, what ``save_for_backward`` was given.
+        needs_input_grad: for each argument of ``apply``, True if it is a float tensor that requires a gradient.
+        saved_tensors: in ``backward``, the tensors passed to ``save_for_backward``.
 
     >>> class Double(Function):
     ...     @staticmethod
@@ -121,11 +116,12 @@ class Function:
         """Return the value of ``forward``; its gradient is computed by ``backward``.
 
         Args:
-            inputs: tensors, and anything else that ``forward`` takes.
+            inputs: tensors, and any other arguments of ``forward``.
 
         Raises:
-            ArgumentError: if ``forward`` gives no tensor.
-            GradientError: when a gradient is asked for and ``backward`` gives another number of them, or other shapes.
+            ArgumentError: if ``forward`` does not return a tensor.
+            GradientError: when a gradient is requested and ``backward`` returns a wrong number or wrong shapes of
+                gradients.
         """
         ctx = cls()
         places = tuple(n for n, x in enumerate(inputs) if isinstance(x, TensorBase))
@@ -140,7 +136,6 @@ class Function:
         ctx.saved_tensors = ()
         rule = _Backward(ctx, type(value), places, len(inputs), len(saved))
         return value._new(UOp(Ops.CUSTOM_GRADIENT, None, (value.uop, *(t.uop for t in (*tensors, *saved))), rule))
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +186,6 @@ class _Backward:
 
     def __str__(self) -> str:
         return type(self.ctx).__name__
-
 
 
 def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok: bool = False,
@@ -251,7 +245,6 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         else:
             out.append(found[t])
     return out
-
 
 
 class Backward(TensorBase):
@@ -316,8 +309,8 @@ class Backward(TensorBase):
                  retain_graph: bool | None = None) -> Tensor:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
-        Tensors made with ``requires_grad=False`` are left out, those with ``requires_grad=True`` taken in even if
-        computed; gradients add up over calls, in the memory of ``.grad``.
+        Tensors made with ``requires_grad=False`` are skipped; computed tensors with ``requires_grad=True`` are
+        included. Gradients accumulate over calls, in the memory of ``.grad``.
 
         >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
         [2.0, 4.0]
@@ -440,7 +433,6 @@ class Backward(TensorBase):
         TensorBase.forgettings += 1
 
 
-
 def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
                   ) -> dict[Tensor, list[UOp]]:
     """Return the computed tensors that depend on no leaf and on no other computed tensor."""
@@ -458,16 +450,13 @@ def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[U
     return found
 
 
-
 def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (g.contiguous(),)
-
 
 
 def _summed(nodes: Iterator[UOp], count: int) -> UOp:
     """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
-
 
 
 def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:

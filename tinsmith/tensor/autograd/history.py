@@ -121,7 +121,7 @@ def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
 def _history(graph: UOp) -> UOp:
     """Return the graph to keep for a value, without the versions between the first one and the last unrecorded write.
 
-    Values written in ``no_grad`` have no gradient, so however often memory is written there, the history of its value
+    Values written in ``no_grad`` have no gradient. So after any number of such writes, the history of a memory's value
     is that of the first version.
     """
     first = first_version(graph)
@@ -178,8 +178,8 @@ _origins: Final[WeakTable[TensorBase, tuple[weakref.ref[TensorBase], ...]]] = We
 def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live: Iterable[TensorBase]) -> bool:
     """Return True if a tensor's data are a copy of the present or earlier value of another live tensor.
 
-    The origins are looked up once and cached, because a value that is written without recording keeps its gradient.
-    If two tensors have the same node, the one created first owns the data.
+    The origins are computed once and cached, because a value keeps its gradient after an unrecorded write. If two
+    tensors have the same node, the one created first owns the data.
 
     Args:
         value: the value of the storage that the tensor is a view of.

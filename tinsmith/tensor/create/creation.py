@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
-"""Creation of tensors, in-place fills and random draws.
+"""Creation of tensors (constants, ranges, patterns), in-place fills and random draws, and ``new_*`` constructors.
 
-Creation of constants, ranges and patterns. They are lazy: none takes memory before it is realized.
-
-In-place fills and random draws, ``new_*`` constructors, and PyTorch's queries of device and dtype."""
+Created tensors are lazy: none has memory before it is realized. PyTorch's queries of device and dtype are here, too.
+"""
 from __future__ import annotations
 
 import math
@@ -30,7 +29,6 @@ Device_ = DeviceName | None
 DType_ = DTypeLike | None
 
 
-
 class Creation:
     """``full zeros ones empty arange linspace eye``, their ``_like`` forms, ``triu`` and ``tril``."""
 
@@ -49,7 +47,7 @@ class Creation:
     @classmethod
     def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
              requires_grad: bool | None = None) -> Tensor:
-        """A tensor filled with ``fill_value``.
+        """Return a tensor filled with ``fill_value``.
 
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
@@ -68,7 +66,7 @@ class Creation:
     @classmethod
     def zeros(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
               requires_grad: bool | None = None) -> Tensor:
-        """A tensor of zeros; dtype: the default float.
+        """Return a tensor of zeros; dtype: the default float.
 
         >>> Tensor.zeros(2, 3).shape
         (2, 3)
@@ -79,7 +77,7 @@ class Creation:
     @classmethod
     def ones(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
              requires_grad: bool | None = None) -> Tensor:
-        """A tensor of ones; dtype: the default float.
+        """Return a tensor of ones; dtype: the default float.
 
         >>> Tensor.ones(3).tolist()
         [1.0, 1.0, 1.0]
@@ -90,7 +88,7 @@ class Creation:
     @classmethod
     def empty(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
               requires_grad: bool | None = None) -> Tensor:
-        """A tensor of uninitialized memory.
+        """Return a tensor of uninitialized memory.
 
         >>> Tensor.empty(2, 3).shape
         (2, 3)
@@ -115,7 +113,7 @@ class Creation:
     @classmethod
     def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
                device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
-        """The numbers from ``start`` (default 0) to ``stop``, excluded, in steps of ``step``.
+        """Return the numbers from ``start`` (default 0) to ``stop``, excluded, in steps of ``step``.
 
         Integers have the default int dtype, or int64 if a value requires it.
 
@@ -146,7 +144,7 @@ class Creation:
     @classmethod
     def linspace(cls: type[Tensor], start: float, stop: float, steps: int, dtype: DType_ = None,
                  device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
-        """``steps`` evenly spaced numbers from ``start`` to ``stop``, both included.
+        """Return ``steps`` evenly spaced numbers from ``start`` to ``stop``, both included.
 
         >>> Tensor.linspace(0, 1, 3).tolist()
         [0.0, 0.5, 1.0]
@@ -171,7 +169,7 @@ class Creation:
     @classmethod
     def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
             requires_grad: bool | None = None) -> Tensor:
-        """The identity matrix ``[n, m]``: ones on the diagonal, zeros elsewhere.
+        """Return the identity matrix ``[n, m]``: ones on the diagonal, zeros elsewhere.
 
         >>> Tensor.eye(2).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -186,7 +184,7 @@ class Creation:
 
     def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """A tensor filled with ``fill_value``, with this tensor's shape, dtype, device and sharding.
+        """Return a tensor filled with ``fill_value``, with this tensor's shape, dtype, device and sharding.
 
         >>> Tensor([1, 2]).full_like(5).tolist()
         [5, 5]
@@ -196,7 +194,8 @@ class Creation:
         return made if device else made.shard_like(self)
 
     def const_like(self: Tensor, b: Any, dtype: DType_ = None) -> Tensor:
-        """A constant filled with ``b``, with this tensor's shape, dtype and device; it has no gradient and no memory.
+        """Return a constant filled with ``b``, with this tensor's shape, dtype and device; it has no gradient and no
+        memory.
 
         >>> Tensor([1.0, 2.0]).const_like(3).tolist()
         [3.0, 3.0]
@@ -205,7 +204,7 @@ class Creation:
 
     def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:
-        """A tensor of zeros with this tensor's shape, dtype and device.
+        """Return a tensor of zeros with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).zeros_like().tolist()
         [0, 0]
@@ -214,7 +213,7 @@ class Creation:
 
     def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                   requires_grad: bool | None = None) -> Tensor:
-        """A tensor of ones with this tensor's shape, dtype and device.
+        """Return a tensor of ones with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).ones_like().tolist()
         [1, 1]
@@ -223,7 +222,7 @@ class Creation:
 
     def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
                    requires_grad: bool | None = None) -> Tensor:
-        """A tensor of uninitialized memory with this tensor's shape, dtype and device.
+        """Return a tensor of uninitialized memory with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).empty_like().shape
         (2,)
@@ -236,7 +235,7 @@ class Creation:
         return self._new(UOp.const(self.dtype, 0))
 
     def triu(self: Tensor, diagonal: int = 0) -> Tensor:
-        """The upper triangle of the last two axes: elements below the diagonal are set to 0.
+        """Return the upper triangle of the last two axes: elements below the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
@@ -244,7 +243,7 @@ class Creation:
         return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, self._zeros())
 
     def tril(self: Tensor, diagonal: int = 0) -> Tensor:
-        """The lower triangle of the last two axes: elements above the diagonal are set to 0.
+        """Return the lower triangle of the last two axes: elements above the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
@@ -252,9 +251,9 @@ class Creation:
         return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(self._zeros(), self)
 
 
-
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
-    """``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an IOTA."""
+    """Return ``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an
+    IOTA."""
     if count == 0:
         return UOp.const(dtype, 0).expand_to((0,))
     work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
@@ -263,7 +262,6 @@ def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
         line = UOp.iota(count).cast(dtypes.float64)
     line = line if step == 1 else line * step
     return (line if first == 0 else line + first).cast(dtype)
-
 
 
 def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
@@ -282,14 +280,12 @@ def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
     return begin
 
 
-
 def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
     """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
     row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
     return x._new((row + diagonal).lt(column + 1))
-
 
 
 def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
@@ -309,7 +305,6 @@ def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[
     return begin, last, by
 
 FillDType = DType | str | None
-
 
 
 class Filling:
@@ -502,7 +497,7 @@ class Filling:
 
     def new_full(self: Tensor, size: Any, fill_value: float, dtype: FillDType = None, device: DeviceName | None = None,
                  requires_grad: bool = False) -> Tensor:
-        """A tensor of shape ``size`` filled with a number, with this tensor's dtype and device.
+        """Return a tensor of shape ``size`` filled with a number, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_full((2,), 7).tolist()
         [7, 7]
@@ -512,7 +507,7 @@ class Filling:
 
     def new_tensor(self: Tensor, data: Any, dtype: FillDType = None, device: DeviceName | None = None,
                    requires_grad: bool = False) -> Tensor:
-        """A tensor made of ``data``, with this tensor's dtype and device.
+        """Return a tensor made of ``data``, with this tensor's dtype and device.
 
         >>> Tensor([1.0]).new_tensor([1, 2]).tolist()
         [1.0, 2.0]
@@ -565,7 +560,7 @@ class Filling:
         return self.cast(dtypes.int8)
 
     def dim(self: Tensor) -> int:
-        """The number of axes (``ndim``).
+        """Return the number of axes (``ndim``).
 
         >>> Tensor([[1]]).dim()
         2
@@ -573,7 +568,7 @@ class Filling:
         return self.ndim
 
     def ndimension(self: Tensor) -> int:
-        """The number of axes (``ndim``).
+        """Return the number of axes (``ndim``).
 
         >>> Tensor([[1]]).ndimension()
         2
@@ -633,7 +628,7 @@ class Filling:
         return not self.dtype.is_unsigned
 
     def positive(self: Tensor) -> Tensor:
-        """The tensor itself (unary plus).
+        """Return the tensor itself (unary plus).
 
         >>> Tensor([-1]).positive().tolist()
         [-1]

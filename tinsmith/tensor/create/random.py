@@ -326,7 +326,7 @@ class Random:
     @classmethod
     def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
                  device: DeviceName | None = None) -> Tensor:
-        """A random permutation of the integers below ``n``: the indices that sort random bits.
+        """Return a random permutation of the integers below ``n``: the indices that sort random bits.
 
         >>> sorted(Tensor.randperm(5).tolist())
         [0, 1, 2, 3, 4]
@@ -385,8 +385,9 @@ class Random:
     def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
         """Draw indices with probabilities proportional to the weights; a matrix holds one distribution per row.
 
-        With replacement, the index is found by a uniform number among the running sums of the weights. Without, the
-        indices are those of the greatest ``weight ** (1 / uniform)``, in logarithms (Efraimidis and Spirakis, 2006).
+        With replacement, an index is found by searching a uniform number in the cumulative sums of the weights. Without
+        replacement, the indices with the largest ``weight ** (1 / uniform)`` are drawn, computed in logarithms
+        (Efraimidis and Spirakis, 2006).
 
         >>> Tensor([0., 1., 0.]).multinomial(2, replacement=True).tolist()
         [1, 1]

@@ -88,7 +88,8 @@ class Indexing:
         return bool(self.eq(value).any().item())
 
     def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
-        """``out[i][j][k] = self[index[i][j][k]][j][k]`` for ``dim=0``, and so on; 0 where the index is out of range.
+        """Return ``out[i][j][k] = self[index[i][j][k]][j][k]`` for ``dim=0``, and so on; 0 where the index is out of
+        range.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
         [[2], [3]]
@@ -99,7 +100,7 @@ class Indexing:
         return self._new(source.gather(places, d)).reshape(index.shape)
 
     def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
-        """A copy with ``self[index[i][j][k]][j][k] = src[i][j][k]`` for ``dim=0``, and so on, in order.
+        """Return a copy with ``self[index[i][j][k]][j][k] = src[i][j][k]`` for ``dim=0``, and so on, in order.
 
         Args:
             reduce: None to set, else "add" or "multiply".
@@ -112,7 +113,7 @@ class Indexing:
         return _scatter("scatter", self, dim, index, src, ops[reduce])
 
     def scatter_add(self: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
-        """A copy with the elements of ``src`` added at ``index`` along an axis.
+        """Return a copy with the elements of ``src`` added at ``index`` along an axis.
 
         >>> Tensor([1, 1]).scatter_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
         [12, 1]
@@ -121,7 +122,7 @@ class Indexing:
 
     def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str,
                        include_self: bool = True) -> Tensor:
-        """A copy with the elements of ``src`` combined in at ``index`` along an axis.
+        """Return a copy with the elements of ``src`` combined in at ``index`` along an axis.
 
         Args:
             reduce: "sum", "prod", "amax", "amin" or "mean".
@@ -146,7 +147,7 @@ class Indexing:
         return out.div(count.cast(out.dtype)).cast(out.dtype) if out.dtype.is_float else out.idiv(count.cast(out.dtype))
 
     def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
-        """The slices at ``index`` along an axis.
+        """Return the slices at ``index`` along an axis.
 
         >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1])).tolist()
         [[2], [4]]
@@ -156,7 +157,7 @@ class Indexing:
         return self[(slice(None),) * d + (places,)] if self.ndim else self.reshape(1)[places].reshape(())
 
     def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: float = 0) -> Tensor:
-        """The elements where the mask holds, as a vector; without ``size`` the mask is computed now.
+        """Return the elements where the mask is true, as a vector. Without ``size`` the mask is realized at once.
 
         >>> x, mask = Tensor([1, 2, 3]), Tensor([True, False, True])
         >>> x.masked_select(mask).tolist(), x.masked_select(mask, size=4, fill_value=-1).tolist()
@@ -221,7 +222,8 @@ class Indexing:
 
 
 def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Places in the flat mask of the first ``count`` elements that hold, and which of these there are."""
+    """Return the flat positions of the first ``count`` true elements of a mask, and a mask of the positions that
+    exist."""
     flat = mask.flatten().cast(dtypes.int32)
     total = flat.shape[0]
     if total == 0:
@@ -238,7 +240,7 @@ def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
-    """``value`` broadcast to ``shape``; leading axes of size 1 that are too many are dropped."""
+    """Return ``value`` broadcast to ``shape``; leading axes of size 1 that are too many are dropped."""
     x = value
     while x.ndim > len(shape) and x.shape[0] == 1:
         x = x.reshape(x.shape[1:])
@@ -262,7 +264,7 @@ class _Picked:
         source: shape (axes before, product of the indexed sizes, axes after).
         axis: position of the merged axis.
         flat: index into that axis, -1 where any coordinate is out of range.
-        shape: of the result: the index tensors' common shape in place of the merged axis.
+        shape: shape of the result: the index tensors' common shape in place of the merged axis.
         order: permutation of the original axes that brings picked ones together.
     """
 
@@ -297,13 +299,13 @@ class _Picked:
             self.flat = inside.where(flat, flat.const_like(-1))
 
     def spread(self) -> UOp:
-        """The flat index repeated over the other axes."""
+        """Return the flat index repeated over the other axes."""
         flat = (1,) * self.axis + (self.lines[self.axis],) + (1,) * (len(self.lines) - self.axis - 1)
         return self.flat.reshape(flat).expand(self.lines)
 
 
 def _scattered(op: str, part: Tensor, plan: ParsedIndex, value: Tensor, reduce: str | None) -> UOp:
-    """``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
+    """Return ``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
     p = _Picked(part, plan.picks)
     rows = _fitted(op, value, p.shape).reshape(p.lines)
     new = p.source.scatter(p.spread(), rows, p.axis, reduce)
@@ -311,7 +313,8 @@ def _scattered(op: str, part: Tensor, plan: ParsedIndex, value: Tensor, reduce: 
 
 
 def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
-    """The axis, the tensor cut to the index's other sizes, and the index with negative positions wrapped."""
+    """Return the axis, the tensor sliced to the sizes of the index along the other axes, and the index with negative
+    positions wrapped."""
     d = axis_and_size(op, x, dim)[0]
     if not index.dtype.is_int:
         raise DTypeError(op, f"cannot index with a tensor of {index.dtype!r}", ".cast(dtypes.int32)")

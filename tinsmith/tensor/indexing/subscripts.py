@@ -74,7 +74,7 @@ def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
 def _items(x: Tensor, index: Any) -> list[Any]:
     """Return the items of an index: None, Ellipsis, slices, integers, and tensors (also for arrays and sequences).
 
-    A list that holds more than numbers counts as a tuple.
+    A list that contains other items than numbers is treated as a tuple.
     """
     if isinstance(index, list) and len(index) < _AXES and any(
             i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):

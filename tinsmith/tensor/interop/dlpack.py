@@ -73,7 +73,7 @@ class Foreign(NamedTuple):
 
     @property
     def array(self) -> Array:
-        """A NumPy array over the memory; it keeps the memory alive."""
+        """Return a NumPy array over the memory, which it keeps alive."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype.numpy)
         low = sum(min(s, 0) * (n - 1) for s, n in zip(self.strides, self.shape))

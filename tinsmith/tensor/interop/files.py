@@ -1,11 +1,9 @@
 # mypy: disable-error-code=misc
-"""Tensors backed by files, and hashes of their bytes.
+"""Tensors backed by memory-mapped files, and hashes of their bytes.
 
-Tensors backed by memory-mapped files; the parts that a program reads are copied to its device.
-
-Writes to a file take effect at once. A lazy value of the file that is not computed yet sees later writes.
-
-Hashes of a tensor's bytes, computed on the host by Python's own library."""
+The parts of a file that a program reads are copied to its device. Writes to a file take effect at once: an unrealized
+tensor that reads the file sees later writes. Hashes are computed on the host by Python's own library.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -37,17 +35,14 @@ Array = np.ndarray[Any, Any]
 _parts: WeakTable[UOp, UOp] = WeakTable()
 
 
-
 def on_disk(device: str) -> bool:
     """Return True if the device's memory is a file."""
     return "," not in device and Device[device].persistent
 
 
-
 def part(device: str, size: int, dtype: DType) -> UOp:
     """Return the first ``size`` elements of a device's file, which is created or extended if necessary."""
     return _of_array(device, Device[device].allocator.alloc(size * dtype.itemsize), dtype)
-
 
 
 def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
@@ -67,11 +62,9 @@ def whole(path: os.PathLike[str], dtype: DType | None) -> UOp:
     return part(of_file(name), nbytes // kind.itemsize, kind)
 
 
-
 def of_file(path: str) -> str:
     """Return the name of the device whose memory is the file."""
     return Device.canonicalize(f"DISK:{path}")
-
 
 
 def _of_array(device: str, block: Array, dtype: DType) -> UOp:
@@ -79,7 +72,6 @@ def _of_array(device: str, block: Array, dtype: DType) -> UOp:
         return UOp.const(dtype, 0).expand_to((0,))
     buffer = Buffer(device, block.size // dtype.itemsize, dtype, opaque=block)
     return UOp(Ops.BUFFER, dtype, (), buffer)
-
 
 
 def values(uop: UOp) -> Array:
@@ -98,7 +90,6 @@ def values(uop: UOp) -> Array:
     return found
 
 
-
 def moved(tensor: TensorBase, target: str) -> UOp:
     """Return a tensor's values on device ``target``, where the tensor's device or ``target`` is a file."""
     if on_disk(target):
@@ -111,13 +102,11 @@ def moved(tensor: TensorBase, target: str) -> UOp:
     return on_host(tensor).base.copy_to(target).reshape(tensor.shape)
 
 
-
 def on_host(tensor: TensorBase) -> UOp:
     """Return a view of a file as a host BUFFER: over the mapped bytes if the view is contiguous, else a copy."""
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
     return UOp(Ops.BUFFER, tensor.dtype, (), buffer).reshape(tensor.shape)
-
 
 
 def write(uop: UOp, value: Array) -> None:
@@ -136,14 +125,12 @@ def write(uop: UOp, value: Array) -> None:
     here[...] = value
 
 
-
 def bits(tensor: TensorBase, dtype: DType) -> UOp:
     """Return the mapped bytes of a view of a file, reinterpreted as ``dtype`` along the last axis."""
     seen = values(tensor.uop).view(dtype.numpy)
     device = tensor._device
     dense = np.ascontiguousarray(seen) if not seen.flags.c_contiguous else seen
     return _of_array(device, dense.reshape(-1).view(np.uint8), dtype).reshape(dense.shape)
-
 
 
 def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
@@ -173,10 +160,8 @@ def of_parts(roots: Sequence[UOp], copies: Sequence[UOp]) -> dict[UOp, UOp]:
     return found
 
 
-
 def _is_box(n: UOp) -> bool:
     return n.op is Ops.SHRINK and all(isinstance(v, int) for bounds in n.arg for v in bounds) and 0 not in n.shape
-
 
 
 def _part(box: UOp, copy: UOp) -> UOp:
@@ -200,14 +185,13 @@ _FUNCTIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
 _CHUNK: Final = 1 << 20
 
 
-
 class Hashing:
     """``keccak`` and ``hash``."""
 
     __slots__ = ()
 
     def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
-        """The hash of each row of bytes along the last axis, as bytes; the values are computed now.
+        """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
 
         >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
         'd0e47486bbf4c16a'
@@ -230,9 +214,10 @@ class Hashing:
         return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
 
     def hash(self: Tensor) -> Tensor:
-        """A hash of 16 bytes of all of the tensor's bytes; the values are computed now.
+        """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
 
-        Of a tensor beyond 1 MiB, the hashes of its parts of that size are hashed, until there is one.
+        A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
+        again, until one hash is left.
 
         >>> Tensor(b"Hello World!").hash().shape
         (16,)

@@ -1,14 +1,13 @@
 # mypy: disable-error-code=misc
 """Interchange with array libraries, memory addresses, URLs and einops.
 
-Zero-copy interchange with array libraries: DLPack, NumPy's array protocol, and Python's buffer protocol.
+DLPack, NumPy's array protocol and Python's buffer protocol share memory without a copy. Tensors can also be made of a
+file, a memory address, or a URL.
 
-Tensors of data outside of the program: a file, a memory address, a URL.
-
-einops backend for tensors (``einops._backends.AbstractBackend``), registered when einops is imported.
-
-einops finds backends among the subclasses of that class, which exists only after einops is imported. An import hook
-registers the backend at that time, whichever package is imported first, and costs nothing without einops."""
+einops finds backends among the subclasses of ``einops._backends.AbstractBackend``, which exists only after einops is
+imported. An import hook registers the backend for tensors at that time, whichever package is imported first, and costs
+nothing without einops.
+"""
 from __future__ import annotations
 
 import ctypes
@@ -43,7 +42,6 @@ else:
     gzip = Late("gzip")
 
 
-
 class Interop:
     """Conversions from and to other libraries (DLPack, array and buffer protocols), without a copy where possible."""
 
@@ -52,16 +50,16 @@ class Interop:
     @classmethod
     def from_dlpack(cls: type[Tensor], x: Any, *, device: DeviceName | None = None,
                     copy: bool | None = None) -> Tensor:
-        """The array of another library (NumPy, PyTorch, JAX, CuPy …) as a tensor over the same memory.
+        """Return a tensor over the memory of another library's array (NumPy, PyTorch, JAX, CuPy …).
 
-        The memory lives as long as either of the two. What the other library writes there later is seen by what is
-        computed afterwards; a tensor's own writes (``assign``, an optimizer's steps) go to new memory.
+        The memory lives as long as either of the two objects. Later writes of the other library are visible in values
+        computed afterwards; writes of the tensor (``assign``, an optimizer's step) go to new memory.
 
         Args:
-            x: what has ``__dlpack__``, or a capsule, which nobody else must take then.
-            device: where the tensor is to be; a copy, if that is elsewhere.
-            copy: True for memory of its own; False to have an error instead of a copy. Elements that do not lie one
-                after the other are copied.
+            x: an object with ``__dlpack__``, or a capsule, which must not be consumed elsewhere.
+            device: the device of the tensor; if the memory is on another device, it is copied.
+            copy: True: always copy; False: raise an error instead of copying; None: copy if necessary, such as for
+                elements that are not dense in memory.
 
         >>> a = np.array([[1, 2], [3, 4]]); t = Tensor.from_dlpack(a.T); a[0, 1] = 7; t.tolist()
         [[1, 3], [7, 4]]
@@ -115,10 +113,10 @@ class Interop:
         return dlpack.capsule(self._array() if array is None else array, self.dtype, place)
 
     def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: of their memory itself, which is not to be written, where the host can read it.
+        """Return the values as a NumPy array: a read-only view of their memory if the host can read it, else a copy.
 
         Args:
-            copy: True for memory of its own; False to have an error instead of a copy.
+            copy: True: always copy; False: raise an error instead of copying.
 
         Raises:
             ArgumentError: if ``copy=False`` and a copy is needed.
@@ -166,9 +164,8 @@ class Interop:
         return dlpack.shared(self.uop)
 
 
-
 class Sources:
-    """``from_blob`` and ``from_url``; ``Tensor(Path(...))`` and the device ``DISK:path`` are those of a file."""
+    """``from_blob`` and ``from_url``. (For files, use ``Tensor(Path(...))`` or the device ``DISK:path``.)"""
 
     __slots__ = ()
 
@@ -178,7 +175,7 @@ class Sources:
         """Return a tensor over memory at address ``ptr`` of this process, without a copy on a device of the host.
 
         The memory must stay valid as long as tensors refer to it; later writes to it are visible. On a device with
-        memory of its own, or if the address is not aligned, the present content is copied.
+        separate memory, or if the address is not aligned, the present content is copied.
 
         >>> numbers = (ctypes.c_float * 2)(1.5, 2.5)
         >>> x = Tensor.from_blob(ctypes.addressof(numbers), (2,)); numbers[0] = 9.0; x.tolist()
@@ -220,7 +217,6 @@ class Sources:
 
 MODULE: Final = "einops._backends"
 _made: Final[list[type]] = []  # einops itself holds its subclasses weakly
-
 
 
 class Backend:
@@ -280,12 +276,10 @@ class Backend:
         return self.tensor.einsum(pattern, *x)
 
 
-
 def _add_to(backends: ModuleType) -> None:
     base = getattr(backends, "AbstractBackend", None)
     if base is not None and not _made:
         _made.append(type("TinsmithBackend", (Backend, base), {}))
-
 
 
 class _Finder:
@@ -306,7 +300,6 @@ class _Finder:
 
             loader.exec_module = exec_module
         return spec
-
 
 
 def install() -> None:

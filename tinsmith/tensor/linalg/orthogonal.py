@@ -1,14 +1,13 @@
 # mypy: disable-error-code=misc
-"""Factorizations with orthonormal factors, and functions of whole matrices made of them.
+"""Factorizations with orthonormal factors, and functions of matrices built on them.
 
-Factorizations with orthonormal factors: Householder's reflections, and Jacobi's rotations of pairs of columns.
+The factorizations use Householder reflections, and Jacobi rotations of pairs of columns. On a CPU they are host calls
+of NumPy's LAPACK. Elsewhere a reflection is three kernels, a round of rotations two; all rounds run the same compiled
+kernels. The n columns of the shorter side take n reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are
+factorized in one to three seconds, mostly Python time, hundreds of columns in a minute.
 
-On a CPU they are functions of the host, by NumPy's LAPACK (``hostcalls``). Elsewhere a reflection is three kernels, a
-round of rotations two; all of them run the same compiled kernels. The n columns of the shorter side take n
-reflections, or about ``n * (3 + log2(n))`` rounds: 64 columns are factorized in one to three seconds, most of which
-Python takes, hundreds of columns in a minute.
-
-Functions of whole matrices, made of factorizations: least squares, pseudo-inverses, powers, rank, norms."""
+Built on them: least squares, pseudo-inverses, powers, rank, norms.
+"""
 from __future__ import annotations
 
 import math
@@ -31,14 +30,14 @@ _SWEEPS = {4: 2, 8: 3}
 _MANY = 16  # columns from which on a sweep is computed when it is made
 
 
-
 class LinearAlgebra:
     """``qr``, ``svd``, ``eigh``, ``newton_schulz``: of a matrix, or of each matrix of a batch."""
 
     __slots__ = ()
 
     def qr(self: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-        """(Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's reflections.
+        """Return (Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's
+        reflections.
 
         The gradient is that of S. F. Walter, L. Lehmann and R. Lamour, On evaluating higher-order derivatives of the QR
         decomposition (2012): it supposes that the first columns are independent.
@@ -63,11 +62,12 @@ class LinearAlgebra:
         return q, q.transpose(-1, -2).matmul(self).triu()
 
     def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """(U, S, Vh) with U @ diag(S) @ Vh the matrix, U and Vh orthonormal, S from the greatest value down.
+        """Return (U, S, Vh) such that U @ diag(S) @ Vh is the matrix, with orthonormal U and Vh, and S in descending
+        order.
 
-        By one-sided Jacobi rotations (G. Golub, C. Van Loan, Matrix Computations, 8.6.3). Gradients of U and Vh suppose
-        different singular values (J. Townsend, Differentiating the singular value decomposition, 2016). From 16 columns
-        on, the rotations are computed now, sweep by sweep, so that one schedule serves all of them.
+        Algorithm: one-sided Jacobi rotations (G. Golub, C. Van Loan, Matrix Computations, 8.6.3). Gradients of U and Vh
+        require distinct singular values (J. Townsend, Differentiating the singular value decomposition, 2016). From 16
+        columns on, the rotations are realized at once, sweep by sweep, so that one schedule serves all sweeps.
 
         >>> u, s, v = Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()
         >>> s.numpy().round(4).tolist(), (u @ s.diag() @ v).numpy().round(4).tolist()
@@ -100,7 +100,7 @@ class LinearAlgebra:
         return (u if full else u[..., :columns]), s, v.transpose(-1, -2)
 
     def svdvals(self: Tensor) -> Tensor:
-        """The singular values, from the greatest down.
+        """Return the singular values, from the greatest down.
 
         >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svdvals().numpy().round(4).tolist()
         [4.0, 3.0]
@@ -108,7 +108,7 @@ class LinearAlgebra:
         return self.svd(full_matrices=False)[1]
 
     def eigh(self: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
-        """(values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
+        """Return (values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
 
         By the rotations of ``svd`` of the matrix shifted to be positive. Gradients of vectors suppose different values
         (M. Giles, An extended collection of matrix derivative results, 2008, 3.1).
@@ -133,7 +133,7 @@ class LinearAlgebra:
         return values, vectors
 
     def eigvalsh(self: Tensor, UPLO: str = "L") -> Tensor:
-        """The eigenvalues of a symmetric matrix, in ascending order.
+        """Return the eigenvalues of a symmetric matrix, in ascending order.
 
         >>> Tensor([[2.0, 1.0], [1.0, 2.0]]).eigvalsh().numpy().round(4).tolist()
         [1.0, 3.0]
@@ -141,9 +141,10 @@ class LinearAlgebra:
         return self.eigh(UPLO)[0]
 
     def newton_schulz(self: Tensor, steps: int, params: Sequence[float], eps: float = 1e-7) -> Tensor:
-        """An odd polynomial of the matrix, scaled to norm 1, over and over: it can bring singular values to 1.
+        """Iterate an odd polynomial on the matrix, scaled to norm 1: with suitable coefficients, the singular values
+        converge to 1.
 
-        A step is ``p0 X + p1 (X Xᵀ) X + p2 (X Xᵀ)² X + …``, as the optimizer Muon takes it.
+        One step is ``p0 X + p1 (X Xᵀ) X + p2 (X Xᵀ)² X + …``, as in the optimizer Muon.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).newton_schulz(10, (2, -1.5, 0.5)).numpy().round(3).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
@@ -163,7 +164,6 @@ class LinearAlgebra:
         return x if wide else x.transpose(-1, -2)
 
 
-
 def _sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
     if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or (not empty and 0 in x.shape[-2:]):
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "two axes of fixed size")
@@ -171,10 +171,8 @@ def _sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
     return int(x.shape[-2]), int(x.shape[-1])
 
 
-
 def _identity(x: Tensor, n: int) -> Tensor:
     return type(x).eye(n, dtype=x.dtype, device=x.device, requires_grad=False).expand(*x.shape[:-2], n, n)
-
 
 
 def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
@@ -197,7 +195,6 @@ def _reflected(x: Tensor, rows: int, columns: int) -> Tensor:
     return both[..., columns:].transpose(-1, -2)
 
 
-
 def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
     """Return the gradient of the QR factor Q with respect to A.
 
@@ -217,7 +214,6 @@ def _q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
     return (found.pad((None,) * (x.ndim - 1) + ((0, columns - k),)),)
 
 
-
 def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return U (square), S and V of a matrix with at least as many rows as columns (one-sided Jacobi)."""
     rows, columns = x.shape[-2:]
@@ -233,7 +229,6 @@ def _rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if rows > columns:
         sign = sign.pad((None,) * (sign.ndim - 1) + ((0, rows - columns),), value=1.0)
     return q.mul(sign.unsqueeze(-2)), s, right
-
 
 
 def _orthogonalizing(x: Tensor) -> Tensor:
@@ -257,7 +252,6 @@ def _orthogonalizing(x: Tensor) -> Tensor:
     return v.mul(1.5).sub(v.matmul(v.transpose(-1, -2).matmul(v)).mul(0.5)).contiguous()
 
 
-
 def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
     """Each column rotated with its partner, so that their first ``rows`` elements are orthogonal."""
     other = both.gather(-1, partner.expand(both.shape))
@@ -271,9 +265,8 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
     return both.sub(tangent.mul(other)).div(tangent.square().add(1.0).sqrt()).contiguous()
 
 
-
 def _symmetric_vectors(x: Tensor) -> Tensor:
-    """The eigenvectors in the columns, in ascending order of values."""
+    """Return the eigenvectors in the columns, in ascending order of values."""
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
     n = x.shape[-1]
     shifted = x.add(_identity(x, n).mul(size)).contiguous()
@@ -283,18 +276,15 @@ def _symmetric_vectors(x: Tensor) -> Tensor:
     return vectors.gather(-1, order).contiguous()
 
 
-
 def _gaps(s: Tensor) -> Tensor:
     """1 / (s[j] - s[i]) at [i, j], 0 where they are equal."""
     gaps = s.unsqueeze(-2).sub(s.unsqueeze(-1))
     return gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
 
 
-
 def _symmetric_slope(g: Tensor, whole: Tensor, x: Tensor) -> tuple[Tensor]:
     """As if both triangles had been read, as in PyTorch."""
     return (g.add(g.transpose(-1, -2)).mul(0.5),)
-
 
 
 def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -303,10 +293,8 @@ def _vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
     return (vectors.matmul(_gaps(values).mul(turned.matmul(g))).matmul(turned),)
 
 
-
 def _value_slope(g: Tensor, values: Tensor, x: Tensor, vectors: Tensor) -> tuple[Tensor, None]:
     return vectors.mul(g.unsqueeze(-2)).matmul(vectors.transpose(-1, -2)), None
-
 
 
 def _side_by_side(left: Tensor, right: Tensor) -> Tensor:
@@ -316,12 +304,10 @@ def _side_by_side(left: Tensor, right: Tensor) -> Tensor:
     return left.pad((*rest, (0, n), (0, n))).add(right.pad((*rest, (m, 0), (m, 0)))).contiguous()
 
 
-
 def _singular_slope(g: Tensor, s: Tensor, x: Tensor, both: Tensor) -> tuple[Tensor, None]:
     rows, columns = x.shape[-2:]
     u, v = both[..., :rows, :columns], both[..., rows:, rows:]
     return u.mul(g.unsqueeze(-2)).matmul(v.transpose(-1, -2)), None
-
 
 
 def _factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -348,13 +334,11 @@ Bound: TypeAlias = Union[float, "Tensor", None]  # a tolerance: a number, or one
 _TERMS, _MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where the norm is at most 1/2
 
 
-
 class LeastSquares(NamedTuple):
     """The result of ``lstsq``: x, and the sum of squared residuals of each column."""
 
     solution: Tensor
     residuals: Tensor
-
 
 
 class Matrices:
@@ -389,9 +373,9 @@ class Matrices:
         return LeastSquares(x.squeeze(-1), left.squeeze(-1)) if vector else LeastSquares(x, left)
 
     def pinv(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
-        """The pseudo-inverse of Moore and Penrose, by ``svd``; small singular values count as 0.
+        """Return the Moore-Penrose pseudo-inverse, by ``svd``; small singular values are treated as 0.
 
-        The gradient is that of G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
+        The gradient follows G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
 
         >>> Tensor([[2.0, 0.0], [0.0, 0.0]]).pinv().numpy().round(4).tolist()
         [[0.5, 0.0], [0.0, 0.0]]
@@ -410,7 +394,7 @@ class Matrices:
                            _pseudo_inverse_slope, self)
 
     def matrix_rank(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
-        """The number of singular values that are not small: ``pinv`` has the arguments.
+        """Return the number of singular values that are not small: ``pinv`` has the arguments.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
         1
@@ -420,7 +404,7 @@ class Matrices:
         return s.gt(_cutoff("matrix_rank", x, s, rtol, atol)).sum(-1)
 
     def cond(self: Tensor, p: float = 2.0) -> Tensor:
-        """The condition number: the greatest singular value over the smallest.
+        """Return the condition number: the greatest singular value over the smallest.
 
         >>> Tensor([[4.0, 0.0], [0.0, 2.0]]).cond().numpy().round(4).item()
         2.0
@@ -433,7 +417,7 @@ class Matrices:
         return small.div(large) if number("cond", "p", p, -2, 2, zero=False) < 0 else large.div(small)
 
     def matrix_power(self: Tensor, n: int) -> Tensor:
-        """The n-th power of a square matrix, by repeated squaring; of its inverse where n is negative.
+        """Return the n-th power of a square matrix, by repeated squaring; of its inverse where n is negative.
 
         >>> Tensor([[1.0, 1.0], [0.0, 1.0]]).matrix_power(5).tolist()
         [[1.0, 5.0], [0.0, 1.0]]
@@ -449,7 +433,8 @@ class Matrices:
         return _identity(self, self.shape[-1]) if out is None else out
 
     def matrix_exp(self: Tensor) -> Tensor:
-        """The exponential of a square matrix: its series, of the matrix halved s times, squared s times (s <= 24).
+        """Return the exponential of a square matrix: its series, of the matrix halved s times, squared s times (s <=
+        24).
 
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().numpy().round(4).tolist()
         [[1.0, 1.0], [0.0, 1.0]]
@@ -471,7 +456,7 @@ class Matrices:
         return out
 
     def chain_matmul(self: Tensor, *others: Tensor) -> Tensor:
-        """The product of matrices one after the other, in the order of the fewest multiplications.
+        """Return the product of several matrices, multiplied in the order with the fewest multiplications.
 
         >>> Tensor([[1, 2]]).chain_matmul(Tensor([[1], [1]]), Tensor([[5, 6]])).tolist()
         [[15, 18]]
@@ -482,7 +467,6 @@ class Matrices:
             at = max(range(len(parts) - 1), key=lambda i: parts[i].shape[-1])
             parts[at : at + 2] = [parts[at].matmul(parts[at + 1])]
         return parts[0]
-
 
 
 def _cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
@@ -500,7 +484,6 @@ def _cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
     return found if absolute is None else found.maximum(absolute)
 
 
-
 def _bound(op: str, what: str, value: float | Tensor) -> Any:
     """Return a tolerance as a number, or as a tensor that broadcasts with rows of singular values."""
     if isinstance(value, TensorBase):
@@ -508,12 +491,10 @@ def _bound(op: str, what: str, value: float | Tensor) -> Any:
     return float(number(op, what, value, least=0))
 
 
-
 def _symmetric(op: str, x: Tensor) -> Tensor:
     """Return the symmetric matrix that has the lower triangle of ``x``."""
     square(op, x)
     return x.tril().add(x.tril(-1).transpose(-1, -2))
-
 
 
 def _pseudo_inverse_slope(g: Tensor, p: Tensor, x: Tensor) -> tuple[Tensor]:

@@ -1,6 +1,6 @@
 """Square matrices: Cholesky and LU factorization, triangular solves, inverse and determinant.
 
-On a CPU a factorization is a function of the host (``hostcalls``). Elsewhere one of n columns takes n steps of a kernel
+On a CPU a factorization is a host call (``tensor/host_data.py``). Elsewhere one of n columns takes n steps of a kernel
 or three. The number of the step is a bound variable, so that all steps run the same compiled kernels: 64 columns are
 scheduled and run in well under a second.
 """
@@ -38,7 +38,8 @@ class Triangles:
     __slots__ = ()
 
     def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-        """The lower triangular L with ``L @ Lᵀ`` the matrix, symmetric and positive definite; n steps of one kernel.
+        """Return the lower triangular L with ``L @ Lᵀ`` the matrix, symmetric and positive definite; n steps of one
+        kernel.
 
         The lower triangle is read. A matrix that is not positive definite gives NaN. The gradient is that of
         I. Murray, Differentiation of the Cholesky decomposition (arXiv:1602.07527), section 4.
@@ -59,7 +60,7 @@ class Triangles:
         return out.transpose(-1, -2) if flag("cholesky", "upper", upper) else out
 
     def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
-        """The inverse of the matrix that this is the Cholesky factor of.
+        """Return the inverse of the matrix that this is the Cholesky factor of.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cholesky_inverse().tolist()
         [[0.25, 0.0], [0.0, 1.0]]
@@ -82,7 +83,7 @@ class Triangles:
         return self.transpose(-1, -2) if flag(op, "upper", upper) else self
 
     def triangular_inverse(self: Tensor, upper: bool = False, unitriangular: bool = False) -> Tensor:
-        """The inverse of a triangular matrix, from blocks along the diagonal that double: 2 log2(n) products.
+        """Return the inverse of a triangular matrix, from blocks along the diagonal that double: 2 log2(n) products.
 
         ``[[A, 0], [C, B]]`` has the inverse ``[[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]]`` (N. Higham, Accuracy and Stability of
         Numerical Algorithms, 14.2). The other triangle is not read.
@@ -122,7 +123,7 @@ class Triangles:
 
     def triangular_solve(self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
                          unitriangular: bool = False) -> tuple[Tensor, Tensor]:
-        """(x, A) with ``A @ x`` (``Aᵀ @ x`` if ``transpose``) this matrix, where A is triangular.
+        """Return (x, A) with ``A @ x`` (``Aᵀ @ x`` if ``transpose``) this matrix, where A is triangular.
 
         >>> Tensor([[2.0], [3.0]]).triangular_solve(Tensor([[2.0, 0.0], [1.0, 1.0]]), upper=False)[0].tolist()
         [[1.0], [2.0]]
@@ -133,10 +134,11 @@ class Triangles:
         return inverse.matmul(self), A
 
     def lu(self: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """(P, L, U) with ``P @ L @ U`` the matrix: a permutation, a unit lower and an upper triangle; n steps.
+        """Return (P, L, U) such that ``P @ L @ U`` is the matrix: a permutation, a unit lower and an upper triangular
+        matrix; n steps.
 
-        By elimination with the greatest pivot of each column. The gradients of L and U are those of
-        S. F. Walter, Structured higher-order algorithmic differentiation (2012), 5.2.
+        Algorithm: Gaussian elimination with partial pivoting. The gradients of L and U follow S. F. Walter, Structured
+        higher-order algorithmic differentiation (2012), 5.2.
 
         >>> p, l, u = Tensor([[0.0, 2.0], [4.0, 2.0]]).lu()
         >>> p.tolist(), u.tolist()
@@ -160,7 +162,7 @@ class Triangles:
         return row.eq(order.unsqueeze(-2)).cast(self.dtype), lower, both.triu()
 
     def inv(self: Tensor) -> Tensor:
-        """The inverse: by ``lu``, n steps and 4 log2(n) products. A singular matrix gives infinities or NaN.
+        """Return the inverse: by ``lu``, n steps and 4 log2(n) products. A singular matrix gives infinities or NaN.
 
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inv().tolist()
         [[0.5, 0.0], [0.0, 0.25]]
@@ -203,7 +205,8 @@ class Triangles:
         return x.squeeze(-1) if vector else x
 
     def det(self: Tensor) -> Tensor:
-        """The determinant: by ``lu``. The gradient is that of a regular matrix as near as rounding tells apart.
+        """Return the determinant, by ``lu``. For a singular matrix, the gradient is that of a regular matrix within
+        rounding error.
 
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4).item()
         -2.0
@@ -215,7 +218,7 @@ class Triangles:
         return with_slopes(packed.diagonal(0, -2, -1).prod(-1).mul(_parity(order)), _det_slope, self)
 
     def slogdet(self: Tensor) -> SignAndLogarithm:
-        """The sign of the determinant, and the logarithm of its magnitude.
+        """Return the sign of the determinant, and the logarithm of its magnitude.
 
         >>> [round(t.item(), 4) for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
@@ -230,7 +233,7 @@ class Triangles:
                                 with_slopes(pivots.abs().log().sum(-1), _slogdet_slope, self))
 
     def logdet(self: Tensor) -> Tensor:
-        """The logarithm of the determinant; NaN where it is negative.
+        """Return the logarithm of the determinant; NaN where it is negative.
 
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
         0.0
@@ -240,7 +243,7 @@ class Triangles:
 
 
 def square(op: str, x: Tensor) -> int:
-    """The side of a square matrix, or of each of a batch.
+    """Return the side of a square matrix, or of each of a batch.
 
     Raises:
         ShapeError: if it is none.
@@ -265,7 +268,7 @@ def rows_of(x: Tensor, n: int) -> Tensor:
 
 
 def bound_step(x: Tensor, k: int) -> Tensor:
-    """The number of a step on ``x``, as a variable that a kernel is given when it is launched."""
+    """Return the number of a step on ``x``, as a variable that a kernel is given when it is launched."""
     return x._new(UOp(Ops.BIND, None, (UOp.variable("step", 0, _MOST_STEPS), UOp.index(k))).cast(dtypes.int32))
 
 
@@ -345,7 +348,7 @@ def _cholesky_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def _lu_slopes(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """L, without its diagonal, and U lie in one matrix, and so do their gradients."""
+    """Return the gradient of ``lu`` for L (without its diagonal) and U packed in one matrix, as are their gradients."""
     row = rows_of(out, out.shape[-1])
     lower = row.gt(row.transpose(-1, -2))
     l = lower.where(out, row.eq(row.transpose(-1, -2)).where(1.0, out._zeros())).transpose(-1, -2)
@@ -365,7 +368,7 @@ def _solve_slopes(g: Tensor, out: Tensor, matrix: Tensor, b: Tensor) -> tuple[Te
 
 
 def _det_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """The cofactors: determinant times inverse, where a pivot that is 0 is replaced by a number near it."""
+    """Return the cofactors, the determinant times the inverse; zero pivots are replaced by small numbers."""
     n = x.shape[-1]
     packed, order = _eliminated(x.detach(), n)
     pivots = packed.diagonal(0, -2, -1)

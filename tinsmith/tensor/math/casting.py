@@ -1,8 +1,8 @@
 # mypy: disable-error-code=misc
 """Dtype conversion: ``cast`` (same values), ``bitcast`` (same bits), and one method per dtype name.
 
-The methods named after dtypes (``float``, ``int``, ``bool``) are in a class of their own, because inside that class
-these names hide Python's types in annotations."""
+The methods named after dtypes (``float``, ``int``, ``bool``) are in a separate class, because inside that class these
+names hide Python's types in annotations."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -105,7 +105,7 @@ class Comparisons:
         return self.const_like(1).copysign(self).lt(0)
 
     def fmax(self: Tensor, other: Any) -> Tensor:
-        """The elementwise maximum; where one value is NaN, the other one.
+        """Return the elementwise maximum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmax(Tensor([2.0, 3.0])).tolist()
         [2.0, 3.0]
@@ -114,7 +114,7 @@ class Comparisons:
         return self.ge(y).bitwise_or(y.isnan()).where(self, y)
 
     def fmin(self: Tensor, other: Any) -> Tensor:
-        """The elementwise minimum; where one value is NaN, the other one.
+        """Return the elementwise minimum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmin(Tensor([2.0, 3.0])).tolist()
         [1.0, 3.0]

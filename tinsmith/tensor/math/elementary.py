@@ -23,7 +23,7 @@ class Powers:
     __slots__ = ()
 
     def square(self: Tensor) -> Tensor:
-        """The square of the value.
+        """Return the square of the value.
 
         >>> Tensor([2., -3.]).square().tolist()
         [4.0, 9.0]
@@ -111,7 +111,7 @@ class Powers:
         return with_slopes(out, _power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
 
     def sqrt(self: Tensor) -> Tensor:
-        """The square root.
+        """Return the square root.
 
         >>> Tensor([1., 4.]).sqrt().tolist()
         [1.0, 2.0]
@@ -120,7 +120,7 @@ class Powers:
 
     @rounded_once
     def rsqrt(self: Tensor) -> Tensor:
-        """The reciprocal of the square root.
+        """Return the reciprocal of the square root.
 
         >>> Tensor([1., 4.]).rsqrt().tolist()
         [1.0, 0.5]
@@ -144,7 +144,7 @@ class Powers:
         return self._unary_float(Ops.EXP2)
 
     def log(self: Tensor) -> Tensor:
-        """The natural logarithm.
+        """Return the natural logarithm.
 
         >>> Tensor([1.]).log().tolist()
         [0.0]
@@ -152,7 +152,7 @@ class Powers:
         return self._unary_float(Ops.LOG)
 
     def log2(self: Tensor) -> Tensor:
-        """The logarithm to base 2.
+        """Return the logarithm to base 2.
 
         >>> Tensor([1., 8.]).log2().tolist()
         [0.0, 3.0]
@@ -161,7 +161,7 @@ class Powers:
 
     @rounded_once
     def log10(self: Tensor) -> Tensor:
-        """The logarithm to base 10.
+        """Return the logarithm to base 10.
 
         >>> Tensor([1., 100.]).log10().tolist()
         [0.0, 2.0]
@@ -169,7 +169,7 @@ class Powers:
         return self.log2().mul(math.log10(2))
 
     def log1p(self: Tensor) -> Tensor:
-        """``log(1 + x)``, accurate near 0.
+        """Return ``log(1 + x)``, accurate near 0.
 
         >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
         True
@@ -177,7 +177,7 @@ class Powers:
         return self._unary_float(Ops.LOG1P)
 
     def expm1(self: Tensor) -> Tensor:
-        """``exp(x) - 1``, accurate near 0.
+        """Return ``exp(x) - 1``, accurate near 0.
 
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
         True
@@ -185,7 +185,7 @@ class Powers:
         return self._unary_float(Ops.EXPM1)
 
     def logaddexp(self: Tensor, other: Any) -> Tensor:
-        """``log(exp(self) + exp(other))`` without overflow.
+        """Return ``log(exp(self) + exp(other))`` without overflow.
 
         >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
         1000.693
@@ -227,7 +227,7 @@ class Trigonometry:
     __slots__ = ()
 
     def sin(self: Tensor) -> Tensor:
-        """The sine of an angle in radians.
+        """Return the sine of an angle in radians.
 
         >>> Tensor([0.]).sin().tolist()
         [0.0]
@@ -235,7 +235,7 @@ class Trigonometry:
         return self._unary_float(Ops.SIN)
 
     def cos(self: Tensor) -> Tensor:
-        """The cosine of an angle in radians.
+        """Return the cosine of an angle in radians.
 
         >>> Tensor([0.]).cos().tolist()
         [1.0]
@@ -244,7 +244,7 @@ class Trigonometry:
 
     @rounded_once
     def tan(self: Tensor) -> Tensor:
-        """The tangent of an angle in radians.
+        """Return the tangent of an angle in radians.
 
         >>> Tensor([0.]).tan().tolist()
         [0.0]
@@ -253,7 +253,7 @@ class Trigonometry:
 
     @rounded_once
     def atan(self: Tensor) -> Tensor:
-        """The inverse tangent in radians, in (-pi/2, pi/2).
+        """Return the inverse tangent in radians, in (-pi/2, pi/2).
 
         >>> Tensor([0.]).atan().tolist()
         [0.0]
@@ -272,7 +272,7 @@ class Trigonometry:
 
     @rounded_once
     def asin(self: Tensor) -> Tensor:
-        """The inverse sine in radians, in [-pi/2, pi/2]; NaN outside [-1, 1].
+        """Return the inverse sine in radians, in [-pi/2, pi/2]; NaN outside [-1, 1].
 
         >>> Tensor([0.]).asin().tolist()
         [0.0]
@@ -283,7 +283,7 @@ class Trigonometry:
 
     @rounded_once
     def acos(self: Tensor) -> Tensor:
-        """The inverse cosine in radians, in [0, pi]; NaN outside [-1, 1].
+        """Return the inverse cosine in radians, in [0, pi]; NaN outside [-1, 1].
 
         >>> Tensor([1.]).acos().tolist()
         [0.0]
@@ -293,7 +293,7 @@ class Trigonometry:
         return with_slopes(out, _acos_slope, x)
 
     def tanh(self: Tensor) -> Tensor:
-        """The hyperbolic tangent.
+        """Return the hyperbolic tangent.
 
         >>> Tensor([0.]).tanh().tolist()
         [0.0]
@@ -302,7 +302,7 @@ class Trigonometry:
 
     @rounded_once
     def sinh(self: Tensor) -> Tensor:
-        """The hyperbolic sine.
+        """Return the hyperbolic sine.
 
         >>> Tensor([0.]).sinh().tolist()
         [0.0]
@@ -315,7 +315,7 @@ class Trigonometry:
 
     @rounded_once
     def cosh(self: Tensor) -> Tensor:
-        """The hyperbolic cosine.
+        """Return the hyperbolic cosine.
 
         >>> Tensor([0.]).cosh().tolist()
         [1.0]
@@ -327,7 +327,7 @@ class Trigonometry:
 
     @rounded_once
     def asinh(self: Tensor) -> Tensor:
-        """The inverse hyperbolic sine.
+        """Return the inverse hyperbolic sine.
 
         >>> Tensor([0.]).asinh().tolist()
         [0.0]
@@ -344,7 +344,7 @@ class Trigonometry:
 
     @rounded_once
     def acosh(self: Tensor) -> Tensor:
-        """The inverse hyperbolic cosine; NaN below 1.
+        """Return the inverse hyperbolic cosine; NaN below 1.
 
         >>> Tensor([1.]).acosh().tolist()
         [0.0]
@@ -357,7 +357,7 @@ class Trigonometry:
 
     @rounded_once
     def atanh(self: Tensor) -> Tensor:
-        """The inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+        """Return the inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
 
         >>> Tensor([0.]).atanh().tolist()
         [0.0]
@@ -367,7 +367,7 @@ class Trigonometry:
         return with_slopes(out, _atanh_slope, x)
 
     def erf(self: Tensor) -> Tensor:
-        """The error function.
+        """Return the error function.
 
         >>> Tensor([0.]).erf().tolist()
         [0.0]

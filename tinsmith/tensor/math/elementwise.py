@@ -1,14 +1,12 @@
 # mypy: disable-error-code=misc
-"""Elementwise methods, and Python's operators.
-
-Elementwise methods: arithmetic, selection, bit operations, signs and rounding.
+"""Elementwise methods (arithmetic, selection, bit operations, signs, rounding), and Python's operators.
 
 The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
-except a float with an integer tensor (default float) and an integer with a bool tensor (default int).
+except a float with an integer tensor (default float) and an integer with a bool tensor (default int). An in-place
+operator writes to the tensor's memory.
 
-``ArithmeticMethods`` holds the composed ones: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …
-
-Python's operators, each a call of the named method; an in-place operator writes to the tensor's memory."""
+``ArithmeticMethods`` has the composed methods: ``addcmul``, ``atan2``, ``hypot``, ``gcd``, ``diff``, ``trapezoid``, …
+"""
 from __future__ import annotations
 
 import math
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
     """Elementwise methods that map to one op or a few."""
 
@@ -82,7 +79,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** arithmetic ***
 
     def add(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
-        """The sum ``self + alpha * x``.
+        """Return the sum ``self + alpha * x``.
 
         >>> Tensor([1, 2]).add(3).tolist()
         [4, 5]
@@ -93,7 +90,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("add", Ops.ADD, x, reverse)
 
     def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
-        """The difference ``self - alpha * x``; bools are subtracted as the integers 0 and 1.
+        """Return the difference ``self - alpha * x``; bools are subtracted as the integers 0 and 1.
 
         >>> Tensor([1, 2]).sub(3).tolist()
         [-2, -1]
@@ -107,7 +104,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("sub", Ops.SUB, x, reverse)
 
     def mul(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The product.
+        """Return the product.
 
         >>> Tensor([1, 2]).mul(3).tolist()
         [3, 6]
@@ -115,7 +112,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("mul", Ops.MUL, x, reverse)
 
     def div(self: Tensor, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
-        """The quotient as a float; ``rounding_mode`` "floor" or "trunc" rounds it.
+        """Return the quotient as a float; ``rounding_mode`` "floor" or "trunc" rounds it.
 
         >>> Tensor([1, 2]).div(2).tolist()
         [0.5, 1.0]
@@ -141,7 +138,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("div", Ops.FDIV, y, reverse)
 
     def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The quotient rounded down (floor division); an integer divided by 0 gives 0.
+        """Return the quotient rounded down (floor division); an integer divided by 0 gives 0.
 
         >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
         [3, -4, 0]
@@ -159,7 +156,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("idiv", Ops.IDIV, y, reverse)
 
     def mod(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The remainder with the sign of the divisor; an integer modulo 0 is 0.
+        """Return the remainder with the sign of the divisor; an integer modulo 0 is 0.
 
         >>> Tensor([7, -7, 7]).mod(Tensor([2, 2, 0])).tolist()
         [1, 1, 0]
@@ -174,7 +171,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return _other_side(rest, b).where(rest + b, rest)
 
     def fmod(self: Tensor, x: Any) -> Tensor:
-        """The remainder with the sign of the dividend, as in C.
+        """Return the remainder with the sign of the dividend, as in C.
 
         >>> Tensor([7, -7]).fmod(4).tolist()
         [3, -3]
@@ -185,7 +182,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("fmod", Ops.FMOD, y)
 
     def neg(self: Tensor) -> Tensor:
-        """The negated value; logical NOT for bools.
+        """Return the negated value; logical NOT for bools.
 
         >>> Tensor([1, -2]).neg().tolist()
         [-1, 2]
@@ -193,7 +190,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self.logical_not() if self.dtype.is_bool else self._new(self.uop.alu(Ops.NEG))
 
     def reciprocal(self: Tensor) -> Tensor:
-        """The reciprocal, 1 / x.
+        """Return the reciprocal, 1 / x.
 
         >>> Tensor([2., 4.]).reciprocal().tolist()
         [0.5, 0.25]
@@ -201,7 +198,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._unary_float(Ops.RECIP)
 
     def maximum(self: Tensor, x: Any) -> Tensor:
-        """The elementwise maximum; NaN if either value is NaN.
+        """Return the elementwise maximum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).maximum(3).tolist()
         [3, 5]
@@ -209,7 +206,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._binary("maximum", Ops.MAX, x)
 
     def minimum(self: Tensor, x: Any) -> Tensor:
-        """The elementwise minimum; NaN if either value is NaN.
+        """Return the elementwise minimum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).minimum(3).tolist()
         [1, 3]
@@ -236,7 +233,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
             "clamp", [out.uop, self.uop, *(operand_node("clamp", b, out) for b in bounds)])[1:]))
 
     def clip(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
-        """The same as ``clamp``.
+        """Return the same as ``clamp``.
 
         >>> Tensor([-3, 1, 9]).clip(0, 5).tolist()
         [0, 1, 5]
@@ -292,7 +289,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
 
     def copysign(self: Tensor, other: Any) -> Tensor:
-        """The magnitude of this value with the sign of ``other``; the sign of zeros and NaN counts.
+        """Return the magnitude of this value with the sign of ``other``; the sign of zeros and NaN counts.
 
         >>> Tensor([1., 2.]).copysign(Tensor([-0., 3.])).tolist()
         [-1.0, 2.0]
@@ -305,7 +302,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** bits ***
 
     def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The bitwise AND; logical AND for bools.
+        """Return the bitwise AND; logical AND for bools.
 
         >>> Tensor([6, 5]).bitwise_and(3).tolist()
         [2, 1]
@@ -313,7 +310,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.AND, None, tuple(self._integers("bitwise_and", x, reverse))))
 
     def bitwise_or(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The bitwise OR; logical OR for bools.
+        """Return the bitwise OR; logical OR for bools.
 
         >>> Tensor([6, 5]).bitwise_or(3).tolist()
         [7, 7]
@@ -321,7 +318,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(UOp(Ops.OR, None, tuple(self._integers("bitwise_or", x, reverse))))
 
     def bitwise_xor(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
-        """The bitwise XOR; logical XOR for bools.
+        """Return the bitwise XOR; logical XOR for bools.
 
         >>> Tensor([6, 5]).bitwise_xor(3).tolist()
         [5, 6]
@@ -356,7 +353,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
     # *** sign and rounding ***
 
     def abs(self: Tensor) -> Tensor:
-        """The absolute value; its gradient at 0 is 0.
+        """Return the absolute value; its gradient at 0 is 0.
 
         >>> Tensor([-1., 2.]).abs().tolist()
         [1.0, 2.0]
@@ -367,7 +364,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return magnitude + 0.0 if self.dtype.is_float else magnitude
 
     def sign(self: Tensor) -> Tensor:
-        """The sign: -1, 0 or 1; NaN stays NaN.
+        """Return the sign: -1, 0 or 1; NaN stays NaN.
 
         >>> Tensor([-3., 0., 2.]).sign().tolist()
         [-1.0, 0.0, 1.0]
@@ -433,12 +430,10 @@ _IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
 round that of sums and differences); all else rounds the scalar."""
 
 
-
 @rounded_once
 def _sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     x, y = in_one_dtype(x, y)
     return x.add(y.mul(factor))
-
 
 
 @rounded_once
@@ -447,18 +442,15 @@ def _difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
     return x.sub(y.mul(factor))
 
 
-
 @rounded_once
 def _round_to(x: Tensor, decimals: int) -> Tensor:
     scale = 10.0 ** abs(decimals)
     return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
-
 @rounded_once
 def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return start.add(end.sub(start).mul(weight))
-
 
 
 def _clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -472,11 +464,9 @@ _BITS_OF: dict[DType, DType] = {dtypes.float16: dtypes.int16, dtypes.bfloat16: d
                                 dtypes.float64: dtypes.int64}
 
 
-
 def _sign_bit(x: UOp) -> UOp:
     bits = x.bitcast(_BITS_OF[x.dtype])
     return bits.lt(0)
-
 
 
 def _other_side(rest: Tensor, b: Tensor) -> Tensor:
@@ -484,11 +474,9 @@ def _other_side(rest: Tensor, b: Tensor) -> Tensor:
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
-
 @rounded_once
 def _trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
     return a.div(b, reverse).trunc()
-
 
 
 @rounded_once
@@ -505,14 +493,13 @@ def _floor_quotient(a: Tensor, b: Tensor) -> Tensor:
     return b.eq(0).where(a.detach().abs().mul(negative.where(-math.inf, math.inf)), near)
 
 
-
 class ArithmeticMethods:
     """``addcmul atan2 hypot gcd xlogy logit frac`` and similar methods."""
 
     __slots__ = ()
 
     def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-        """``self + value * tensor1 * tensor2``.
+        """Return ``self + value * tensor1 * tensor2``.
 
         >>> Tensor([1.0]).addcmul(Tensor([2.0]), Tensor([3.0]), value=10).tolist()
         [61.0]
@@ -520,7 +507,7 @@ class ArithmeticMethods:
         return _addcmul(self, operand("addcmul", tensor1, self), operand("addcmul", tensor2, self), value)
 
     def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-        """``self + value * tensor1 / tensor2``.
+        """Return ``self + value * tensor1 / tensor2``.
 
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0]), value=10).tolist()
         [21.0]
@@ -528,7 +515,7 @@ class ArithmeticMethods:
         return _addcdiv(self, operand("addcdiv", tensor1, self), operand("addcdiv", tensor2, self), value)
 
     def rsub(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
-        """``other - alpha * self``.
+        """Return ``other - alpha * self``.
 
         >>> Tensor([1, 2]).rsub(5).tolist()
         [4, 3]
@@ -545,7 +532,7 @@ class ArithmeticMethods:
         return self.double().pow(y.double() if hasattr(exponent, "uop") else exponent)
 
     def ldexp(self: Tensor, other: Any) -> Tensor:
-        """``self * 2 ** other``.
+        """Return ``self * 2 ** other``.
 
         >>> Tensor([1.5]).ldexp(Tensor([2])).tolist()
         [6.0]
@@ -554,7 +541,7 @@ class ArithmeticMethods:
         return x.mul(operand("ldexp", other, x).cast(x.dtype).exp2())
 
     def frac(self: Tensor) -> Tensor:
-        """The fractional part, ``x - trunc(x)``; it has the sign of x.
+        """Return the fractional part, ``x - trunc(x)``; it has the sign of x.
 
         >>> Tensor([1.5, -1.5]).frac().tolist()
         [0.5, -0.5]
@@ -590,7 +577,7 @@ class ArithmeticMethods:
         return self.mul(180 / math.pi)
 
     def atan2(self: Tensor, other: Any) -> Tensor:
-        """The angle in [-pi, pi] of the point (x=other, y=self); signs of zeros and infinities as in C.
+        """Return the angle in [-pi, pi] of the point (x=other, y=self); signs of zeros and infinities as in C.
 
         >>> Tensor([1.0, 0.0]).atan2(Tensor([1.0, -1.0])).numpy().round(4).tolist()
         [0.7853999733924866, 3.1415998935699463]
@@ -600,7 +587,7 @@ class ArithmeticMethods:
                                 self.uop.cast(y.dtype)), y)
 
     def hypot(self: Tensor, other: Any) -> Tensor:
-        """``sqrt(self² + other²)`` without intermediate overflow.
+        """Return ``sqrt(self² + other²)`` without intermediate overflow.
 
         >>> Tensor([3e30]).hypot(Tensor([4e30])).tolist() == Tensor([5e30]).tolist()
         True
@@ -608,7 +595,7 @@ class ArithmeticMethods:
         return _hypot(self, operand("hypot", other, self))
 
     def xlogy(self: Tensor, other: Any) -> Tensor:
-        """``self * log(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
+        """Return ``self * log(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlogy(Tensor([0.0, 1.0])).tolist()
         [0.0, 0.0]
@@ -617,7 +604,7 @@ class ArithmeticMethods:
 
     @rounded_once
     def logit(self: Tensor, eps: float | None = None) -> Tensor:
-        """``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` clamps x to [eps, 1 - eps].
+        """Return ``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` clamps x to [eps, 1 - eps].
 
         >>> Tensor([0.5]).logit().tolist()
         [0.0]
@@ -627,7 +614,7 @@ class ArithmeticMethods:
         return x.div(x.neg().add(1)).log()
 
     def logaddexp2(self: Tensor, other: Any) -> Tensor:
-        """``log2(2 ** self + 2 ** other)`` without overflow.
+        """Return ``log2(2 ** self + 2 ** other)`` without overflow.
 
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
@@ -635,7 +622,7 @@ class ArithmeticMethods:
         return _logaddexp2(self, operand("logaddexp2", other, self))
 
     def gcd(self: Tensor, other: Any) -> Tensor:
-        """The greatest common divisor of integers (Euclid's algorithm, unrolled to the dtype's worst case).
+        """Return the greatest common divisor of integers (Euclid's algorithm, unrolled to the dtype's worst case).
 
         >>> Tensor([12, 7]).gcd(Tensor([18, 0])).tolist()
         [6, 7]
@@ -646,7 +633,7 @@ class ArithmeticMethods:
         return a
 
     def lcm(self: Tensor, other: Any) -> Tensor:
-        """The least common multiple of integers.
+        """Return the least common multiple of integers.
 
         >>> Tensor([4, 0]).lcm(Tensor([6, 5])).tolist()
         [12, 0]
@@ -657,7 +644,7 @@ class ArithmeticMethods:
 
     def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
              append: Tensor | None = None) -> Tensor:
-        """The differences between adjacent elements along ``dim``, taken ``n`` times.
+        """Return the differences between adjacent elements along ``dim``, taken ``n`` times.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
@@ -690,19 +677,16 @@ class ArithmeticMethods:
         return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
 
 
-
 @rounded_once
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).mul(b))
 
 
-
 @rounded_once
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).div(b))
-
 
 
 @rounded_once
@@ -720,13 +704,11 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return with_slopes(out, _atan2_slopes, y, x)
 
 
-
 def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     size = x.square().add(y.square())
     none = size.eq(0)
     scaled = g.div(none.where(1.0, size))
     return none.where(0, scaled.mul(x)), none.where(0, scaled.mul(y).neg())
-
 
 
 @rounded_once
@@ -740,10 +722,8 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(out, _hypot_slopes, a, b)
 
 
-
 def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return g.mul(a.div(out)), g.mul(b.div(out))
-
 
 
 @rounded_once
@@ -753,11 +733,9 @@ def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
 
 
-
 def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     none = a.eq(0) & b.le(0)
     return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
-
 
 
 @rounded_once
@@ -768,14 +746,12 @@ def _logaddexp2(x: Tensor, y: Tensor) -> Tensor:
 _OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tuple)
 
 
-
 def _known(value: Any) -> bool:
     if isinstance(value, _OPERANDS):
         return True
     if type(value).__name__ == "Tensor" and hasattr(value, "__dlpack__"):  # Python's message: Tensor and Tensor
         raise DTypeError(type(value).__module__, "its tensors are not ours", "tinsmith.from_dlpack(x), or x.numpy()")
     return False
-
 
 
 class OperatorMethods:

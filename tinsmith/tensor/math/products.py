@@ -25,7 +25,7 @@ class MatMul:
 
     @contraction
     def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-        """The matrix (or vector) product over the last axis of ``self`` and the second-to-last axis of ``w``.
+        """Return the matrix (or vector) product over the last axis of ``self`` and the second-to-last axis of ``w``.
 
         Leading axes broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
         their dtype and wrap, as in PyTorch: ``dtype=dtypes.int32`` avoids that for narrower ones.
@@ -65,7 +65,7 @@ class MatMul:
         return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
 
     def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
-        """The same as ``dot``.
+        """Return the same as ``dot``.
 
         >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [0, 1]])).tolist()
         [[1, 2], [3, 4]]
@@ -73,7 +73,7 @@ class MatMul:
         return operand("matmul", x, self).dot(self, dtype) if reverse else self.dot(x, dtype)
 
     def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None) -> Tensor:
-        """``self @ weight + bias``; a 1-D weight is multiplied elementwise.
+        """Return ``self @ weight + bias``; a 1-D weight is multiplied elementwise.
 
         >>> Tensor([1., 2.]).linear(Tensor([[1., 0.], [0., 2.]]), Tensor([1., 1.])).tolist()
         [2.0, 5.0]
@@ -86,7 +86,7 @@ class MatMul:
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
     def outer(self: Tensor, x: Tensor) -> Tensor:
-        """The outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
+        """Return the outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
 
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
@@ -209,7 +209,7 @@ class Products:
     __slots__ = ()
 
     def mm(self: Tensor, mat2: Tensor) -> Tensor:
-        """The product of two matrices.
+        """Return the product of two matrices.
 
         >>> Tensor([[1, 2]]).mm(Tensor([[3], [4]])).tolist()
         [[11]]
@@ -220,7 +220,7 @@ class Products:
         return _ranked("mm", self, mat2, 2, 2)
 
     def bmm(self: Tensor, mat2: Tensor) -> Tensor:
-        """The matrix products of two batches of equal size.
+        """Return the matrix products of two batches of equal size.
 
         >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
         [[[11]]]
@@ -228,7 +228,7 @@ class Products:
         return _ranked("bmm", self, mat2, 3, 3)
 
     def mv(self: Tensor, vec: Tensor) -> Tensor:
-        """The product of a matrix and a vector.
+        """Return the product of a matrix and a vector.
 
         >>> Tensor([[1, 2]]).mv(Tensor([3, 4])).tolist()
         [11]
@@ -236,7 +236,7 @@ class Products:
         return _ranked("mv", self, vec, 2, 1)
 
     def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self + alpha * mat1 @ mat2``.
+        """Return ``beta * self + alpha * mat1 @ mat2``.
 
         >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
         [[12]]
@@ -244,7 +244,7 @@ class Products:
         return _added(self, _ranked("addmm", mat1, mat2, 2, 2), beta, alpha)
 
     def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self + alpha * mat @ vec``.
+        """Return ``beta * self + alpha * mat @ vec``.
 
         >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
         [12]
@@ -252,7 +252,7 @@ class Products:
         return _added(self, _ranked("addmv", mat, vec, 2, 1), beta, alpha)
 
     def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self + alpha * outer(vec1, vec2)``.
+        """Return ``beta * self + alpha * outer(vec1, vec2)``.
 
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
         [[7, 9]]
@@ -260,7 +260,7 @@ class Products:
         return _added(self, operand("addr", vec1, self).outer(vec2), beta, alpha)
 
     def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self + alpha * batch1 @ batch2``.
+        """Return ``beta * self + alpha * batch1 @ batch2``.
 
         >>> Tensor([[[1]]]).baddbmm(Tensor([[[1, 2]]]), Tensor([[[3], [4]]])).tolist()
         [[[12]]]
@@ -268,7 +268,7 @@ class Products:
         return _added(self, _ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
 
     def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        """``beta * self + alpha * (batch1 @ batch2).sum(0)``.
+        """Return ``beta * self + alpha * (batch1 @ batch2).sum(0)``.
 
         >>> Tensor([[1]]).addbmm(Tensor([[[1]], [[2]]]), Tensor([[[3]], [[4]]])).tolist()
         [[12]]
@@ -276,7 +276,7 @@ class Products:
         return _added(self, _ranked("addbmm", batch1, batch2, 3, 3).sum(0), beta, alpha)
 
     def inner(self: Tensor, other: Tensor) -> Tensor:
-        """The sums of products over the last axis of both operands.
+        """Return the sums of products over the last axis of both operands.
 
         >>> Tensor([1, 2]).inner(Tensor([[3, 4], [5, 6]])).tolist()
         [11, 17]
@@ -287,7 +287,7 @@ class Products:
         return self.tensordot(y, ([-1], [-1]))
 
     def vdot(self: Tensor, other: Tensor) -> Tensor:
-        """The dot product of two vectors.
+        """Return the dot product of two vectors.
 
         >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
         11
@@ -295,7 +295,7 @@ class Products:
         return _ranked("vdot", self, other, 1, 1)
 
     def vecdot(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-        """The dot product along ``dim``; the other axes broadcast.
+        """Return the dot product along ``dim``; the other axes broadcast.
 
         >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 1])).tolist()
         [3, 7]
@@ -342,7 +342,7 @@ class Products:
         return left.mul(right).reshape(*[s * t for s, t in zip(a, b)])
 
     def cross(self: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-        """The cross product of 3-vectors along ``dim``.
+        """Return the cross product of 3-vectors along ``dim``.
 
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
@@ -359,7 +359,7 @@ class Products:
         return a.roll(-1, d).mul(b.roll(-2, d)).sub(a.roll(-2, d).mul(b.roll(-1, d)))
 
     def trace(self: Tensor) -> Tensor:
-        """The sum of the main diagonal of a matrix.
+        """Return the sum of the main diagonal of a matrix.
 
         >>> Tensor([[1, 2], [3, 4]]).trace().item()
         5
@@ -403,7 +403,7 @@ def _ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
 
 
 def _added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    """``beta * x + alpha * product``; with beta 0, ``x`` is ignored, NaN included."""
+    """Return ``beta * x + alpha * product``; with beta 0, ``x`` is ignored, NaN included."""
     if beta == 0:
         return product if alpha == 1 else product.mul(alpha)
     return x.add(product) if alpha == beta == 1 else _added_scaled(x, product, beta, alpha)

@@ -46,7 +46,7 @@ class Special:
 
     @rounded_once
     def erfc(self: Tensor) -> Tensor:
-        """``1 - erf(x)``, accurate where the result is small.
+        """Return ``1 - erf(x)``, accurate where the result is small.
 
         >>> Tensor([0.0]).erfc().tolist(), 0 < Tensor([9.0]).erfc().item() < 1e-36
         ([1.0], True)
@@ -68,7 +68,7 @@ class Special:
 
     @rounded_once
     def sinc(self: Tensor) -> Tensor:
-        """``sin(pi x) / (pi x)``; 1 at 0, and exactly 0 at the other integers.
+        """Return ``sin(pi x) / (pi x)``; 1 at 0, and exactly 0 at the other integers.
 
         >>> Tensor([0.0, 0.5, 2.0]).sinc().numpy().round(4).tolist()
         [1.0, 0.6366000175476074, 0.0]
@@ -79,7 +79,7 @@ class Special:
         return x.isinf().where(0.0, zero.where(1.0, _sine(away).div(away.mul(math.pi))))
 
     def erfinv(self: Tensor) -> Tensor:
-        """The inverse of ``erf``: infinite at -1 and 1, NaN outside; computed in float64.
+        """Return the inverse of ``erf``: infinite at -1 and 1, NaN outside; computed in float64.
 
         >>> Tensor([0.0, 0.5]).erfinv().numpy().round(4).tolist()
         [0.0, 0.47690001130104065]
@@ -98,7 +98,7 @@ class Special:
         return with_slopes(x.copysign(wide).cast(y.dtype), _erfinv_slope, y)
 
     def lgamma(self: Tensor) -> Tensor:
-        """The logarithm of abs(gamma(x)), by Stirling's series beyond 10.
+        """Return the logarithm of abs(gamma(x)), by Stirling's series beyond 10.
 
         >>> Tensor([1.0, 5.0]).lgamma().numpy().round(4).tolist()
         [0.0, 3.178100109100342]
@@ -109,7 +109,7 @@ class Special:
         return with_slopes((x.isinf() | pole).where(math.inf, out), _lgamma_slope, x)
 
     def digamma(self: Tensor) -> Tensor:
-        """The derivative of ``lgamma``; NaN at negative integers.
+        """Return the derivative of ``lgamma``; NaN at negative integers.
 
         >>> Tensor([1.0]).digamma().numpy().round(4).tolist()
         [-0.5771999955177307]
@@ -121,7 +121,7 @@ class Special:
         return with_slopes(out, _digamma_slope, x)
 
     def polygamma(self: Tensor, n: int) -> Tensor:
-        """The ``n``-th derivative of ``digamma``; infinite at 0 and negative integers.
+        """Return the ``n``-th derivative of ``digamma``; infinite at 0 and negative integers.
 
         >>> Tensor([1.0]).polygamma(1).numpy().round(4).tolist()
         [1.6448999643325806]
@@ -138,7 +138,7 @@ class Special:
         return with_slopes(out, _polygamma_slope, x, x.const_like(n))
 
     def mvlgamma(self: Tensor, p: int) -> Tensor:
-        """The logarithm of the multivariate gamma function of dimension ``p``.
+        """Return the logarithm of the multivariate gamma function of dimension ``p``.
 
         >>> Tensor([3.0]).mvlgamma(1).numpy().round(4).tolist()
         [0.6930999755859375]
@@ -150,7 +150,7 @@ class Special:
         return total.add(p * (p - 1) / 4 * math.log(math.pi))
 
     def i0(self: Tensor) -> Tensor:
-        """The modified Bessel function of the first kind, of order 0.
+        """Return the modified Bessel function of the first kind, of order 0.
 
         >>> Tensor([0.0, 1.0]).i0().numpy().round(4).tolist()
         [1.0, 1.2661000490188599]
@@ -159,7 +159,7 @@ class Special:
         return with_slopes(_bessel(x, 0, scaled=False), _i0_slope, x)
 
     def i0e(self: Tensor) -> Tensor:
-        """``i0(x) * exp(-abs(x))``, without overflow.
+        """Return ``i0(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i0e().numpy().round(4).tolist()
         [1.0, 0.4657999873161316]
@@ -168,7 +168,7 @@ class Special:
         return with_slopes(_bessel(x, 0, scaled=True), _i0e_slope, x)
 
     def i1(self: Tensor) -> Tensor:
-        """The modified Bessel function of the first kind, of order 1 (the derivative of ``i0``).
+        """Return the modified Bessel function of the first kind, of order 1 (the derivative of ``i0``).
 
         >>> Tensor([0.0, 1.0]).i1().numpy().round(4).tolist()
         [0.0, 0.5651999711990356]
@@ -177,7 +177,7 @@ class Special:
         return with_slopes(_bessel(x, 1, scaled=False), _i1_slope, x)
 
     def i1e(self: Tensor) -> Tensor:
-        """``i1(x) * exp(-abs(x))``, without overflow.
+        """Return ``i1(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i1e().numpy().round(4).tolist()
         [0.0, 0.2079000025987625]
@@ -186,7 +186,7 @@ class Special:
         return with_slopes(_bessel(x, 1, scaled=True), _i1e_slope, x)
 
     def ndtr(self: Tensor) -> Tensor:
-        """The standard normal cumulative distribution function; computed in float64.
+        """Return the standard normal cumulative distribution function; computed in float64.
 
         >>> Tensor([0.0, 1.0]).ndtr().numpy().round(4).tolist()
         [0.5, 0.8413000106811523]
@@ -195,7 +195,7 @@ class Special:
         return x.cast(dtypes.float64).mul(-math.sqrt(0.5)).erfc().mul(0.5).cast(x.dtype)
 
     def log_ndtr(self: Tensor) -> Tensor:
-        """``log(ndtr(x))``, accurate where ``ndtr(x)`` underflows; computed in float64.
+        """Return ``log(ndtr(x))``, accurate where ``ndtr(x)`` underflows; computed in float64.
 
         >>> Tensor([0.0, -40.0]).log_ndtr().numpy().round(3).tolist()
         [-0.6930000185966492, -804.6079711914062]
@@ -212,7 +212,7 @@ class Special:
 
     @rounded_once
     def entr(self: Tensor) -> Tensor:
-        """``-x * log(x)``: 0 at 0, minus infinity for negative x.
+        """Return ``-x * log(x)``: 0 at 0, minus infinity for negative x.
 
         >>> Tensor([0.0, 2.0, -1.0]).entr().numpy().round(4).tolist()
         [0.0, -1.386299967765808, -inf]
@@ -222,7 +222,7 @@ class Special:
         return x.eq(0).where(0.0, x.lt(0).where(-math.inf, x.isnan().where(x, out)))
 
     def xlog1py(self: Tensor, other: Tensor | float) -> Tensor:
-        """``self * log1p(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
+        """Return ``self * log1p(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlog1py(Tensor([-1.0, 0.0])).tolist()
         [0.0, 0.0]
@@ -233,8 +233,8 @@ class Special:
 
 
 def _bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
-    """The modified Bessel function I of order 0 or 1, in float64: its power series up to 15 (all terms positive), its
-    asymptotic series beyond (DLMF 10.25.2, 10.40.1). ``scaled``: multiply by exp(-abs(x))."""
+    """Return the modified Bessel function I of order 0 or 1, in float64: its power series up to 15 (all terms
+    positive), its asymptotic series beyond (DLMF 10.25.2, 10.40.1). ``scaled``: multiply by exp(-abs(x))."""
     wide = x.cast(dtypes.float64)
     size = wide.abs()
     far = size.gt(15)
@@ -280,7 +280,7 @@ def _cotangent(x: Tensor) -> Tensor:
 
 
 def _cotangent_slope(n: int) -> tuple[float, ...]:
-    """The ``n``-th derivative of cot(x) as a polynomial in c = cot(x), highest power first; dc/dx = -(1 + c²).
+    """Return the ``n``-th derivative of cot(x) as a polynomial in c = cot(x), highest power first; dc/dx = -(1 + c²).
 
     >>> _cotangent_slope(1), _cotangent_slope(2)
     ((-1, 0, -1), (2, 0, 2, 0))

@@ -1,9 +1,9 @@
 # mypy: disable-error-code=misc
 """Activation functions and losses.
 
-Activation functions: one elementwise expression each, with finite values and gradients everywhere.
-
-Losses. A class index selects its column by comparison inside the row's kernel: no gather, no stored one-hot."""
+An activation is one elementwise expression, with finite values and gradients everywhere. A loss selects the column of a
+class index by comparison inside the row's kernel: no gather, no stored one-hot.
+"""
 from __future__ import annotations
 
 import math
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-
 def _positive(x: UOp) -> UOp:
     """Return x > 0 or NaN: selected NaN propagate."""
     return (x > 0) | x.ne(x)
-
 
 
 def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
@@ -35,16 +33,14 @@ def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
     return below.where(0, x), below.where(x, -x).alu("EXP").alu("LOG1P")
 
 
-
 def _relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    """The gradient of ``relu``, from the result, so that the argument need not be kept; NaN keeps its gradient."""
+    """Return the gradient of ``relu``, from the result, so that the argument need not be kept; NaN keeps its
+    gradient."""
     return (out.ne(0).where(g, 0),)
-
 
 
 def _hardtanh_slope(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, None, None]:
     return (out.ne(low) & out.ne(high)).where(g, 0), None, None
-
 
 
 def _hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -56,9 +52,9 @@ _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.186288
          -1.26551223)
 
 
-
 def _share_below(x: Tensor) -> Tensor:
-    """The standard normal distribution function; in float32 with full relative precision also in the left tail."""
+    """Return the standard normal distribution function; in float32 with full relative precision also in the left
+    tail."""
     if x.dtype.itemsize > 4:
         return ((x * math.sqrt(0.5)).erf() + 1) * 0.5
     t = x._new(muladd(x.abs().uop, math.sqrt(0.125), 1.0)).reciprocal()
@@ -69,11 +65,9 @@ def _share_below(x: Tensor) -> Tensor:
     return (x < 0).where(tail, 1 - tail)
 
 
-
 def _gelu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
     return (g * (_share_below(x) + x * density),)
-
 
 
 class Activations:
@@ -82,7 +76,7 @@ class Activations:
     __slots__ = ()
 
     def relu(self: Tensor) -> Tensor:
-        """``max(x, 0)``; NaN stays NaN, the derivative at 0 is 0.
+        """Return ``max(x, 0)``; NaN stays NaN, the derivative at 0 is 0.
 
         >>> Tensor([-1., 0., 2.]).relu().tolist()
         [0.0, 0.0, 2.0]
@@ -100,7 +94,7 @@ class Activations:
         return x._new((x.uop > 0).where(x.uop, x.uop * slope))
 
     def relu6(self: Tensor) -> Tensor:
-        """``min(max(x, 0), 6)``."""
+        """Return ``min(max(x, 0), 6)``."""
         return self.hardtanh(0, 6)
 
     @rounded_once
@@ -119,12 +113,12 @@ class Activations:
 
     @rounded_once
     def selu(self: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
-        """``gamma * elu(x, alpha)``; the defaults keep mean 0 and variance 1 through deep networks."""
+        """Return ``gamma * elu(x, alpha)``; the defaults keep mean 0 and variance 1 through deep networks."""
         return self.elu(alpha) * number("selu", "gamma", gamma)
 
     @rounded_once
     def sigmoid(self: Tensor) -> Tensor:
-        """``1 / (1 + exp(-x))``, without overflow.
+        """Return ``1 / (1 + exp(-x))``, without overflow.
 
         >>> Tensor([0., float("inf"), -float("inf")]).sigmoid().tolist()
         [0.5, 1.0, 0.0]
@@ -136,21 +130,21 @@ class Activations:
 
     @rounded_once
     def logsigmoid(self: Tensor) -> Tensor:
-        """``log(sigmoid(x))``, accurate where ``sigmoid(x)`` underflows."""
+        """Return ``log(sigmoid(x))``, accurate where ``sigmoid(x)`` underflows."""
         return -((-self._float()).softplus())
 
     @rounded_once
     def silu(self: Tensor) -> Tensor:
-        """``x * sigmoid(x)``."""
+        """Return ``x * sigmoid(x)``."""
         return self * self.sigmoid()
 
     def swish(self: Tensor) -> Tensor:
-        """The same as ``silu``."""
+        """Return the same as ``silu``."""
         return self.silu()
 
     @rounded_once
     def quick_gelu(self: Tensor) -> Tensor:
-        """``x * sigmoid(1.702 * x)``, an approximation of ``gelu``."""
+        """Return ``x * sigmoid(1.702 * x)``, an approximation of ``gelu``."""
         return self * (self * 1.702).sigmoid()
 
     @rounded_once
@@ -174,7 +168,7 @@ class Activations:
 
     @rounded_once
     def softplus(self: Tensor, beta: float = 1.0, threshold: float | None = None) -> Tensor:
-        """``log(1 + exp(beta * x)) / beta``.
+        """Return ``log(1 + exp(beta * x)) / beta``.
 
         Args:
             threshold: return x where ``beta * x`` exceeds it; PyTorch's 20 makes no difference in float32.
@@ -189,7 +183,7 @@ class Activations:
 
     @rounded_once
     def mish(self: Tensor) -> Tensor:
-        """``x * tanh(softplus(x))``."""
+        """Return ``x * tanh(softplus(x))``."""
         return self * self.softplus().tanh()
 
     def hardtanh(self: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
@@ -207,20 +201,19 @@ class Activations:
 
     @rounded_once
     def hardswish(self: Tensor) -> Tensor:
-        """``x * relu6(x + 3) / 6``."""
+        """Return ``x * relu6(x + 3) / 6``."""
         x = self._float()
         return with_slopes(x * (x + 3).relu6() * (1 / 6), _hardswish_slope, x)
 
     @rounded_once
     def softsign(self: Tensor) -> Tensor:
-        """``x / (1 + |x|)``."""
+        """Return ``x / (1 + |x|)``."""
         return self / (self.abs() + 1)
 
     @rounded_once
     def tanhshrink(self: Tensor) -> Tensor:
-        """``x - tanh(x)``."""
+        """Return ``x - tanh(x)``."""
         return self - self.tanh()
-
 
 
 def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,12 +221,10 @@ def _crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> 
     return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
 
 
-
 def _classes(op: str, label: Tensor) -> Tensor:
     if label.dtype.is_float:
         raise DTypeError(op, f"class indices of dtype {label.dtype!r}", ".cast(dtypes.int32)")
     return label
-
 
 
 class Losses:
@@ -259,7 +250,7 @@ class Losses:
         return x.cast(wide), target.cast(wide), dtype
 
     def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """The squared differences.
+        """Return the squared differences.
 
         >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
         2.0
@@ -268,12 +259,12 @@ class Losses:
         return (x - y).square()._reduced(reduction, dtype)
 
     def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """The absolute differences."""
+        """Return the absolute differences."""
         x, y, dtype = self._beside("l1_loss", target)
         return (x - y).abs()._reduced(reduction, dtype)
 
     def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-        """``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``."""
+        """Return ``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``."""
         delta = number("huber_loss", "delta", delta)
         x, y, dtype = self._beside("huber_loss", target)
         d = x - y
@@ -287,7 +278,7 @@ class Losses:
 
     def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean",
                             weight: Tensor | None = None) -> Tensor:
-        """The binary cross entropy of probabilities in [0, 1]; logarithms are clamped to at least -100.
+        """Return the binary cross entropy of probabilities in [0, 1]; logarithms are clamped to at least -100.
 
         Args:
             weight: a factor per element, broadcast to the loss.
@@ -301,7 +292,7 @@ class Losses:
 
     def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
                                    pos_weight: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-        """``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
+        """Return ``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
 
         Args:
             pos_weight: a factor of the term of targets 1.
@@ -435,7 +426,8 @@ class Losses:
 
     def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
                  reduction: str = "mean") -> Tensor:
-        """The negative log-probability of the labelled class; ``self`` holds log-probabilities ``[N, classes, …]``.
+        """Return the negative log-probability of the labelled class; ``self`` holds log-probabilities
+        ``[N, classes, …]``.
 
         Args:
             weight: a factor per class; the mean divides by the sum of the weights used.

@@ -1,7 +1,7 @@
 # mypy: disable-error-code=misc
 """Neural-network operations: normalization, dropout, attention, embedding, and functions of ``torch.nn.functional``.
 
-Activations, windows (convolutions, pools) and the classification losses are in modules of their own in this folder."""
+Activations, windows (convolutions, pools) and the classification losses are in separate modules of this folder."""
 from __future__ import annotations
 
 import math
@@ -129,7 +129,7 @@ class NNOps(Activations, WindowMethods, Losses):
 
     def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,
                   axis: Axes = 1) -> Tensor:
-        """``(x - mean) * invstd * weight + bias``, with one value of each per position along ``axis``.
+        """Return ``(x - mean) * invstd * weight + bias``, with one value of each per position along ``axis``.
 
         >>> Tensor([[1., 4.]]).batchnorm(None, None, Tensor([1., 2.]), Tensor([1., 0.5])).tolist()
         [[0.0, 1.0]]
@@ -165,7 +165,7 @@ class NNOps(Activations, WindowMethods, Losses):
     def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                      dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                      enable_gqa: bool = False) -> Tensor:
-        """``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
+        """Return ``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
 
         Args:
             attn_mask: bool (False = masked out) or float, added to the scores; broadcasts to ``[…, L, S]``. A fully
@@ -243,7 +243,7 @@ class NNOps(Activations, WindowMethods, Losses):
         return self.eq(silent).unsqueeze(-1).where(out.detach(), out)
 
     def one_hot(self: Tensor, num_classes: int) -> Tensor:
-        """The one-hot encoding of class indices, ``[…] → […, num_classes]``, in the default int dtype."""
+        """Return the one-hot encoding of class indices, ``[…] → […, num_classes]``, in the default int dtype."""
         x = self.uop.reshape((*self.shape, 1)).expand((*self.shape, num_classes))
         hit = x.iota_like(self.ndim).cast(x.dtype).eq(x)
         return self._new(hit.cast(dtypes.default_int))
@@ -261,7 +261,7 @@ class Functional:
     __slots__ = ()
 
     def glu(self: Tensor, dim: int = -1) -> Tensor:
-        """The first half of an axis times the sigmoid of the second half (gated linear unit).
+        """Return the first half of an axis times the sigmoid of the second half (gated linear unit).
 
         >>> Tensor([2.0, 0.0]).glu().tolist()
         [1.0]
@@ -308,7 +308,7 @@ class Functional:
         return self.gt(lambd).where(self.sub(lambd), self.lt(-lambd).where(self.add(lambd), self.mul(0)))
 
     def gumbel_softmax(self: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
-        """A softmax of logits plus Gumbel noise: a differentiable draw of a category.
+        """Return a softmax of logits plus Gumbel noise: a differentiable draw of a category.
 
         >>> Tensor([0.0, 100.0]).gumbel_softmax(hard=True).tolist()
         [0.0, 1.0]
@@ -382,7 +382,8 @@ class Functional:
 
     def poisson_nll_loss(self: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                          reduction: str = "mean") -> Tensor:
-        """The negative log-likelihood of a Poisson distribution with rate ``self`` (its logarithm if ``log_input``).
+        """Return the negative log-likelihood of a Poisson distribution with rate ``self`` (its logarithm if
+        ``log_input``).
 
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([1.0])).item()
         1.0
@@ -396,7 +397,7 @@ class Functional:
 
     def gaussian_nll_loss(self: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6,
                           reduction: str = "mean") -> Tensor:
-        """The negative log-likelihood of a normal distribution with means ``self`` and variances ``var``.
+        """Return the negative log-likelihood of a normal distribution with means ``self`` and variances ``var``.
 
         >>> Tensor([0.0]).gaussian_nll_loss(Tensor([0.0]), Tensor([1.0])).item()
         0.0
@@ -409,7 +410,7 @@ class Functional:
         return (loss.add(0.5 * math.log(2 * math.pi)) if full else loss)._reduced(reduction)
 
     def soft_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """``log(1 + exp(-target * x))`` for targets 1 and -1.
+        """Return ``log(1 + exp(-target * x))`` for targets 1 and -1.
 
         >>> Tensor([0.0]).soft_margin_loss(Tensor([1.0])).numpy().round(4).item()
         0.6930999755859375
@@ -428,7 +429,7 @@ class Functional:
 
     def margin_ranking_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
                             reduction: str = "mean") -> Tensor:
-        """``max(0, -target * (x - other) + margin)``.
+        """Return ``max(0, -target * (x - other) + margin)``.
 
         >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
@@ -438,7 +439,7 @@ class Functional:
 
     def cosine_embedding_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
                               reduction: str = "mean") -> Tensor:
-        """``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
+        """Return ``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
 
         >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1.0])).item()
         1.0
@@ -449,7 +450,7 @@ class Functional:
 
     def triplet_margin_loss(self: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Tensor:
-        """``max(0, |x - positive| - |x - negative| + margin)``.
+        """Return ``max(0, |x - positive| - |x - negative| + margin)``.
 
         >>> Tensor([[0.0]]).triplet_margin_loss(Tensor([[0.0]]), Tensor([[3.0]])).item()
         0.0

@@ -128,12 +128,12 @@ def _between(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: boo
 
 
 def _near(t: Tensor) -> Tensor:
-    """The cubic convolution kernel with a = -3/4 (Keys 1981) for distances up to 1."""
+    """Return the cubic convolution kernel with a = -3/4 (Keys 1981) for distances up to 1."""
     return (t * 1.25 - 2.25) * t * t + 1
 
 
 def _far(t: Tensor) -> Tensor:
-    """The cubic convolution kernel with a = -3/4 (Keys 1981) for distances from 1 to 2."""
+    """Return the cubic convolution kernel with a = -3/4 (Keys 1981) for distances from 1 to 2."""
     return ((t * -0.75 + 3.75) * t - 6) * t + 3
 
 

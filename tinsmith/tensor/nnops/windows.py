@@ -133,7 +133,7 @@ class WindowMethods:
     @contraction
     def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
                          dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
-        """The transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``; N is optional.
+        """Return the transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``; N is optional.
 
         >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
         [[[[1.0, 2.0, 1.0]]]]
@@ -174,7 +174,7 @@ class WindowMethods:
     @in_either_order
     def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
-        """The maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
+        """Return the maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
 
         Of equal maxima in a window, the first one gets the gradient. After ``stride``, positional arguments may be in
         tinygrad's order or PyTorch's (``padding, dilation``); a call that is ambiguous raises an error.
@@ -231,7 +231,7 @@ class WindowMethods:
     def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Tensor:
-        """The mean of each window over the last axes; of int64 rounded towards zero, as in PyTorch.
+        """Return the mean of each window over the last axes; of int64 rounded towards zero, as in PyTorch.
 
         After ``stride``, positional arguments may be in tinygrad's order or PyTorch's (``padding, ceil_mode,
         count_include_pad, divisor_override``); a call that means different pools in the two orders raises an error.
@@ -443,5 +443,5 @@ def _pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ..
 
 
 def _found_again(g: Tensor, value: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, None]:
-    """The gradient of ``max_unpool2d``: every value gets its position's gradient, as in PyTorch."""
+    """Return the gradient of ``max_unpool2d``: every value gets its position's gradient, as in PyTorch."""
     return g.gather(-1, places), None

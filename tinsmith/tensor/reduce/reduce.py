@@ -1,12 +1,9 @@
 # mypy: disable-error-code=misc
-"""Reductions and scans along axes.
-
-Reductions along axes: sums, extremes, moments, norms, and softmax with its relatives.
+"""Reductions along axes (sums, extremes, moments, norms, softmax), and scans (``cumsum``, ``cummax``, …).
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
 returns pairs of values and indices.
-
-Scans (running reductions) along an axis: ``cumsum``, ``cumprod``, ``cummax``, ``cummin``, ``logcumsumexp``."""
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 Axis = int | Sequence[int] | None
 
 
-
 class Reduce:
     """Methods that reduce the elements along axes."""
 
@@ -41,7 +37,7 @@ class Reduce:
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Tensor:
-        """The sum along axes. Integers below 32 bits are summed in 32 bits, 16-bit floats in float32.
+        """Return the sum along axes. Integers below 32 bits are summed in 32 bits, 16-bit floats in float32.
 
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         [4, 6]
@@ -52,7 +48,7 @@ class Reduce:
 
     def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
-        """The product along axes.
+        """Return the product along axes.
 
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
         [2, 12]
@@ -62,7 +58,7 @@ class Reduce:
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
 
     def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
-        """The maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
+        """Return the maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
 
         >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
         [5, 4]
@@ -76,7 +72,7 @@ class Reduce:
         return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
 
     def min(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
-        """The minimum along axes; NaN if any value is NaN.
+        """Return the minimum along axes; NaN if any value is NaN.
 
         >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
         [1, 3]
@@ -107,7 +103,7 @@ class Reduce:
 
     def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
-        """The mean along axes, as a float.
+        """Return the mean along axes, as a float.
 
         >>> Tensor([1, 2, 3, 4]).mean().item()
         2.5
@@ -121,7 +117,8 @@ class Reduce:
     @rounded_once
     def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
-        """The variance along axes: the sum of squared deviations over ``count - correction`` (0 if not ``unbiased``).
+        """Return the variance along axes: the sum of squared deviations over ``count - correction`` (0 if not
+        ``unbiased``).
 
         For floats, the error from rounding the mean is corrected; for integers, the mean is used as computed.
 
@@ -157,7 +154,7 @@ class Reduce:
     @rounded_once
     def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
             dim: Axis = None, unbiased: bool | None = None) -> Tensor:
-        """The standard deviation along axes; ``unbiased=False`` means ``correction=0``.
+        """Return the standard deviation along axes; ``unbiased=False`` means ``correction=0``.
 
         >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
         1.0
@@ -167,7 +164,7 @@ class Reduce:
 
     def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
-        """The variance and the mean along axes.
+        """Return the variance and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
         [2.0, 2.0]
@@ -178,7 +175,7 @@ class Reduce:
 
     def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
                  dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
-        """The standard deviation and the mean along axes.
+        """Return the standard deviation and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
         [1.0, 2.0]
@@ -188,7 +185,7 @@ class Reduce:
                 self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
     def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
-        """The index of the first maximum along an axis; NaN counts as greatest. Without an axis: the flat index.
+        """Return the index of the first maximum along an axis; NaN counts as greatest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
         [1, 0]
@@ -197,7 +194,7 @@ class Reduce:
         return _position("argmax", Ops.MAX, self, axis, keepdim)
 
     def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
-        """The index of the first minimum along an axis; NaN counts as smallest. Without an axis: the flat index.
+        """Return the index of the first minimum along an axis; NaN counts as smallest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
         [0, 1]
@@ -225,7 +222,7 @@ class Reduce:
 
     def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
-        """The softmax along an axis: ``exp(x) / exp(x).sum(axis)``, computed without overflow.
+        """Return the softmax along an axis: ``exp(x) / exp(x).sum(axis)``, computed without overflow.
 
         >>> Tensor([0., 0.]).softmax().tolist()
         [0.5, 0.5]
@@ -237,7 +234,7 @@ class Reduce:
 
     def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Tensor:
-        """The logarithm of ``softmax``, computed without overflow.
+        """Return the logarithm of ``softmax``, computed without overflow.
 
         >>> Tensor([5.]).log_softmax().tolist()
         [0.0]
@@ -249,7 +246,7 @@ class Reduce:
 
     def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Tensor:
-        """The softmax of the negated values.
+        """Return the softmax of the negated values.
 
         >>> Tensor([0., 0.]).softmin().tolist()
         [0.5, 0.5]
@@ -258,7 +255,7 @@ class Reduce:
         return self.neg().softmax(axis, dtype)
 
     def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
-        """``log(exp(x).sum(axis))``, computed without overflow.
+        """Return ``log(exp(x).sum(axis))``, computed without overflow.
 
         >>> Tensor([3.]).logsumexp().item()
         3.0
@@ -286,7 +283,7 @@ class Reduce:
     @rounded_once
     def norm(self: Tensor, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Tensor:
-        """The p-norm along axes: the greatest magnitude for infinite p, the number of nonzero values for p = 0.
+        """Return the p-norm along axes: the greatest magnitude for infinite p, the number of nonzero values for p = 0.
         "fro" is the Frobenius norm, p = 2; "nuc" is the nuclear norm, the sum of the singular values along two axes.
 
         >>> Tensor([3., 4.]).norm().item()
@@ -307,7 +304,6 @@ class Reduce:
         return powers.sum(axis, keepdim).pow(1 / p)
 
 
-
 def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     """Return the nuclear norm of the matrices along two axes."""
     axes = axes_of("norm", x, axis)
@@ -317,11 +313,9 @@ def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
 
 
-
 def _root(total: Tensor) -> Tensor:
-    """The square root of a sum of squares, with gradient 0 where the sum is 0."""
+    """Return the square root of a sum of squares, with gradient 0 where the sum is 0."""
     return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
-
 
 
 def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
@@ -329,11 +323,9 @@ def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
 
 
-
 def accumulator(dtype: DType) -> DType:
     """Return the dtype in which values of ``dtype`` are summed."""
     return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-
 
 
 def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
@@ -342,13 +334,11 @@ def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple
     return tuple(s for i, s in enumerate(shape) if i not in axes)
 
 
-
 def _over(total: Tensor, count: Any) -> Tensor:
-    """``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
+    """Return ``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
     if isinstance(count, UOp):
         return total.div(count)
     return total.mul(1 / count if count > 0 else float("inf"))
-
 
 
 def _no_pair(op: str, dim: Any) -> None:
@@ -358,14 +348,12 @@ def _no_pair(op: str, dim: Any) -> None:
                             f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
 
 
-
 def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
     axes = axes_of(op, x, axis)
     if any(x.shape[a] <= 0 for a in axes):
         raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
                          "at least one element")
     return axes
-
 
 
 def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
@@ -389,13 +377,11 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
 
 
-
 class ValuesAndIndices(NamedTuple):
     """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
 
     values: Tensor
     indices: Tensor
-
 
 
 class Scans:
@@ -409,7 +395,7 @@ class Scans:
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
     def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
-        """The running sum along an axis. Integers below 32 bits are summed in 32 bits.
+        """Return the running sum along an axis. Integers below 32 bits are summed in 32 bits.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
@@ -421,7 +407,7 @@ class Scans:
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
     def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
-        """The running product along an axis.
+        """Return the running product along an axis.
 
         >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
         [1, 2, 6, 24]
@@ -433,7 +419,7 @@ class Scans:
         return self._new(self._scan("cumprod", Ops.MUL, axis, self.uop.cast(accumulator(result))).cast(result))
 
     def cummax(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
-        """The running maximum along an axis and its index; NaN from the first NaN on.
+        """Return the running maximum along an axis and its index; NaN from the first NaN on.
 
         Of equal elements the last one's index is returned, as in PyTorch.
 
@@ -447,7 +433,7 @@ class Scans:
         return _extremes(self, "cummax", Ops.MAX, axis_or_dim("cummax", axis, dim, 0))
 
     def cummin(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
-        """The running minimum along an axis and its index; NaN from the first NaN on.
+        """Return the running minimum along an axis and its index; NaN from the first NaN on.
 
         >>> values, indices = Tensor([3, 1, 2, 1]).cummin()
         >>> values.tolist(), indices.tolist()
@@ -459,7 +445,7 @@ class Scans:
         return _extremes(self, "cummin", Ops.MIN, axis_or_dim("cummin", axis, dim, 0))
 
     def logcumsumexp(self: Tensor, axis: int = 0, *, dim: int | None = None) -> Tensor:
-        """The logarithm of the running sum of exponentials, without overflow. With the running maximum m:
+        """Return the logarithm of the running sum of exponentials, without overflow. With the running maximum m:
         ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])``, and the result is ``m + log(s)``.
 
         >>> [round(v, 3) for v in Tensor([1000., 1000.]).logcumsumexp().tolist()]
@@ -482,7 +468,6 @@ class Scans:
         first = terms.uop.shrink(tuple((0, 1) if i == d else (0, s) for i, s in enumerate(x.shape)))
         total = self._new(terms.uop.scan(Ops.MULADD, d, first.const_like(0), scale.detach().uop))
         return total.log().add(m).cast(dtype)
-
 
 
 def _extremes(x: Tensor, name: str, op: Op, axis: int) -> ValuesAndIndices:

@@ -1,13 +1,10 @@
 # mypy: disable-error-code=misc
-"""Statistics, sorting and selection.
+"""Statistics under PyTorch's names (NaN-ignoring sums, quantiles, histograms, distances), sorting and selection.
 
-Statistics under PyTorch's names: NaN-ignoring sums, quantiles, histograms, covariances, distances.
-
-Sorting and selection: ``sort``, ``topk``, ``median``, ``unique``.
-
-Elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements that
-come before each one, long rows by a radix sort (``ir.graphs``). Both are stable. NaN is the greatest value, as in
-PyTorch and NumPy."""
+To sort, elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements
+that come before each one, long rows by a radix sort (``ir.graphs``). Both are stable. NaN is the greatest value, as in
+PyTorch and NumPy.
+"""
 from __future__ import annotations
 
 import math
@@ -34,13 +31,11 @@ if TYPE_CHECKING:
 _COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
-
 class LeastAndGreatest(NamedTuple):
     """The result of ``aminmax``."""
 
     min: Tensor
     max: Tensor
-
 
 
 class Histogram(NamedTuple):
@@ -50,14 +45,13 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
-
 class Statistics:
     """``amax nansum quantile mode histc cov cdist`` and similar methods."""
 
     __slots__ = ()
 
     def amax(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The maximum along axes (the same as ``max``).
+        """Return the maximum along axes (the same as ``max``).
 
         >>> Tensor([[1, 5], [3, 4]]).amax(dim=1).tolist()
         [5, 4]
@@ -65,7 +59,7 @@ class Statistics:
         return self.max(None if dim == () else dim, keepdim)
 
     def amin(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The minimum along axes (the same as ``min``).
+        """Return the minimum along axes (the same as ``min``).
 
         >>> Tensor([[1, 5], [3, 4]]).amin(dim=1).tolist()
         [1, 3]
@@ -73,7 +67,7 @@ class Statistics:
         return self.min(None if dim == () else dim, keepdim)
 
     def aminmax(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> LeastAndGreatest:
-        """The minimum and the maximum, along an axis or of all elements.
+        """Return the minimum and the maximum, along an axis or of all elements.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
         [1, 3]
@@ -81,7 +75,7 @@ class Statistics:
         return LeastAndGreatest(self.min(dim, keepdim), self.max(dim, keepdim))
 
     def count_nonzero(self: Tensor, dim: Axis = None) -> Tensor:
-        """The number of nonzero values along axes.
+        """Return the number of nonzero values along axes.
 
         >>> Tensor([[0, 2], [3, 4]]).count_nonzero(1).tolist()
         [1, 2]
@@ -89,7 +83,7 @@ class Statistics:
         return self.ne(0).sum(dim, dtype=dtypes.default_int)
 
     def nansum(self: Tensor, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
-        """The sum along axes, ignoring NaN.
+        """Return the sum along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan]).nansum().item()
         1.0
@@ -98,7 +92,7 @@ class Statistics:
 
     @rounded_once
     def nanmean(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
-        """The mean along axes, ignoring NaN.
+        """Return the mean along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan, 3.0]).nanmean().item()
         2.0
@@ -107,7 +101,7 @@ class Statistics:
         return x.nansum(dim, keepdim).div(x.isnan().logical_not().sum(dim, keepdim).cast(x.dtype))
 
     def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The median (the lower of two middle values), ignoring NaN; along an axis, also its index.
+        """Return the median (the lower of two middle values), ignoring NaN; along an axis, also its index.
 
         >>> Tensor([3.0, math.nan, 1.0]).nanmedian().item()
         1.0
@@ -125,7 +119,7 @@ class Statistics:
 
     def quantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
                  interpolation: str = "linear") -> Tensor:
-        """The ``q``-quantile of the values along an axis (or of all); NaN if any value is NaN.
+        """Return the ``q``-quantile of the values along an axis (or of all); NaN if any value is NaN.
 
         >>> Tensor([1.0, 2.0, 4.0]).quantile(0.5).item(), Tensor([1.0, 2.0, 4.0]).quantile(Tensor([0.0, 0.75])).tolist()
         (2.0, [1.0, 3.0])
@@ -138,7 +132,7 @@ class Statistics:
 
     def nanquantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
                     interpolation: str = "linear") -> Tensor:
-        """``quantile`` of the values that are not NaN.
+        """Return ``quantile`` of the values that are not NaN.
 
         >>> Tensor([1.0, math.nan, 3.0]).nanquantile(0.5).item()
         2.0
@@ -146,7 +140,7 @@ class Statistics:
         return _quantile("nanquantile", self, q, dim, keepdim, interpolation, True)
 
     def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-        """The most frequent value along an axis (the smallest of several) and the index of its last occurrence.
+        """Return the most frequent value along an axis (the smallest of several) and the index of its last occurrence.
 
         Each value is compared with its full row: quadratic in the size of the axis.
 
@@ -170,7 +164,7 @@ class Statistics:
         return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
 
     def msort(self: Tensor) -> Tensor:
-        """The values sorted along the first axis.
+        """Return the values sorted along the first axis.
 
         >>> Tensor([3, 1, 2]).msort().tolist()
         [1, 2, 3]
@@ -179,7 +173,8 @@ class Statistics:
 
     def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
                            dim: int | None = None) -> Any:
-        """The values of the flat tensor, or slices along ``dim``, without consecutive repetitions; realizes the tensor.
+        """Return the values of the flat tensor, or slices along ``dim``, without consecutive repetitions; realizes the
+        tensor.
 
         >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
         [1, 2, 1]
@@ -200,7 +195,7 @@ class Statistics:
         return out[0] if len(out) == 1 else tuple(out)
 
     def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-        """The counts of values in ``bins`` equal bins of [min, max]; if both are equal, of the data's range.
+        """Return the counts of values in ``bins`` equal bins of [min, max]; if both are equal, of the data's range.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
@@ -209,7 +204,7 @@ class Statistics:
 
     def histogram(self: Tensor, bins: int | Tensor = 100, *, range: tuple[float, float] | None = None,
                   weight: Tensor | None = None, density: bool = False) -> Histogram:
-        """The counts of values in ``bins`` equal bins of a range, and the bin edges.
+        """Return the counts of values in ``bins`` equal bins of a range, and the bin edges.
 
         >>> [t.tolist() for t in Tensor([1.0, 2.0, 1.0]).histogram(3, range=(0, 3))]
         [[0.0, 2.0, 1.0], [0.0, 1.0, 2.0, 3.0]]
@@ -234,7 +229,7 @@ class Statistics:
     @rounded_once
     def cov(self: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
             aweights: Tensor | None = None) -> Tensor:
-        """The covariance matrix of variables, one per row, over their observations (columns).
+        """Return the covariance matrix of variables, one per row, over their observations (columns).
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).cov().tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
@@ -261,7 +256,7 @@ class Statistics:
         return out.squeeze() if x.shape[0] == 1 else out
 
     def corrcoef(self: Tensor) -> Tensor:
-        """The matrix of Pearson correlation coefficients of variables, one per row.
+        """Return the matrix of Pearson correlation coefficients of variables, one per row.
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).corrcoef().numpy().round(4).tolist()
         [[1.0, -1.0], [-1.0, 1.0]]
@@ -273,7 +268,7 @@ class Statistics:
         return c.div(size.unsqueeze(1)).div(size.unsqueeze(0)).clamp(-1, 1)
 
     def dist(self: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
-        """The p-norm of ``self - other``.
+        """Return the p-norm of ``self - other``.
 
         >>> Tensor([3.0, 0.0]).dist(Tensor([0.0, 4.0])).item()
         5.0
@@ -281,7 +276,7 @@ class Statistics:
         return self.sub(other).reshape(-1).norm(p)
 
     def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-        """The p-norms of the differences of all pairs of rows: ``[…, P, M], […, R, M] → […, P, R]``.
+        """Return the p-norms of the differences of all pairs of rows: ``[…, P, M], […, R, M] → […, P, R]``.
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
@@ -294,7 +289,7 @@ class Statistics:
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
     def cosine_similarity(self: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-        """The cosine of the angle between vectors along ``dim``.
+        """Return the cosine of the angle between vectors along ``dim``.
 
         >>> Tensor([[1.0, 0.0]]).cosine_similarity(Tensor([[1.0, 0.0]])).tolist()
         [1.0]
@@ -308,13 +303,12 @@ class Statistics:
 
     def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
                           keepdim: bool = False) -> Tensor:
-        """The p-norm of ``self - x2 + eps`` along the last axis.
+        """Return the p-norm of ``self - x2 + eps`` along the last axis.
 
         >>> Tensor([[3.0, 0.0]]).pairwise_distance(Tensor([[0.0, 4.0]])).numpy().round(3).tolist()
         [5.0]
         """
         return self.sub(x2).add(eps).norm(p, axis=-1, keepdim=keepdim)
-
 
 
 def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool) -> Tensor:
@@ -350,7 +344,6 @@ def _quantile(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interp
     return out if fractions.ndim else out.squeeze(0)
 
 
-
 def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Tensor | None) -> Histogram:
     bins, kind = integer(op, "bins", bins, least=1), float_of(x).dtype
     low, high = number(op, "min", low), number(op, "max", high)
@@ -371,7 +364,6 @@ def _counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Ten
     return Histogram(_histogram(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
 
 
-
 def _histogram(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
     kind = float_of(x).dtype
     each = inside.cast(kind) if weight is None else inside.where(weight.reshape(-1).cast(kind), 0)
@@ -384,14 +376,13 @@ _ROWS = 8  # … in more rows than this: one kernel per selected element then ha
 _GROUPED = 16  # elements per selected element from which on selecting groups is cheaper than sorting
 
 
-
 class Sorting:
     """``sort``, ``argsort``, ``topk``, ``kthvalue``, ``median``, ``unique``."""
 
     __slots__ = ()
 
     def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices:
-        """The sorted elements along an axis and their original indices; stable, NaN is greatest.
+        """Return the sorted elements along an axis and their original indices; stable, NaN is greatest.
 
         Args:
             stable: accepted for PyTorch compatibility; sorting is always stable.
@@ -407,7 +398,7 @@ class Sorting:
         return _picked(self, "sort", dim, lambda x: _sorted(x, descending))
 
     def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-        """The indices that sort the elements along an axis.
+        """Return the indices that sort the elements along an axis.
 
         >>> Tensor([3, 1, 2]).argsort(descending=True).tolist()
         [0, 2, 1]
@@ -419,7 +410,8 @@ class Sorting:
         return self.sort(dim, descending).indices
 
     def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices:
-        """The ``k`` greatest (or smallest) elements along an axis, best first, and their indices. NaN is greatest.
+        """Return the ``k`` greatest (or smallest) elements along an axis, best first, and their indices. NaN is
+        greatest.
 
         Args:
             sorted_: accepted for PyTorch compatibility; the result is always sorted.
@@ -439,7 +431,7 @@ class Sorting:
         return _picked(self, "topk", dim, lambda x: (None, _first(x, k, largest)))
 
     def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-        """The k-th smallest element along an axis (k counts from 1), and its index.
+        """Return the k-th smallest element along an axis (k counts from 1), and its index.
 
         >>> values, indices = Tensor([3, 1, 2]).kthvalue(2)
         >>> values.item(), indices.item()
@@ -457,7 +449,8 @@ class Sorting:
         return found if keepdim or not self.ndim else ValuesAndIndices(*(t.squeeze(d) for t in found))
 
     def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The median (the lower of the two middle elements); NaN if any value is NaN. With an axis, also its index.
+        """Return the median (the lower of the two middle elements); NaN if any value is NaN. With an axis, also its
+        index.
 
         >>> Tensor([3, 1, 4, 2]).median().item()
         2
@@ -483,7 +476,7 @@ class Sorting:
 
     def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False, *, sorted: bool = True,
                dim: int | None = None) -> Any:
-        """The distinct elements, sorted; this realizes the tensor. Every NaN differs from all others.
+        """Return the distinct elements, sorted; this realizes the tensor. Every NaN differs from all others.
 
         Args:
             return_inverse: also return the index of each element among the distinct ones, in this tensor's shape.
@@ -512,7 +505,6 @@ class Sorting:
         return out[0] if len(out) == 1 else tuple(out)
 
 
-
 def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
     """Return the distinct slices along axis ``d``, sorted, the index of each slice among them, and their counts."""
     array = (x.float() if x.dtype.is_float and x.dtype.itemsize < 4 else x).numpy()
@@ -520,7 +512,6 @@ def _unique_slices(x: Tensor, d: int) -> list[Tensor]:
     indices = [type(x)(i.reshape(-1).astype(dtypes.default_int.numpy), device=x.device)
                for i in (first, inverse, counts)]
     return [x.index_select(d, indices[0]), *indices[1:]]
-
 
 
 def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -545,7 +536,6 @@ def _counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     return (low.cast(wide) + values.cast(wide)).cast(flat.dtype), inverse, counts.gather(0, values)
 
 
-
 def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the distinct elements of a vector, each element's index among them, and their counts, by sorting.
 
@@ -557,7 +547,6 @@ def _sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found = values[new]
     inverse = order.scatter(0, order, new.cast(dtypes.default_int).cumsum() - 1)
     return found, inverse, found.zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
-
 
 
 def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]) -> ValuesAndIndices:
@@ -577,11 +566,9 @@ def _picked(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp |
     return ValuesAndIndices(values.transpose(d, -1), index.transpose(d, -1).cast(dtypes.default_int))
 
 
-
 def _put_back(node: UOp, gradient: UOp) -> tuple[UOp, None]:
     """Return the gradient of sorted rows in their original order."""
     return gradient.const_like(0).scatter(node.src[2], gradient, 1, Ops.ASSIGN), None
-
 
 
 def ordered_bits(x: UOp) -> UOp:
@@ -602,7 +589,6 @@ def ordered_bits(x: UOp) -> UOp:
     return x.ne(x).where(ones, x.eq(x.const_like(0)).where(top, flipped))
 
 
-
 def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
     """Return the elements of ``x`` with the given ``ordered_bits``; zeros and NaN, whose sign and payload the keys
     lack, are gathered from ``x`` at ``at``."""
@@ -616,20 +602,16 @@ def _element(keys: UOp, x: UOp, at: UOp) -> UOp:
     return lost.where(found, (keys ^ keys.lt(top).where(ones, top)).bitcast(x.dtype))
 
 
-
 def _unsigned(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
-
 
 
 def _keys(x: UOp, descending: bool) -> UOp:
     return _complement(ordered_bits(x)) if descending else ordered_bits(x)
 
 
-
 def _complement(keys: UOp) -> UOp:
     return keys ^ keys.const_like((1 << keys.dtype.bits) - 1)
-
 
 
 def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
@@ -647,7 +629,6 @@ def _sorted(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
     return _element(ordered, x, order), order
 
 
-
 def _by_counting(keys: UOp) -> UOp:
     """Return sorting indices: the rank of an element is the number of smaller, or equal and earlier, elements."""
     rows, size = keys.shape
@@ -661,18 +642,16 @@ def _by_counting(keys: UOp) -> UOp:
     return place.const_like(0).scatter(place, place.iota_like(1), 1, None)
 
 
-
 def _first(x: UOp, k: int, largest: bool) -> UOp:
     """Return the indices of the ``k`` greatest or smallest elements of each row, in order."""
     return _greatest(_keys(x, not largest).contiguous(), k)
 
 
-
 def _greatest(keys: UOp, k: int) -> UOp:
     """Return the indices of the ``k`` greatest keys of each row, in order.
 
-    They lie in the k groups of adjacent elements with the greatest maxima (the first of equal ones). A group width of
-    sqrt(size / k) minimizes the number of groups plus candidates."""
+    These are all in the k groups of adjacent elements with the greatest maxima (the first of equal groups). A group
+    width of sqrt(size / k) minimizes the number of groups plus candidates."""
     rows, size = keys.shape
     if 0 < k <= _FEW and size <= 2 * _COUNTED and keys.dtype.itemsize <= 4 and rows > _ROWS:
         return _one_by_one(keys, k)
@@ -688,7 +667,6 @@ def _greatest(keys: UOp, k: int) -> UOp:
     first = chosen.reshape((rows, k, 1)).expand(cube) * width
     place = (first + first.iota_like(2)).reshape((rows, k * width)).contiguous()
     return place.gather(_greatest(groups.gather(place, 1).contiguous(), k), 1)
-
 
 
 def _one_by_one(keys: UOp, k: int) -> UOp:

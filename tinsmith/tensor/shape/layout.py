@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
-"""PyTorch's names for moving, splitting and joining axes, and ``rearrange``.
+"""PyTorch's names for moving, splitting, selecting and joining axes, and ``rearrange``.
 
-PyTorch's names for moving, splitting, selecting and joining axes; views in PyTorch are views here.
-
-``rearrange``: split, reorder and merge axes by a formula in the notation of einops."""
+Views in PyTorch are views here. ``rearrange`` splits, reorders and merges axes by a formula in the notation of einops.
+"""
 from __future__ import annotations
 
 import itertools
@@ -24,7 +23,6 @@ from tinsmith.tensor.shape.movement import _listed
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
-
 
 
 class LayoutMethods:
@@ -74,7 +72,7 @@ class LayoutMethods:
         return self.transpose(-1, -2)
 
     def adjoint(self: Tensor) -> Tensor:
-        """The last two axes transposed (there are no complex numbers to conjugate).
+        """Return the last two axes transposed (there are no complex numbers to conjugate).
 
         >>> Tensor([[1, 2]]).adjoint().tolist()
         [[1], [2]]
@@ -100,7 +98,7 @@ class LayoutMethods:
         return self.t()
 
     def select(self: Tensor, dim: int, index: int) -> Tensor:
-        """The slice at ``index`` along ``dim``, without that axis.
+        """Return the slice at ``index`` along ``dim``, without that axis.
 
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
         [1, 3]
@@ -108,7 +106,7 @@ class LayoutMethods:
         return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (symbolic("select", "index", index),)]
 
     def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
-        """The elements ``start`` to ``start + length`` along ``dim``.
+        """Return the elements ``start`` to ``start + length`` along ``dim``.
 
         >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
         [2, 3]
@@ -150,7 +148,7 @@ class LayoutMethods:
         return tuple(self.narrow(d, a, max(b - a, 0)) for a, b in zip([0, *places], [*places, total]))
 
     def hsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-        """``tensor_split`` along the second axis; a vector is split along its only axis.
+        """Return ``tensor_split`` along the second axis; a vector is split along its only axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
         [[[1]], [[2]]]
@@ -158,7 +156,7 @@ class LayoutMethods:
         return self._split_evenly("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
 
     def vsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-        """``tensor_split`` along the first axis; takes at least two axes.
+        """Return ``tensor_split`` along the first axis; takes at least two axes.
 
         >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
         [[[1]], [[2]]]
@@ -166,7 +164,7 @@ class LayoutMethods:
         return self._split_evenly("vsplit", indices_or_sections, 0, 2)
 
     def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-        """``tensor_split`` along the third axis.
+        """Return ``tensor_split`` along the third axis.
 
         >>> [t.tolist() for t in Tensor([[[1, 2]]]).dsplit(2)]
         [[[[1]]], [[[2]]]]
@@ -190,7 +188,7 @@ class LayoutMethods:
         return self.split(split_sizes, dim)
 
     def tile(self: Tensor, *dims: Any) -> Tensor:
-        """``repeat`` that accepts fewer repeats than axes: they apply to the last axes.
+        """Return ``repeat`` that accepts fewer repeats than axes: they apply to the last axes.
 
         >>> Tensor([[1], [2]]).tile(2).tolist()
         [[1, 1], [2, 2]]
@@ -284,7 +282,7 @@ class LayoutMethods:
         return rows.movedim((-2, -1), (min(a, b), max(a, b)))
 
     def diagflat(self: Tensor, offset: int = 0) -> Tensor:
-        """A matrix with all elements of the flat tensor on a diagonal.
+        """Return a matrix with all elements of the flat tensor on a diagonal.
 
         >>> Tensor([[1], [2]]).diagflat().tolist()
         [[1, 0], [0, 2]]
@@ -352,7 +350,7 @@ class LayoutMethods:
         return parts[0].cat(*parts[1:], dim=1)
 
     def block_diag(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
-        """The block-diagonal matrix of the given matrices.
+        """Return the block-diagonal matrix of the given matrices.
 
         >>> Tensor.block_diag(Tensor([[1]]), Tensor([[2, 3]])).tolist()
         [[1, 0, 0], [0, 2, 3]]
@@ -387,7 +385,7 @@ class LayoutMethods:
         return grids[0].stack(*grids[1:], dim=1)
 
     def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-        """The combinations of ``r`` elements of a vector, one per row, in ``itertools`` order.
+        """Return the combinations of ``r`` elements of a vector, one per row, in ``itertools`` order.
 
         >>> Tensor([1, 2, 3]).combinations().tolist()
         [[1, 2], [1, 3], [2, 3]]
@@ -403,7 +401,7 @@ class LayoutMethods:
     # *** copies with a part replaced ***
 
     def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-        """A copy with the slice at ``index`` along ``dim`` replaced by ``src``.
+        """Return a copy with the slice at ``index`` along ``dim`` replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([8, 9]), 0, 1).tolist()
         [[1, 2], [8, 9]]
@@ -414,7 +412,7 @@ class LayoutMethods:
 
     def slice_scatter(self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
                       step: int = 1) -> Tensor:
-        """A copy with a slice along ``dim`` replaced by ``src``.
+        """Return a copy with a slice along ``dim`` replaced by ``src``.
 
         >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9]), 0, 1, 2).tolist()
         [1, 9, 3]
@@ -423,7 +421,7 @@ class LayoutMethods:
         return self._with_part("slice_scatter", src, (slice(None),) * d + (slice(start, end, step),))
 
     def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """A copy with a diagonal replaced by ``src``.
+        """Return a copy with a diagonal replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
         [[8, 2], [3, 9]]
@@ -445,7 +443,7 @@ class LayoutMethods:
     @classmethod
     def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
                      device: DeviceName | None = None) -> Tensor:
-        """The row and column indices of the lower triangle of a ``row`` x ``col`` matrix, shape [2, count].
+        """Return the row and column indices of the lower triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
@@ -455,7 +453,7 @@ class LayoutMethods:
     @classmethod
     def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
                      device: DeviceName | None = None) -> Tensor:
-        """The row and column indices of the upper triangle of a ``row`` x ``col`` matrix, shape [2, count].
+        """Return the row and column indices of the upper triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
@@ -473,7 +471,6 @@ class LayoutMethods:
 
 _TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
 Groups = list[list[str]]  # the names of each axis
-
 
 
 class Rearranging:
@@ -516,13 +513,11 @@ class Rearranging:
         return x.reshape(*[product([found[n] for n in group if n != "1"]) for group in right])
 
 
-
 def _sides(formula: str) -> tuple[Groups, Groups]:
     if not isinstance(formula, str) or formula.count("->") != 1:
         raise ArgumentError("rearrange", f"{formula!r} is no formula", "'a b c -> (a c) b'")
     left, right = formula.split("->")
     return _groups(formula, left), _groups(formula, right)
-
 
 
 def _groups(formula: str, side: str) -> Groups:
@@ -553,7 +548,6 @@ def _groups(formula: str, side: str) -> Groups:
     return out
 
 
-
 def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple[Groups, Groups]:
     """Replace ``...`` by generated names for the axes that it stands for."""
     count = sum(group.count("...") for group in left)
@@ -570,7 +564,6 @@ def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple
     alone = [[[d] for d in dots] if group == ["..."] else
              [[n for name in group for n in (dots if name == "..." else [name])]] for group in right]
     return left, [g for groups in alone for g in groups]
-
 
 
 def _split(formula: str, x: Tensor, axis: int, group: list[str], known: dict[str, int]) -> list[Any]:

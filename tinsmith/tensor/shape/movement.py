@@ -1,9 +1,8 @@
 # mypy: disable-error-code=misc
 """Movement ops, concatenation and splitting.
 
-Concatenation and splitting: ``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``.
-
-Movement ops: new shapes and orders of the same elements. Nothing is computed; most results are views."""
+Movement ops give new shapes and orders of the same elements. Nothing is computed; most results are views.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -43,14 +42,14 @@ if TYPE_CHECKING:
 _MOST_EMPTY_PARTS = 1 << 16  # limit of ``chunk``: an empty axis yields as many parts as asked for, as in PyTorch
 
 
-
 class Joining:
     """``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``."""
 
     __slots__ = ()
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
-        """Concatenate tensors along an axis. As in PyTorch, one of shape (0,) fits any others: only its dtype counts.
+        """Concatenate tensors along an axis. As in PyTorch, a tensor of shape (0,) can be concatenated with any others:
+        it only takes part in dtype promotion.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -154,7 +153,6 @@ class Joining:
         return tuple(g.transpose(0, 1) if indexing == "xy" and len(axes) > 1 else g for g in grids)
 
 
-
 def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
     """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
     parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
@@ -164,7 +162,6 @@ def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
         raise ArgumentError(op, "no tensors given", "at least one")
     check_tensors(op, parts)
     return parts
-
 
 
 class Movement(Joining):
@@ -194,7 +191,7 @@ class Movement(Joining):
         return self._view(RESHAPE, new)
 
     def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """The same as ``reshape``; with a dtype, the same as ``bitcast``.
+        """Return the same as ``reshape``; with a dtype, the same as ``bitcast``.
 
         >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
         ((2, 1), dtypes.int)
@@ -352,7 +349,7 @@ class Movement(Joining):
         return self._view(SLICE, box(full))
 
     def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
-        """Slice each axis to its first elements, as many as the new size; None keeps an axis.
+        """Slice each axis to its first elements, up to the new size; None keeps an axis.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
         [[1, 2]]
@@ -495,7 +492,8 @@ class Movement(Joining):
         return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
     def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-        """The diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main one.
+        """Return the diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main
+        one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
         [1, 4]
@@ -514,7 +512,7 @@ class Movement(Joining):
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
     def diag(self: Tensor, diagonal: int = 0) -> Tensor:
-        """A matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
+        """Return a matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
@@ -527,16 +525,14 @@ class Movement(Joining):
         return self.diag_embed(diagonal)
 
 
-
 def _numbers(repeats: Any) -> list[int] | None:
     """Return the number of repeats per element; None if one number is given for all."""
     found = repeats.tolist() if isinstance(repeats, TensorBase) else list(repeats)
     return [integer("repeat_interleave", "repeats", n, least=0) for n in found] if isinstance(found, list) else None
 
 
-
 def _open_size(x: Tensor, rest: Any) -> Any:
-    """Return the size that -1 stands for if the other sizes have the product ``rest``; 0 if none fits."""
+    """Return the size to infer for -1 if the other sizes have the product ``rest``; 0 if no size fits."""
     total = x.numel()
     if not isinstance(rest, UOp) and not isinstance(total, UOp):
         return total // rest if rest and total % rest == 0 else 0
@@ -547,11 +543,9 @@ def _open_size(x: Tensor, rest: Any) -> Any:
     return found
 
 
-
 def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a shape in which None and -1 may stand for sizes to be inferred."""
+    """Return a shape in which None and -1 are sizes to be inferred."""
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
-
 
 
 def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
@@ -568,11 +562,9 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     return tuple([(0, 0)] * (x.ndim - len(found)) + found[::-1])
 
 
-
 def _part(x: Tensor, axis: int, begin: Any, end: Any) -> Tensor:
     """Return the elements ``begin`` to ``end`` of an axis."""
     return x.shrink([None] * axis + [(begin, end)] + [None] * (x.ndim - axis - 1))
-
 
 
 def _grown(x: Tensor, axis: int, before: Any, after: Any, mode: str) -> Tensor:

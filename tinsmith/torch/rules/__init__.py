@@ -1,6 +1,7 @@
 """Rules from ATen ops to Tinsmith tensors, by family.
 
-``registry.py`` holds the table and says what a rule gets; the other files enter their rules when they are imported.
+``registry.py`` holds the table and defines the arguments of a rule; the other files register their rules when they are
+imported.
 """
 from tinsmith.torch.rules import elementwise, indexing, reductions, windows
 from tinsmith.torch.rules.registry import RULES, AtenRule, Unsupported, rule, rule_for

@@ -1,10 +1,7 @@
 """Rules for elementwise ops, creation and random numbers.
 
-Rules for elementwise ops: arithmetic, functions, comparisons, logic, selection and casts.
-
-Rules for random numbers: counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
-
-Rules for ops that make tensors from numbers."""
+Random numbers are counter-based bits (``tensor/create/random.py``), seeded by PyTorch's generator.
+"""
 from __future__ import annotations
 
 import math
@@ -27,11 +24,9 @@ for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
     rule(_name)(getattr(Tensor, _name))
 
 
-
 def _one(x: Any) -> Any:
     """Return ``x``, or the number of a Python bool: arithmetic has no bools."""
     return int(x) if isinstance(x, bool) else x
-
 
 
 # *** arithmetic: the arguments are of the result's dtype ***
@@ -42,17 +37,14 @@ def _add(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return x + (y if alpha == 1 else y * _one(alpha))
 
 
-
 @rule("sub.Tensor", "sub.Scalar", promote="result")
 def _sub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return x - (_one(y) if alpha == 1 else _one(y) * _one(alpha))
 
 
-
 @rule("rsub.Tensor", "rsub.Scalar", promote="result")
 def _rsub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return _one(y) - (x if alpha == 1 else x * _one(alpha))
-
 
 
 @rule("mul.Tensor", "mul.Scalar", promote="result")
@@ -62,11 +54,9 @@ def _mul(x: Tensor, y: Any) -> Any:
     return x * _one(y)
 
 
-
 @rule("div.Tensor", "div.Scalar", promote="result")
 def _div(x: Tensor, y: Any) -> Any:
     return x / y
-
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", promote="result")
@@ -74,11 +64,9 @@ def _div_mode(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
     return x.div(y, rounding_mode=rounding_mode)
 
 
-
 @rule("floor_divide.default", "floor_divide.Scalar", promote="result")
 def _floor_divide(x: Tensor, y: Any) -> Tensor:
     return x.div(y, rounding_mode="floor")
-
 
 
 @rule("fmod.Tensor", "fmod.Scalar", promote="result")
@@ -86,17 +74,14 @@ def _fmod(x: Tensor, y: Any) -> Tensor:
     return x.fmod(y)
 
 
-
 @rule("remainder.Tensor", "remainder.Scalar", promote="result")
 def _remainder(x: Tensor, y: Any) -> Tensor:
     return x.remainder(y)
 
 
-
 @rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", promote="result")
 def _pow(x: Tensor, y: Any) -> Tensor:
     return x.pow(_one(y))
-
 
 
 @rule("pow.Scalar", promote="result")
@@ -112,11 +97,9 @@ for _name, _method in _BINARY.items():
     rule(_name, promote="result")(_method)
 
 
-
 @rule("addcmul", promote="result")
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a * b * value
-
 
 
 @rule("addcdiv", promote="result")
@@ -124,11 +107,9 @@ def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a / b * value
 
 
-
 @rule("lerp.Tensor", "lerp.Scalar", promote="result")
 def _lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     return x.lerp(end, weight)
-
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", promote="result")
@@ -137,18 +118,15 @@ def _clamp(x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max
     return x.clamp(low, high)
 
 
-
 @rule("clamp_max", "clamp_max.Tensor", promote="result")
 def _clamp_max(x: Tensor, high: Any) -> Tensor:
     return x.clamp(None, high)
-
 
 
 # *** activations ***
 @rule("gelu", promote="result")
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return x.gelu(approximate)
-
 
 
 @rule("gelu_backward", promote="result")
@@ -161,11 +139,9 @@ def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor
     return grad * (cdf + x * (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi)))
 
 
-
 @rule("leaky_relu", promote="result")
 def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
     return (x > 0).where(x, x * slope)
-
 
 
 @rule("elu", promote="result")
@@ -173,11 +149,9 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
     return (x > 0).where(x * scale, (x * input_scale).expm1() * (alpha * scale))
 
 
-
 @rule("hardtanh", promote="result")
 def _hardtanh(x: Tensor, low: Any = -1, high: Any = 1) -> Tensor:
     return x.clamp(low, high)
-
 
 
 @rule("softplus", promote="result")
@@ -185,11 +159,9 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return (x * beta > threshold).where(x, (x * beta).exp().log1p() / beta)
 
 
-
 @rule("threshold_backward", promote="result")
 def _threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Any:
     return (x > threshold).where(grad, 0)
-
 
 
 @rule("sigmoid_backward", promote="result")
@@ -197,11 +169,9 @@ def _sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * y * (1 - y)
 
 
-
 @rule("tanh_backward", promote="result")
 def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (1 - y * y)
-
 
 
 # *** comparisons and logic ***
@@ -213,10 +183,8 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _comparison(_name)
 
 
-
 def _truth(x: Any) -> Any:
     return x.cast(dtypes.bool) if isinstance(x, Tensor) else x
-
 
 
 @rule("logical_and")
@@ -224,17 +192,14 @@ def _logical_and(x: Tensor, y: Tensor) -> Any:
     return _truth(x) & _truth(y)
 
 
-
 @rule("logical_or")
 def _logical_or(x: Tensor, y: Tensor) -> Any:
     return _truth(x) | _truth(y)
 
 
-
 @rule("logical_xor")
 def _logical_xor(x: Tensor, y: Tensor) -> Any:
     return _truth(x) ^ _truth(y)
-
 
 
 @rule("logical_not")
@@ -252,11 +217,9 @@ for _name in ("and", "or", "xor"):
     rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar", promote="result")(getattr(Tensor, f"bitwise_{_name}"))
 
 
-
 @rule("bitwise_not")
 def _bitwise_not(x: Tensor) -> Tensor:
     return x.logical_not() if x.dtype is dtypes.bool else x.bitwise_not()
-
 
 
 @rule("where.self", "where.ScalarOther", "where.ScalarSelf", meta=True)
@@ -268,17 +231,14 @@ def _where(condition: Tensor, x: Any, y: Any, meta: Any) -> Any:
     return _truth(condition).where(x, y)
 
 
-
 @rule("masked_fill.Scalar", "masked_fill.Tensor", promote="")
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return _truth(mask).where(value.cast(x.dtype) if isinstance(value, Tensor) else value, x)
 
 
-
 @rule("polygamma")
 def _polygamma(n: int, x: Tensor) -> Tensor:
     return (x if x.dtype.is_float else x.cast(dtypes.float32)).polygamma(n)
-
 
 
 @rule("nan_to_num")
@@ -287,11 +247,9 @@ def _nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None
     return x.nan_to_num(0.0 if nan is None else nan, posinf, neginf) if x.dtype.is_float else x
 
 
-
 @rule("round", "round.decimals")
 def _round(x: Tensor, decimals: int = 0) -> Tensor:
     return x.round(decimals) if x.dtype.is_float else x
-
 
 
 # *** casts and copies ***
@@ -300,11 +258,9 @@ def _to_copy(x: Tensor, dtype: DType | None = None) -> Tensor:
     return x if dtype is None else cast(x, dtype)
 
 
-
 @rule("prims.convert_element_type")
 def _convert(x: Tensor, dtype: DType) -> Tensor:
     return cast(x, dtype)
-
 
 
 @rule("clone", "alias", "detach", "lift_fresh_copy", "contiguous", "_conj_physical", "prims.device_put")
@@ -312,11 +268,9 @@ def _identity(x: Tensor, *_: Any) -> Tensor:
     return x
 
 
-
 @rule("copy")
 def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return cast(source, x.dtype).expand(x.shape)
-
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
@@ -324,13 +278,11 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else x.cast(dtype)
 
 
-
 @rule("view.dtype")
 def _bitcast(x: Tensor, dtype: DType) -> Tensor:
     if dtype.itemsize != x.dtype.itemsize:
         raise Unsupported("a view as a dtype of another size")
     return x.bitcast(dtype)
-
 
 
 @rule("native_dropout", random=True)
@@ -341,7 +293,6 @@ def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Te
     return kept.where(x * (1 / (1 - p) if p < 1 else 0.0), 0), kept
 
 
-
 @rule("bernoulli.p", random=True)
 def _bernoulli(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
     if generator is not None:
@@ -349,11 +300,9 @@ def _bernoulli(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
     return _below(x, p)
 
 
-
 def _below(x: Tensor, p: float) -> Tensor:
     """Return True with probability ``p``, for each element of ``x``."""
     return Tensor.rand(*x.shape, dtype=dtypes.float32, device=x.device) < p
-
 
 
 @rule("rand", "rand_like", random=True, creates=True, meta=True)
@@ -361,11 +310,9 @@ def _rand(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
     return Tensor.rand(*meta.shape, dtype=meta.dtype, device=device)
 
 
-
 @rule("randn", "randn_like", random=True, creates=True, meta=True)
 def _randn(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
     return Tensor.randn(*meta.shape, dtype=meta.dtype, device=device)
-
 
 
 @rule("full", "full_like", "new_full", "scalar_tensor", creates=True, meta=True)
@@ -373,17 +320,14 @@ def _full(*args: Any, device: str, meta: Any, **_: Any) -> Tensor:
     return _filled(args[-1], device, meta)
 
 
-
 @rule("fill.Scalar", creates=True, meta=True)
 def _fill(x: Tensor, value: Any, device: str, meta: Any) -> Tensor:
     return _filled(value, device, meta)
 
 
-
 @rule("fill.Tensor")
 def _fill_tensor(x: Tensor, value: Tensor) -> Tensor:
     return value.cast(x.dtype).reshape((1,) * x.ndim).expand(x.shape)
-
 
 
 @rule("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided",
@@ -393,11 +337,9 @@ def _zeros(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
     return _filled(0, device, meta)
 
 
-
 @rule("ones", "ones_like", "new_ones", creates=True, meta=True)
 def _ones(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
     return _filled(1, device, meta)
-
 
 
 def _filled(value: Any, device: str, meta: Any) -> Tensor:
@@ -406,18 +348,15 @@ def _filled(value: Any, device: str, meta: Any) -> Tensor:
     return Tensor.full(meta.shape, value, dtype=dtype, device=device)
 
 
-
 @rule("arange", "arange.start", "arange.start_step", creates=True, meta=True)
 def _arange(*args: Any, device: str, meta: Any, **_: Any) -> Any:
     start, step = (0 if len(args) < 2 else args[0]), (args[2] if len(args) > 2 else 1)
     return _steps(meta.shape[0], start, step, device, meta)
 
 
-
 @rule("prims.iota", creates=True, meta=True)
 def _iota(length: int, *, start: int, step: int, device: str, meta: Any, **_: Any) -> Any:
     return _steps(length, start, step, device, meta)
-
 
 
 def _steps(length: int, start: Any, step: Any, device: str, meta: Any) -> Any:
@@ -428,12 +367,10 @@ def _steps(length: int, start: Any, step: Any, device: str, meta: Any) -> Any:
     return numbers * int(step) + int(start)
 
 
-
 @rule("eye", "eye.m", creates=True, meta=True)
 def _eye(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
     rows, columns = meta.shape
     return Tensor.eye(rows, columns, dtype=meta.dtype, device=device)
-
 
 
 @rule("linspace", creates=True, meta=True)

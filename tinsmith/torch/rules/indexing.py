@@ -1,8 +1,4 @@
-"""Rules for views, movement and indexing.
-
-Rules for reading and writing by index.
-
-Rules for views and movement: reshaping, permuting, slicing, padding, joining."""
+"""Rules for views, movement (reshaping, permuting, slicing, padding, joining), and reads and writes by index."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +9,6 @@ from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
 Indices = Sequence[Tensor | None]
-
 
 
 def _key(x: Tensor, indices: Indices) -> tuple[Any, ...]:
@@ -27,11 +22,9 @@ def _key(x: Tensor, indices: Indices) -> tuple[Any, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
-
 @rule("index.Tensor", "_unsafe_index.Tensor")
 def _index(x: Tensor, indices: Indices) -> Tensor:
     return x[_key(x, indices)]
-
 
 
 @rule("index_put", "_unsafe_index_put", meta=True)
@@ -58,7 +51,6 @@ def _index_put(x: Tensor, indices: Indices, values: Tensor, accumulate: bool = F
     return written.permute(*back)
 
 
-
 @rule("index_select")
 def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.ndim:
@@ -66,12 +58,10 @@ def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return x.index_select(dim, index.reshape(-1))
 
 
-
 @rule("embedding")
 def _embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale: bool = False,
                sparse: bool = False) -> Tensor:
     return weight[indices]
-
 
 
 @rule("embedding_dense_backward")
@@ -87,7 +77,6 @@ def _embedding_backward(grad: Tensor, indices: Tensor, count: int, padding_idx: 
     return zeros.index_put((rows,), flat.cast(wide), True).cast(grad.dtype)
 
 _MAXIMUM = 2  # the mode of an embedding bag, after the sum and the mean
-
 
 
 @rule("_embedding_bag", "_embedding_bag_forward_only", meta=True)
@@ -113,7 +102,6 @@ def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool
     return total, found, sizes, sizes
 
 
-
 @rule("_embedding_bag_backward")
 def _embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor, sizes: Tensor,
                             maximum: Tensor, count: int, scale: bool, mode: int, sparse: bool,
@@ -131,12 +119,10 @@ def _embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, bag:
     return zeros.index_put((indices,), kept.unsqueeze(-1).where(rows, 0), True)
 
 
-
 def _bags(indices: Tensor, offsets: Tensor) -> Tensor:
     """Return the bag of each index: the last whose offset is not above its place."""
     places = Tensor.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
     return offsets.searchsorted(places, right=True).cast(offsets.dtype) - 1
-
 
 
 def _bag_sizes(bag: Tensor, kept: Tensor, count: int) -> Tensor:
@@ -144,17 +130,14 @@ def _bag_sizes(bag: Tensor, kept: Tensor, count: int) -> Tensor:
     return zeros.index_put((bag,), kept.cast(bag.dtype), True)
 
 
-
 def _accumulator(x: Tensor) -> Any:
     return dtypes.float32 if x.dtype.itemsize < 4 else x.dtype
-
 
 
 @rule("gather")
 def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     return x.gather(dim, index) if x.ndim and index.ndim else x.reshape(-1).gather(
         0, index.reshape(-1)).reshape(index.shape)
-
 
 
 @rule("scatter.src", "scatter.value")
@@ -165,13 +148,11 @@ def _scatter(x: Tensor, dim: int, index: Tensor, source: Any = None, *, value: A
     return x.scatter(dim, index, source.cast(x.dtype) if isinstance(source, Tensor) else source)
 
 
-
 @rule("scatter_add")
 def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     if not x.ndim or not index.ndim:
         raise Unsupported("scatter into a scalar")
     return x.scatter_add(dim, index, source.cast(x.dtype))
-
 
 
 @rule("scatter_reduce.two")
@@ -182,7 +163,6 @@ def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: 
     return x.scatter_reduce(dim, index, source.cast(x.dtype), reduce, include_self)
 
 
-
 @rule("index_add")
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
     if not x.ndim:
@@ -190,11 +170,9 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 
     return x.index_add(dim, index.reshape(-1), source, alpha=alpha)
 
 
-
 @rule("bucketize.Tensor")
 def _bucketize(x: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False) -> Tensor:
     return x.bucketize(boundaries, right=right, out_int32=out_int32)
-
 
 
 @rule("searchsorted.Tensor")
@@ -203,11 +181,9 @@ def _searchsorted(boundaries: Tensor, x: Tensor, out_int32: bool = False, right:
     return boundaries.searchsorted(x, right=right, side=side, sorter=sorter, out_int32=out_int32)
 
 
-
 @rule("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return x.masked_scatter(mask, source)
-
 
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", meta=True)
@@ -215,11 +191,9 @@ def _view(x: Tensor, *_: Any, meta: Any) -> Tensor:
     return x.reshape(meta.shape)
 
 
-
 @rule("expand", meta=True)
 def _expand(x: Tensor, size: Sequence[int], implicit: bool = False, *, meta: Any) -> Tensor:
     return x.reshape((1,) * (len(meta.shape) - x.ndim) + x.shape).expand(meta.shape)
-
 
 
 @rule("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims", meta=True)
@@ -227,11 +201,9 @@ def _squeeze(x: Tensor, *_: Any, meta: Any) -> Tensor:
     return x.reshape(meta.shape)
 
 
-
 @rule("permute")
 def _permute(x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.permute(tuple(dims)) if dims else x
-
 
 
 @rule("transpose.int")
@@ -239,17 +211,14 @@ def _transpose(x: Tensor, a: int, b: int) -> Tensor:
     return x.transpose(a, b) if x.ndim else x
 
 
-
 @rule("t")
 def _t(x: Tensor) -> Tensor:
     return x.transpose(0, 1) if x.ndim == 2 else x
 
 
-
 @rule("select.int")
 def _select(x: Tensor, dim: int, index: int) -> Tensor:
     return x.select(dim, index)
-
 
 
 def _bounds(length: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -258,13 +227,11 @@ def _bounds(length: int, start: int | None, end: int | None) -> tuple[int, int]:
     return low, max(low, high)
 
 
-
 @rule("slice.Tensor")
 def _slice(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
     dim %= x.ndim
     low, high = _bounds(x.shape[dim], start, end)
     return x[(slice(None),) * dim + (slice(low, high, step),)]
-
 
 
 @rule("slice_scatter")
@@ -277,11 +244,9 @@ def _slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: int | None = 
     return x.slice_scatter(source.cast(x.dtype), dim, low, high, step)
 
 
-
 @rule("select_scatter")
 def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     return x.select_scatter(source.cast(x.dtype), dim, index)
-
 
 
 @rule("diagonal")
@@ -289,11 +254,9 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     return x.diagonal(offset, dim1, dim2)
 
 
-
 @rule("diagonal_scatter")
 def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     return x.diagonal_scatter(source.cast(x.dtype), offset, dim1, dim2)
-
 
 
 @rule("split.Tensor")
@@ -301,17 +264,14 @@ def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
     return x.split(size, dim)
 
 
-
 @rule("split_with_sizes")
 def _split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     return x.split(list(sizes), dim)
 
 
-
 @rule("unbind.int")
 def _unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return x.unbind(dim)
-
 
 
 @rule("unfold")
@@ -321,11 +281,9 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     return x.unfold(dim, size, step)
 
 
-
 @rule("flip")
 def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.flip(tuple(dims)) if dims and x.ndim else x
-
 
 
 @rule("roll")
@@ -333,11 +291,9 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     return x.roll(tuple(shifts), tuple(dims)) if dims else x.flatten().roll(shifts[0], 0).reshape(x.shape)
 
 
-
 @rule("repeat")
 def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
     return x.repeat(*repeats) if repeats else x
-
 
 
 @rule("constant_pad_nd")
@@ -351,17 +307,14 @@ def _pad(x: Tensor, padding: Sequence[int], value: Any = 0) -> Tensor:
     return x.pad(positive, value=float(value) if x.dtype.is_float else value) if any(positive) else x
 
 
-
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def _reflect(x: Tensor, padding: Sequence[int]) -> Tensor:
     return x.pad(list(padding), mode="reflect")
 
 
-
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _replicate(x: Tensor, padding: Sequence[int]) -> Tensor:
     return x.pad(list(padding), mode="replicate")
-
 
 
 @rule("cat", meta=True)
@@ -370,11 +323,9 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0, *, meta: Any) -> Tensor:
     return parts[0] if len(parts) == 1 else Tensor.cat(*parts, dim=dim)
 
 
-
 @rule("stack", meta=True)
 def _stack(tensors: Sequence[Tensor], dim: int = 0, *, meta: Any) -> Tensor:
     return Tensor.stack(*(t.cast(meta.dtype) for t in tensors), dim=dim)
-
 
 
 @rule("pixel_shuffle")
@@ -382,17 +333,14 @@ def _pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     return x.pixel_shuffle(factor)
 
 
-
 @rule("pixel_unshuffle")
 def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return x.pixel_unshuffle(factor)
 
 
-
 @rule("tril")
 def _tril(x: Tensor, diagonal: int = 0) -> Tensor:
     return x.tril(diagonal)
-
 
 
 @rule("triu")

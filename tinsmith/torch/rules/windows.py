@@ -1,8 +1,4 @@
-"""Rules for convolutions, pooling, norms, resampling, matrix products and attention.
-
-Rules for convolutions, pooling, norms and resampling.
-
-Rules for matrix products and attention."""
+"""Rules for convolutions, pooling, norms, resampling, matrix products and attention."""
 from __future__ import annotations
 
 import math
@@ -19,10 +15,8 @@ def _leaf(x: Tensor) -> Tensor:
     return x.detach().requires_grad_(True)
 
 
-
 def _gradients(result: Tensor, grad: Tensor, *targets: Tensor) -> list[Tensor]:
     return result.gradient(*targets, gradient=grad.cast(result.dtype))
-
 
 
 # *** convolutions ***
@@ -36,7 +30,6 @@ def _conv(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[in
     return x.conv2d(weight, None, groups, stride, dilation, padding)
 
 
-
 @rule("convolution")
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
                  dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int) -> Tensor:
@@ -45,7 +38,6 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequenc
     if bias is not None:
         y = y + bias.reshape((1, -1) + (1,) * (weight.ndim - 2))
     return y if plain else y.squeeze(0)
-
 
 
 @rule("convolution_backward")
@@ -67,23 +59,19 @@ def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: A
     return first, second, third
 
 
-
 # *** pooling ***
 def _each(values: Sequence[int], n: int) -> tuple[int, ...]:
     return tuple(values) * (n if len(values) == 1 else 1)
-
 
 
 def _batched(x: Tensor, n: int) -> Tensor:
     return x if x.ndim == n + 2 else x.unsqueeze(0)
 
 
-
 def _max_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
               dilation: Sequence[int], ceil_mode: bool, indices: bool) -> Any:
     return x.max_pool2d(_each(kernel, n), _each(stride or kernel, n), dilation=_each(dilation, n),
                         padding=_each(padding, n), ceil_mode=ceil_mode, return_indices=indices)
-
 
 
 @rule("max_pool2d_with_indices")
@@ -93,13 +81,11 @@ def _max_pool2d(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), pa
     return (y, at) if x.ndim == 4 else (y.squeeze(0), at.squeeze(0))
 
 
-
 @rule("max_pool3d_with_indices")
 def _max_pool3d(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
                 dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
     y, at = _max_pool(_batched(x, 3), 3, kernel, stride, padding, dilation, ceil_mode, True)
     return (y, at) if x.ndim == 5 else (y.squeeze(0), at.squeeze(0))
-
 
 
 @rule("max_pool2d_with_indices_backward")
@@ -128,7 +114,6 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
     return _gradients(windows, each, inner)[0].reshape(x.shape)
 
 
-
 def _avg_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
               ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None) -> Tensor:
     y = _batched(x, n).avg_pool2d(_each(kernel, n), _each(stride or kernel, n), padding=_each(padding, n),
@@ -136,11 +121,9 @@ def _avg_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int] = 
     return y if x.ndim == n + 2 else y.squeeze(0)
 
 
-
 @rule("avg_pool1d")
 def _avg_pool1d(x: Tensor, *args: Any) -> Tensor:
     return _avg_pool(x, 1, *args)
-
 
 
 @rule("avg_pool2d")
@@ -148,11 +131,9 @@ def _avg_pool2d(x: Tensor, *args: Any) -> Tensor:
     return _avg_pool(x, 2, *args)
 
 
-
 @rule("avg_pool3d")
 def _avg_pool3d(x: Tensor, *args: Any) -> Tensor:
     return _avg_pool(x, 3, *args)
-
 
 
 @rule("avg_pool2d_backward")
@@ -161,12 +142,10 @@ def _avg_pool2d_backward(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
     return _gradients(_avg_pool(inner, 2, *args), grad, inner)[0]
 
 
-
 @rule("avg_pool3d_backward")
 def _avg_pool3d_backward(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
     inner = _leaf(x)
     return _gradients(_avg_pool(inner, 3, *args), grad, inner)[0]
-
 
 
 def _adaptive(x: Tensor, n: int, size: Sequence[int]) -> Tensor:
@@ -187,17 +166,14 @@ def _adaptive(x: Tensor, n: int, size: Sequence[int]) -> Tensor:
     return x
 
 
-
 @rule("_adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Tensor:
     return _adaptive(x, 2, size)
 
 
-
 @rule("_adaptive_avg_pool3d")
 def _adaptive_avg_pool3d(x: Tensor, size: Sequence[int]) -> Tensor:
     return _adaptive(x, 3, size)
-
 
 
 @rule("_adaptive_avg_pool2d_backward")
@@ -206,11 +182,9 @@ def _adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _gradients(_adaptive(inner, 2, grad.shape[-2:]), grad, inner)[0]
 
 
-
 # *** norms ***
 def _wide(x: Tensor) -> Tensor:
     return x.cast(dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x
-
 
 
 def _along(x: Tensor, values: Tensor | None) -> Any:
@@ -218,12 +192,10 @@ def _along(x: Tensor, values: Tensor | None) -> Any:
     return None if values is None else _wide(values).reshape((1, -1) + (1,) * (x.ndim - 2))
 
 
-
 def _normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     y = (x - mean) * rstd
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
-
 
 
 @rule("_native_batch_norm_legit_no_training")
@@ -236,7 +208,6 @@ def _batch_norm_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None,
     return y, empty, empty
 
 
-
 def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
     wide, axes = _wide(x), (0, *range(2, x.ndim))
     mean = wide.mean(axes, True)
@@ -244,7 +215,6 @@ def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
     rstd = (var + eps).rsqrt()
     y = _normalized(wide, mean, rstd, _along(x, weight), _along(x, bias))
     return y, mean.reshape(-1), rstd.reshape(-1), var.reshape(-1)
-
 
 
 @rule("_native_batch_norm_legit_functional")
@@ -259,12 +229,10 @@ def _batch_norm_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, 
     return y, batch_mean, rstd, new_mean, unbiased * momentum + _wide(var) * (1 - momentum)
 
 
-
 @rule("_native_batch_norm_legit.no_stats")
 def _batch_norm_no_stats(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
                          eps: float) -> tuple[Tensor, ...]:
     return _batch_norm(x, weight, bias, eps)[:3]
-
 
 
 @rule("native_batch_norm_backward")
@@ -286,7 +254,6 @@ def _batch_norm_backward(grad: Tensor, x: Tensor, weight: Tensor | None, mean: T
             sum_grad.reshape(-1) if mask[2] else None)
 
 
-
 @rule("native_layer_norm")
 def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
                 eps: float) -> tuple[Tensor, ...]:
@@ -295,7 +262,6 @@ def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Te
     rstd = ((wide - mean).square().mean(axes, True) + eps).rsqrt()
     y = _normalized(wide, mean, rstd, None if weight is None else _wide(weight), None if bias is None else _wide(bias))
     return y, mean, rstd
-
 
 
 @rule("native_layer_norm_backward")
@@ -311,7 +277,6 @@ def _layer_norm_backward(grad: Tensor, x: Tensor, shape: Sequence[int], mean: Te
     return first if mask[0] else None, second if mask[1] else None, third if mask[2] else None
 
 
-
 @rule("native_group_norm")
 def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, groups: int,
                 eps: float) -> tuple[Tensor, ...]:
@@ -321,7 +286,6 @@ def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c
     y = ((parts - mean) * rstd).reshape(x.shape)
     y = y if weight is None else y * _along(x, weight)
     return y if bias is None else y + _along(x, bias), mean.reshape(n, groups), rstd.reshape(n, groups)
-
 
 
 @rule("native_group_norm_backward")
@@ -338,7 +302,6 @@ def _group_norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, we
             g.sum(per_channel) if mask[2] else None)
 
 
-
 # *** resampling ***
 @rule("upsample_nearest2d", "upsample_nearest2d.vec", meta=True)
 def _nearest(x: Tensor, *scales: Any, meta: Any) -> Tensor:
@@ -352,7 +315,6 @@ def _nearest(x: Tensor, *scales: Any, meta: Any) -> Tensor:
     return x.reshape(n, c, h, 1, w, 1).expand(n, c, h, a, w, b).reshape(n, c, rows, columns)
 
 
-
 @rule("upsample_nearest2d_backward")
 def _nearest_backward(grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *_: Any) -> Tensor:
     n, c, h, w = input_size
@@ -360,7 +322,6 @@ def _nearest_backward(grad: Tensor, output_size: Sequence[int], input_size: Sequ
     if rows % h or columns % w:
         raise Unsupported("nearest neighbours of a size that is no multiple")
     return grad.reshape(n, c, h, rows // h, w, columns // w).sum((3, 5))
-
 
 
 @rule("upsample_bilinear2d", "upsample_bilinear2d.vec", meta=True)
@@ -373,11 +334,9 @@ def _bilinear(x: Tensor, size: Any, align_corners: bool, *scales: Any, meta: Any
     return x.interpolate(tuple(meta.shape[-2:]), "linear", align_corners)
 
 
-
 @rule("mm", "bmm", "mv", "dot", "vdot", "matmul")
 def _product(x: Tensor, y: Tensor) -> Tensor:
     return x.matmul(y)
-
 
 
 @rule("addmm", "baddbmm", "addmv")
@@ -390,11 +349,9 @@ def _add_product(bias: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any =
     return product if beta == 0 else product + (bias if beta == 1 else bias * beta)
 
 
-
 @rule("_cdist_forward")
 def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
     return x.cdist(y, p)
-
 
 
 @rule("linear")
@@ -403,10 +360,9 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product if bias is None else product + bias
 
 
-
 # *** attention ***
 def _bias(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor | None:
-    """Return what is added to the scores: -inf where a key is hidden."""
+    """Return the bias to add to the scores: -inf where a key is hidden."""
     bias = None
     if causal:
         rows = Tensor.arange(q.shape[-2], device=q.device).reshape(-1, 1)
@@ -418,13 +374,11 @@ def _bias(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor | N
     return bias
 
 
-
 def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = q.matmul(k.transpose(-1, -2), dtype=_accumulator(q)) * factor
     bias = _bias(q, k, causal, mask)
     return scores if bias is None else scores + bias.cast(scores.dtype)
-
 
 
 def _hidden(q: Tensor, k: Tensor, causal: bool, mask: Tensor) -> Tensor:
@@ -434,10 +388,8 @@ def _hidden(q: Tensor, k: Tensor, causal: bool, mask: Tensor) -> Tensor:
     return (bias == float("-inf")).all(-1, True)
 
 
-
 def _accumulator(q: Tensor) -> Any:
     return dtypes.float32 if q.dtype.itemsize < 4 else q.dtype
-
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
@@ -451,7 +403,6 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causa
         return out, sums
     hidden = _hidden(q, k, is_causal, attn_mask)  # such rows are zero, not NaN, and so are their gradients
     return hidden.where(0, out), hidden.squeeze(-1).where(0, sums)
-
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")

@@ -1,18 +1,14 @@
 """Candidates of elementwise kernels and scans on a CPU, loop partitioning, and the opts that end every CPU candidate.
 
-Candidates of scans on a CPU, and the opts that end every CPU candidate: prefetches, non-temporal stores, threads.
-Kernels with sizes known only at run time.
-
-A scan gets lanes along its steps, which are combined within a register, or lanes along a parallel range, or several
-rows whose dependence chains overlap.
-
-Loop partitioning (``CUT``) of elementwise loops, if the pieces take fewer steps than the full loop.
-
-Candidates of elementwise kernels on a CPU: the ranges along which to vectorize.
-
-Loops are partitioned first where their formula changes. If no range is contiguous in all accesses, a short interleaved
-range is unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers. The
-rows of a scatter run in order, a full row at a time, and every worker has columns of its own."""
+* Maps: a candidate per range to vectorize. Loops are partitioned first where their formula changes (``CUT``), if the
+  pieces take fewer steps than the full loop. If no range is contiguous in all accesses, a short interleaved range is
+  unrolled. Strided reads get an inner loop along their lines; square blocks are transposed in registers.
+* Scatters: rows run in order, one full row at a time, and every worker has its own columns.
+* Scans: lanes along the steps, combined within a register; or lanes along a parallel range; or several rows whose
+  dependence chains overlap.
+* Kernels with sizes known only at run time: ranges of fixed size are vectorized and threaded.
+* ``finish`` applies prefetches, non-temporal stores and threads to every candidate.
+"""
 from __future__ import annotations
 
 import functools
@@ -64,7 +60,6 @@ from tinsmith.target.target import Target
 ROWS: Final = 4  # steps of a tile of a loop of symbolic size
 
 
-
 def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates of a scan: lanes along the steps, combined within vectors, if memory runs along them;
     else several independent chains of dependent steps, as lanes along a parallel range or as copies."""
@@ -86,7 +81,6 @@ def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                     partial(_chains, target=target, lane=None, lanes=1))
 
 
-
 def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> None:
     """Apply lanes along ``lane`` and copies of the innermost parallel loop: independent chains of a scan."""
     chains = kernel.parallel
@@ -97,13 +91,12 @@ def _chains(kernel: Kernel, target: Target, lane: UOp | None, lanes: int) -> Non
         split(kernel, OptOps.UPCAST, chains[-1], min(target.core.chains, range_size(chains[-1])))
 
 
-
 def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
     """Apply the opts that end every CPU candidate: several steps of a BLOCK loop at once, non-temporal stores,
     prefetches, threads.
 
     Args:
-        work: ``weight_of`` the kernel before its opts.
+        work: the work of the kernel before its opts, by ``weight_of``.
         streams: allow non-temporal stores; False for a register tile, which stores its results in pieces.
     """
     if (together := steps_together(kernel)) is not None:
@@ -117,7 +110,6 @@ def finish(kernel: Kernel, target: Target, work: int, streams: bool) -> None:
         look_ahead(kernel, target)
     if target.threads > 1 and work >= target.core.serial_work:
         thread_opts(kernel, target)
-
 
 
 def look_ahead(kernel: Kernel, target: Target) -> None:
@@ -148,7 +140,6 @@ def look_ahead(kernel: Kernel, target: Target) -> None:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), distance))
 
 
-
 def stream_ahead(kernel: Kernel, nbytes: int) -> None:
     """Prefetch loads ``nbytes`` ahead in a kernel with non-temporal stores: while a core computes, it has few loads in
     flight."""
@@ -157,7 +148,6 @@ def stream_ahead(kernel: Kernel, nbytes: int) -> None:
         step = (stride_of(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
         if 0 < step <= nbytes // 4 and range_size(loops[-1]) > nbytes // step and load in kernel.loads:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), nbytes // step))
-
 
 
 def symbolic_opts(kernel: Kernel, target: Target) -> None:
@@ -172,10 +162,9 @@ def symbolic_opts(kernel: Kernel, target: Target) -> None:
             apply_to(kernel, OptOps.THREAD, outer)
 
 
-
 def symbolic_rows(kernel: Kernel) -> bool:
     """Tile the innermost loop of symbolic size that some load of a sum does not depend on, so that several rows share
-    what is loaded; return True if there is one."""
+    the load; return True if there is such a loop."""
     loads = [n for f in kernel.folds for n in toposort(f.src[0]) if n.op is Ops.LOAD]
     for r in reversed(kernel.parallel):
         shared = loads and any(r not in n.ranges for n in loads)
@@ -189,13 +178,12 @@ def symbolic_rows(kernel: Kernel) -> bool:
     return False
 
 
-
 def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
     """Vectorize a range that each store runs along, with several vectors per iteration if there are sums; else a
     reduced range.
 
     Args:
-        rows: tiles of rows take registers, too.
+        rows: True if tiles of rows use registers, too.
     """
     lanes, copies = lanes_of(kernel, target), 2 if rows and target.vector_bytes < 64 else 4
 
@@ -226,7 +214,6 @@ def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
             return
 
 
-
 def thread_opts(kernel: Kernel, target: Target) -> None:
     """Split the outermost loop over the workers; fuse it with the next loop if it is too short to divide evenly."""
     for _ in range(2):
@@ -248,10 +235,8 @@ def thread_opts(kernel: Kernel, target: Target) -> None:
         apply_to(kernel, OptOps.THREAD, outer)
 
 
-
 def why_alone(kernel: Kernel) -> str:
-    """Return why a kernel runs on one worker, however large it is; empty if it is threaded or if no obstacle is
-    known."""
+    """Return the reason why a kernel runs on one worker; empty if it is threaded, or if no reason is known."""
     own = [[r for r in kernel.parallel if r in s.ranges and range_size(r) != 1] for s in kernel.stores]
     common = [r for r in kernel.parallel if all(r in loops for loops in own)]
     if any(r.arg[1] is Role.THREAD for r in kernel.order):
@@ -263,18 +248,16 @@ def why_alone(kernel: Kernel) -> str:
     return "" if any(own) else "it has no parallel loop"
 
 
-
 def _stage_between(kernel: Kernel, a: UOp, b: UOp) -> bool:
     """Return True if a stage or reduction is computed inside loop ``a`` but outside loop ``b``."""
     return any(n.op in (Ops.STAGE, Ops.FOLD) and a in n.ranges and b not in n.ranges for n in toposort(kernel.sink))
 
 
-
 def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     """Partition parallel loops of elementwise statements at the iterations where their formula changes, if that is
-    cheaper. The loop that memory runs along comes first, then the enclosing ones from the inside out, since a loop is
-    copied with those around it. Return the fraction of the work that is left. ``cost``: the relative time of a step in
-    separate code."""
+    cheaper. The loop along which memory is contiguous comes first, then the enclosing ones from the inside out, because
+    a partition copies complete statements with all their loops. Return the fraction of the work that is left. ``cost``:
+    the relative time of a step in separate code."""
     left = 1.0
     along = {_along(s) for s in k.stores}
     for r in sorted(k.parallel, key=lambda r: (r not in along, -k.order.index(r))):
@@ -287,7 +270,6 @@ def cut_loops(k: Kernel, lanes: int, cost: float) -> float:
     return left
 
 
-
 def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
     """Return True if the code of all pieces is at most as long as that of ``MOST_PIECES`` full statements."""
     if len(k.stores) + len(statements) * len(points) <= MOST_PIECES:
@@ -296,10 +278,8 @@ def _fits(k: Kernel, statements: list[UOp], r: UOp, points: list[int]) -> bool:
     return len(k.stores) + pieces / len(toposort(statements)) <= MOST_PIECES
 
 
-
 def _edges(r: UOp, points: list[int]) -> Iterable[tuple[int, int]]:
     return pairwise([0, *points, range_size(r)])
-
 
 
 def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> float:
@@ -315,7 +295,6 @@ def _share(statements: list[UOp], r: UOp, points: list[int], lanes: int) -> floa
     return after / sum(_steps(s, range_size(r), _along(s) is r, lanes) for s in statements)
 
 
-
 def _only_chooses(statement: UOp, r: UOp) -> bool:
     """Return True if conditions on ``r`` only select values in WHERE nodes, so that ``decided`` has removed all it
     can."""
@@ -324,16 +303,15 @@ def _only_chooses(statement: UOp, r: UOp) -> bool:
     return all(asked.isdisjoint(n.src) for n in nodes if n.op is not Ops.WHERE and n not in asked)
 
 
-
 def _along(store: UOp) -> UOp | None:
     """Return the range that is contiguous in the memory of a store; None if there is none."""
     return next((r for r, step in linear_form(store.src[1])[0].items() if step == 1 and r.op is Ops.RANGE), None)
 
 
-
 def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
     """Return the instructions for ``count`` values of a statement along a range, vectorized if it is the ``inner`` one.
-    What depends on enclosing loops only is hoisted and free; a partial vector costs a full one plus its masking."""
+    Instructions that depend on enclosing loops only are hoisted and free; a partial vector costs a full one plus its
+    masking."""
     along, work = _along(statement), 0
     for n in toposort(one_load(statement, frozenset() if along is None else along.ranges)):
         if along is not None and along not in n.ranges:
@@ -347,7 +325,6 @@ def _steps(statement: UOp, count: int, inner: bool, lanes: int) -> float:
     return work * (count // lanes + (2 if count % lanes else 0)) + 2.0 if inner else float(work * count)
 
 
-
 def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
     """Replace a WHERE between loads of one memory by a single load, if the condition is the same for all lanes."""
     found = _branch(n, frozenset(), lanes)
@@ -356,7 +333,6 @@ def _chosen(n: UOp, lanes: frozenset[UOp]) -> UOp | None:
     load, offset, guards = found
     guard = [functools.reduce(operator.and_, sorted(guards, key=order))] if guards else []
     return load.replace(src=(load.src[0], offset.simplify(), *guard))
-
 
 
 def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, UOp, frozenset[UOp]] | None:
@@ -382,19 +358,17 @@ def _branch(n: UOp, known: frozenset[UOp], lanes: frozenset[UOp]) -> tuple[UOp, 
     return yes[0], from_linear(same, first, yes[1]) + condition.where(*rest), yes[2]
 
 
-
 def _of_indices(condition: UOp) -> UOp:
-    """Return a comparison of indices that were cast to integers as a comparison of the indices, as guards are."""
+    """Return a comparison of indices that were cast to integers as a comparison of the indices themselves, the form of
+    guards."""
     sides = [as_index(s) for s in condition.src] if condition.op is Ops.CMPLT else []
     low, high = sides or (None, None)
     return condition if low is None or high is None else low.lt(high).simplify()
 
 
-
 def _two_loads() -> UOp:
     i, x = UOp.range(8, 0, Role.LOOP), UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (9,)))
     return i.lt(3).where(x.load(i, i.lt(3)), x.load(i + 1, i.lt(3).logical_not()))
-
 
 
 def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
@@ -408,13 +382,11 @@ def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
     return a.replace(src=(*a.src[:at], c.where(a.src[at], b.src[at]), *a.src[at + 1 :]))
 
 
-
 def _two_negations() -> UOp:
     i, x = UOp.range(8, 0, Role.LOOP), UOp(Ops.PARAM, dtypes.int32.ptr(), (), (1, (9,)))
     return i.lt(3).where(-x.load(i), -x.load(i + 1))
 
 _choice = Pat("n", (Ops.WHERE,), (Pat("c"), Pat("a"), Pat("b")))
-
 
 
 def _rules(lanes: frozenset[UOp]) -> RuleSet:
@@ -426,12 +398,10 @@ def _rules(lanes: frozenset[UOp]) -> RuleSet:
 bounds_rules = _rules(frozenset())
 
 
-
 def one_load(root: UOp, lanes: frozenset[UOp] = frozenset()) -> UOp:
     """Replace a WHERE between elements of one memory by one load with a selected index, if the condition is the same
     for all lanes."""
     return rewrite([root], bounds_rules if not lanes else _rules(lanes))[0]
-
 
 
 def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -450,7 +420,6 @@ def map_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                         partial(_nests, pieces=pieces, target=target, lanes=lanes))
 
 
-
 def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
     vars(kernel).update(vars(pieces.copied()))
     for offset in range(len(kernel.stores)):
@@ -459,7 +428,6 @@ def _nests(kernel: Kernel, pieces: Kernel, target: Target, lanes: int) -> None:
             min(nest_ways(kernel, target, lanes, nest), key=lambda w: w.cycles).apply(kernel)
     for r in [r for r in kernel.parallel if range_size(r) < target.core.shortest_lanes]:
         apply_to(kernel, OptOps.UPCAST, r)
-
 
 
 def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> Iterator[Candidate]:
@@ -481,7 +449,6 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
                     lambda k: None if scatters or not options else woven_lanes(k, target, lanes, nest))
 
 
-
 def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: int) -> None:
     """Vectorize a nest along ``lane``; strided reads get an inner loop along their lines."""
     whole, scatters = len(nest) == len(kernel.stores), any(
@@ -500,7 +467,6 @@ def _nest(kernel: Kernel, target: Target, nest: list[UOp], lane: UOp, amount: in
     return None
 
 
-
 def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
     """Return the factor by which lanes of elements narrower than 32 bits may exceed 32-bit lanes, if they are only
     copied along ``r``; else 1."""
@@ -508,10 +474,10 @@ def _narrow(nest: list[UOp], loads: list[UOp], r: UOp) -> int:
     return max(4 // max(s.src[2].dtype.itemsize for s in nest), 1) if copied else 1
 
 
-
 def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
-    """Unroll a short range on which less than half of the work depends, so that the rest is done once; and a range
-    whose iterations each read one input of their own (stacked tensors), so that no iteration tests for the others."""
+    """Unroll a short range on which less than half of the work depends, so that the other work is done once. Also
+    unroll a range whose iterations each read a different input (stacked tensors), so that no iteration tests for the
+    other inputs."""
     core = kernel.target.core
     for r in kernel.parallel:
         if r is lane_loop or not isinstance(range_size(r), int) or range_size(r) > core.written_out:
@@ -528,7 +494,6 @@ def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
             kernel.apply(Opt(OptOps.UPCAST, kernel.ranges.index(r)))
 
 
-
 def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
     """Vectorize along a repeated or interleaved range, with its short inner range unrolled, so that adjacent results
     are stored together."""
@@ -541,7 +506,6 @@ def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -
             split(kernel, OptOps.VECTOR, beside[0], lanes)
             return apply_to(kernel, OptOps.UPCAST, short)
     return None
-
 
 
 def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along: UOp, lanes: int) -> None:
@@ -561,10 +525,9 @@ def transpose_opts(kernel: Kernel, target: Target, lane_loop: UOp | None, along:
     order_loops(kernel, [*(r for r in loops if r not in last), *last])
 
 
-
 def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
-    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is read and added to is then
-    one block long, and no two workers add to the same address."""
+    """Order the loops as blocks of ``columns``, rows, columns of a block: the memory that is updated is then one block
+    wide, and no two workers add to the same address."""
     shared = [r for r in kernel.parallel if r is not columns and all(r in s.ranges for s in kernel.stores)]
     inner: UOp | None = columns
     if math.prod(range_size(r) for r in shared) < target.threads:
@@ -580,11 +543,10 @@ def scatter_opts(kernel: Kernel, target: Target, columns: UOp) -> None:
     order_loops(kernel, [*shared, *(r for r in loops if r not in (*shared, *last)), *last])
 
 
-
 def parts_of_columns(size: int, threads: int, shares: int) -> int:
-    """Return the number of equal blocks that ``size`` is cut into, so that the workers are balanced: a multiple of
-    ``threads`` up to ``shares`` blocks each, else any number of at least ``shares`` each that divides, else blocks of
-    1; 0 if there are too few columns.
+    """Return the number of equal blocks that balances the workers: a divisor of ``size`` that is a multiple of
+    ``threads``, up to ``shares`` blocks per worker; else any divisor with at least ``shares`` blocks per worker; else
+    ``size`` blocks of 1. 0 if there are too few columns.
 
     >>> [parts_of_columns(size, 8, 4) for size in (64, 19, 36, 7)]
     [8, 19, 36, 0]

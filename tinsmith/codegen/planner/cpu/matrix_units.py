@@ -1,18 +1,14 @@
-"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands.
+"""Candidates of contractions on a CPU's matrix unit, and of contractions of computed operands (back-to-back GEMM).
 
-Candidates for a contraction on a matrix unit of one thread (CPU): the ranges, the register tile, and the cache
-blocks.
+**Matrix units of one thread** (``unit_ways``). The loops are, outermost first: batch, blocks of columns (divided over
+the workers), row tiles, column tiles of the block, the reduction. The column operand is packed in the unit's order once
+per block, so that it stays in the second cache. The row operand is read in place, or packed per row tile if its layout
+does not suit the unit.
 
-The loops, outermost first: batch, blocks of columns (divided over the workers), row tiles, column tiles of the block,
-the reduction. The column operand is packed in the unit's order once per block, so that it stays in the second cache;
-the row operand is read in place, or packed per row tile if its layout does not suit the unit.
-
-Candidates for contractions of computed operands on a CPU (back-to-back GEMM, attention): rows in local memory, and
-three register tiles.
-
-Per block of rows: the inner contractions fill a tile of local memory (rows × vectors of accumulators), the row
-statistics (maximum, sum) read it along lanes, and the outer contraction reads it as broadcast scalars against vectors
-of its other operand."""
+**Computed operands** (``chain_ways``; attention). Per block of rows, the inner contractions fill a tile of local memory
+(a register tile of rows × vectors), the row statistics (maximum, sum) read it along lanes, and the outer contraction
+reads it as broadcast scalars against vectors of its other operand.
+"""
 from __future__ import annotations
 
 import math
@@ -77,7 +73,6 @@ class UnitPlan:
     price: Price
 
 
-
 def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the candidates on the target's matrix units of one thread."""
     sizes = [range_size(r) for r in kernel.order]
@@ -88,7 +83,6 @@ def unit_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         for p in _plans(kernel, target, kernel.folds[0], unit) if unit.threads == 1 and unit.emit != "muladd" else ():
             yield Candidate(f"{unit.name}, {p.copies[0]} × {p.copies[1]} tiles along {name_of(p.m)} and "
                             f"{name_of(p.n)}", p.price, partial(apply_plan, target=target, plan=p))
-
 
 
 def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[UnitPlan]:
@@ -111,10 +105,8 @@ def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[
     return out
 
 
-
 def _stored_along(kernel: Kernel, r: UOp) -> bool:
     return all(linear_form(s.src[1])[0].get(r, 0) in (0, 1) for s in kernel.stores)
-
 
 
 def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> UnitPlan:
@@ -143,14 +135,12 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
     return UnitPlan(unit, m, n, k, best, prices[best])
 
 
-
 def _copies(unit: MatrixUnit) -> list[tuple[int, int]]:
-    """Return the (rows, columns) of accumulator tiles that fit the unit's registers together with the operands of the
-    shorter side and one more."""
+    """Return the (rows, columns) of accumulator tiles that fit the unit's registers, together with the operands of the
+    shorter side and one operand of the other."""
     most = unit.accumulators
     return [(mu, nu) for mu in range(1, most + 1) for nu in range(1, most // mu + 1)
             if mu * nu + min(mu, nu) + 1 <= unit.registers]
-
 
 
 def _shared(operand: UOp, axis: UOp, step: int) -> float:
@@ -162,26 +152,22 @@ def _shared(operand: UOp, axis: UOp, step: int) -> float:
     return 1.0
 
 
-
 def _packing(operand: UOp, axes: tuple[UOp, ...], part: float) -> Moved:
     """Return the cost of packing an operand (the fraction ``part`` of its elements) into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
     return Moved("unit_order", count_of(operand.ranges) * part, not along)
 
 
-
 def _loads(operand: UOp) -> list[UOp]:
     return [n for n in toposort(operand) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
 
 
-
 def _loadable(operand: UOp, m: UOp, k: UOp) -> bool:
-    """Return True if the operand lies in memory as a row-major tile with rows along ``k``."""
+    """Return True if the operand is in memory as a row-major tile with rows along ``k``."""
     if operand.op is not Ops.LOAD or len(operand.src) > 2:
         return False
     terms, _ = linear_form(operand.src[1])
     return terms.get(k, 0) == 1 and not any((m in t.ranges or k in t.ranges) and t not in (m, k) for t in terms)
-
 
 
 def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
@@ -206,16 +192,14 @@ def apply_plan(kernel: Kernel, target: Target, plan: UnitPlan) -> None:
     _lanes_of_the_result(kernel, target)
 
 
-
 def _lanes_of_sums(kernel: Kernel, target: Target) -> None:
-    """Vectorize the reductions that do not run on the unit, if memory runs along their range."""
+    """Vectorize the reductions that do not run on the unit, if memory is contiguous along their range."""
     for fold in kernel.folds:
         r, loads = max(fold.src[1:], key=range_size), _loads(fold.src[0])
         lanes = target.vector_bytes // max((n.dtype.itemsize for n in loads), default=1)
         along = fold.src[0].op is not Ops.MMA and all(stride_of(n.src[1], r) == 1 for n in loads)
         if along and 1 < lanes <= range_size(r):
             split(kernel, OptOps.VECTOR, r, lanes)
-
 
 
 def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp, least: int) -> tuple[list[UOp], list[UOp]]:
@@ -236,7 +220,6 @@ def _blocks(kernel: Kernel, target: Target, plan: UnitPlan, tiles: UOp, least: i
     return [kernel.order[position]], [kernel.order[position + 1]]
 
 
-
 def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[UOp]:
     """Return the loops inside which rows are packed: those of the row tiles too, unless the packed rows fit a quarter
     of the second cache and are reused, by an enclosing loop that does not move them or because row tiles overlap."""
@@ -255,13 +238,11 @@ def _around_rows(kernel: Kernel, target: Target, row_tiles: list[UOp]) -> list[U
     return outside if again and size <= target.l2_bytes // 4 else own
 
 
-
 def _stage(kernel: Kernel, which: int, outside: list[UOp]) -> None:
     """Stage operand ``which`` of the unit, named by one of its loads; an operand made of constants is not staged."""
     loads = _loads(kernel.products[0].src[which])
     if loads:
         stage(kernel, loads[0], outside)
-
 
 
 def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
@@ -277,7 +258,6 @@ def _lanes_of_the_result(kernel: Kernel, target: Target) -> None:
                 apply_to(kernel, OptOps.UPCAST, inner[-1], block)
             apply_to(kernel, OptOps.VECTOR, r, width)
             return
-
 
 
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -309,14 +289,12 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             whole_rows, target=target, rows=rows))
 
 
-
 def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) -> None:
     way(kernel)
     panels(kernel, target)
     steps(kernel, target.core.tile_steps)
     if target.threads > 1:
         thread_opts(kernel, target)
-
 
 
 def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
@@ -326,7 +304,6 @@ def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
-
 
 
 def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], sizes: list[int]) -> None:
@@ -342,7 +319,6 @@ def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], size
     tiles(kernel, target.core, lanes, [*common, *(r for r in kernel.order if r.arg[1] is Role.BLOCK)])
     columns(kernel, target.core, lanes)
     rows(kernel)
-
 
 
 class _Row(NamedTuple):
@@ -365,7 +341,6 @@ class _Row(NamedTuple):
     masked: bool
 
 
-
 def _row(kernel: Kernel, target: Target) -> _Row | None:
     top, sums = greatest(kernel.sink), [f for f in outer_folds(kernel.sink) if contraction(f)]
     if top is None or len(sums) != 1 or not inner_contractions(top.src[0]):
@@ -380,7 +355,6 @@ def _row(kernel: Kernel, target: Target) -> _Row | None:
     hidden = nothing_where(top.src[0], -math.inf)
     masked = hidden is not None and everywhere(hidden, [over]) is not None
     return _Row(over, rows, beside[0], size * top.dtype.itemsize, block, masked)
-
 
 
 def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
@@ -413,7 +387,6 @@ def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
     statistics(kernel, target.core, lanes)
 
 
-
 def tiles(kernel: Kernel, core: CpuModel, lanes: int, around: Sequence[UOp] | None = None) -> None:
     """Stage every inner contraction as a tile, then every computed operand that is not staged yet. ``around``: the
     loops that enclose the tiles; None: all."""
@@ -430,7 +403,6 @@ def tiles(kernel: Kernel, core: CpuModel, lanes: int, around: Sequence[UOp] | No
                     tile(kernel, factor, lanes, 1, around)
 
 
-
 def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
     others = {f for f in inner if f is not fold}
     made: set[UOp] = set()
@@ -438,7 +410,6 @@ def _made_of_others(fold: UOp, inner: list[UOp], sink: UOp) -> frozenset[UOp]:
         if n in others or any(s in made for s in n.src):
             made.add(n)
     return frozenset(made - set(toposort(fold)))
-
 
 
 def _in_fewer_places(fold: UOp, sink: UOp, around: Sequence[UOp] | None) -> frozenset[UOp]:
@@ -449,7 +420,6 @@ def _in_fewer_places(fold: UOp, sink: UOp, around: Sequence[UOp] | None) -> froz
     count = len(equal_values(sink, fold, fixed))
     above = [n for n in toposort(sink) if n.op.alu and n.ranges == fold.ranges and fold in toposort(n)]
     return frozenset(n for n in above if len(equal_values(sink, n, fixed)) < count)
-
 
 
 def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[UOp] | None) -> None:
@@ -463,9 +433,8 @@ def tile(kernel: Kernel, value: UOp, lanes: int, copies: int, around: Sequence[U
     stage(kernel, value, outside, lanes if 1 < lanes <= 2 * along else 0, copies)
 
 
-
 def columns(kernel: Kernel, core: CpuModel, lanes: int) -> None:
-    """Vectorize every outer contraction along its columns, with ``Core.tile_vectors`` vectors of accumulators."""
+    """Vectorize every outer contraction along its columns, with ``CpuModel.tile_vectors`` vectors of accumulators."""
     done: set[UOp] = set()
     while True:
         ready = [f for f in outer_folds(kernel.sink) if contraction(f)
@@ -485,16 +454,14 @@ def columns(kernel: Kernel, core: CpuModel, lanes: int) -> None:
             split(kernel, OptOps.UPCAST, outer, core.tile_vectors)
 
 
-
 def rows(kernel: Kernel) -> None:
-    """Upcast the rows of every outer contraction: the loop of the factor without lanes."""
+    """Upcast the rows of every outer contraction: the loop of the factor that has no lanes."""
     for f in [f for f in outer_folds(kernel.sink) if contraction(f)]:
         factor = next((s for s in f.src[0].src if not any(r.arg[1] is Role.VECTOR for r in s.ranges)), f.src[0].src[0])
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
         loops = [r for r in kernel.parallel if r in factor.ranges and r in f.ranges and r not in other.ranges]
         if loops:
             split(kernel, OptOps.UPCAST, loops[-1], min(kernel.target.core.tile_rows, range_size(loops[-1])))
-
 
 
 def statistics(kernel: Kernel, core: CpuModel, lanes: int) -> None:
@@ -510,7 +477,6 @@ def statistics(kernel: Kernel, core: CpuModel, lanes: int) -> None:
             split(kernel, OptOps.UNROLL, outer, core.tile_steps)
 
 
-
 def panels(kernel: Kernel, target: Target) -> None:
     """Pack factors that cannot be read from memory directly: vectors whose lanes are not contiguous, and scalars that
     must be computed first."""
@@ -523,7 +489,6 @@ def panels(kernel: Kernel, target: Target) -> None:
         stage(kernel, value, outside, lanes_of(kernel, target))
 
 
-
 def _wants_panel(factor: UOp) -> bool:
     lane = next((r for r in factor.ranges if r.arg[1] is Role.VECTOR), None)
     loads = [n for n in toposort(factor) if n.op is Ops.LOAD]
@@ -534,10 +499,9 @@ def _wants_panel(factor: UOp) -> bool:
     return any(stride_of(n.src[1], lane) != 1 or len(n.src) > 2 for n in loads if lane in n.ranges)
 
 
-
 def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
     """Return the loops that enclose the packing of a factor: the parallel ones and the carried BLOCK loops; all BLOCK
-    loops if the panel would else exceed ``Core.largest_panel``. None if it is too large even then."""
+    loops if the panel would otherwise exceed ``CpuModel.largest_panel``. None if it is too large even then."""
     around = [r for r in kernel.order if r in factor.ranges and r in kernel.parallel
               and all(r in s.ranges for s in kernel.stores)]
     carried = {s.src[4] for s in kernel.stores if s.op is Ops.SCATTER_STORE}
@@ -547,7 +511,6 @@ def _outside(kernel: Kernel, factor: UOp) -> list[UOp] | None:
         if size <= kernel.target.core.largest_panel:
             return outside
     return None
-
 
 
 def steps(kernel: Kernel, most: int) -> None:

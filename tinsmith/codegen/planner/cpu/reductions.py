@@ -60,15 +60,15 @@ def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 
 
 def _once_a_row(kernel: Kernel) -> int:
-    """Return the operations on values that exist once per row: those computed from its sums, and those loaded for
-    it."""
+    """Return the number of operations on values that exist once per row: values computed from its sums, and values
+    loaded once per row."""
     rows = {f.ranges for f in kernel.folds}
     return sum(n.op.cost if n.op.alu else 1 for n in kernel.nodes
                if n.ranges in rows and n.dtype.is_float and (n.op.alu or n.op is Ops.LOAD))
 
 
 def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
-    """Return the innermost loop over rows if ``Core.rows_beside`` rows can be reduced together, so that their final
+    """Return the innermost loop over rows if ``CpuModel.rows_beside`` rows can be interleaved, so that their final
     combinations of lanes overlap; None if not."""
     count, shares = target.core.rows_beside, max(target.threads, 1) * target.core.even
     if any(s.op is not Ops.STORE for s in kernel.stores):
@@ -100,7 +100,7 @@ def _long(kernel: Kernel, target: Target, ranges: Sequence[UOp]) -> list[UOp]:
 
 
 def _long_first(cycles: dict[UOp | None, float], lanes: int) -> dict[UOp | None, float]:
-    """Return the ranges that fill full vectors; short ones too if vectorizing none of the long ones pays."""
+    """Return the ranges that fill full vectors; also the short ones if vectorizing a long one does not pay."""
     long = {r: spent for r, spent in cycles.items() if r is None or range_size(r) >= lanes}
     return long if min(long.values()) < cycles[None] else cycles
 
@@ -170,7 +170,8 @@ def steps_together(kernel: Kernel) -> tuple[UOp, int] | None:
 
 
 def _depths(folds: list[UOp]) -> dict[UOp, int]:
-    """Return the pass over the data in which each reduction runs, from 1: after those whose results it needs."""
+    """Return the number of the pass over the data in which each reduction runs, from 1: it follows the passes of the
+    reductions that it needs."""
     loop: dict[UOp, int] = {}
     for f in toposort(folds):
         if f in folds:
@@ -179,7 +180,7 @@ def _depths(folds: list[UOp]) -> dict[UOp, int]:
 
 
 def _together(folds: list[UOp]) -> int:
-    """Return the greatest number of reductions in one pass, of which none needs another's result."""
+    """Return the largest number of independent reductions in one pass."""
     return max(Counter(_depths(folds).values()).values())
 
 
@@ -259,13 +260,13 @@ def _last_pass(kernel: Kernel, load: UOp, r: UOp) -> UOp | None:
 
 
 def windows_fit(kernel: Kernel) -> bool:
-    """Return True if every reduction runs over at most ``Core.written_out`` elements."""
+    """Return True if every reduction runs over at most ``CpuModel.written_out`` elements."""
     most = kernel.target.core.written_out
     return all(0 < math.prod(range_size(r) for r in f.src[1:]) <= most for f in kernel.folds)
 
 
 def window_opts(kernel: Kernel, target: Target) -> None:
-    """Unroll the windows and the positions in them that the output has; vectorize along the output."""
+    """Unroll the windows, and the ranges of the output that are positions in a window; vectorize along the output."""
     for r in list(kernel.parallel):
         if step := _windows_along(kernel, r):
             apply_to(kernel, OptOps.TILE, r, step)
@@ -281,7 +282,7 @@ def window_opts(kernel: Kernel, target: Target) -> None:
 
 
 def _windows_along(kernel: Kernel, r: UOp) -> int:
-    """Return the number of neighbours along ``r`` that read the same windows (reductions depend on ``r`` only by a
+    """Return the number of adjacent steps of ``r`` that read the same windows (reductions depend on ``r`` only by a
     quotient); else 0."""
     step = divided_by([n for f in kernel.folds for n in toposort(f.src[0])], r)
     fits = 1 < step <= kernel.target.core.written_out and range_size(r) % step == 0

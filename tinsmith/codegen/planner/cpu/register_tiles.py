@@ -57,7 +57,7 @@ class RegisterTile:
         lanes: lanes of a vector.
         vectors: vectors of accumulators in a row of the tile.
         rows: ranges of the tile's rows, innermost first, each with its number of copies.
-        pack: load the panel from a copy in the order of the tile.
+        pack: True if the panel is packed: copied to local memory in the order of the tile.
     """
 
     fold: UOp
@@ -189,7 +189,7 @@ def _packing(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
 
 
 def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Moved]:
-    """Generate the costs of loading scalars and panel vectors, and of the rows of the result."""
+    """Generate the costs of loading scalars and panel vectors, and of storing the rows of the result."""
     steps, size = frozenset(tile.fold.src[1:]), tile.fold.dtype.itemsize
     products, results = count_of(tile.fold.src[0].ranges), count_of(tile.fold.ranges)
     scalar, reached = _load(tile.scalar), count_of(steps.union(tile.other))
@@ -234,7 +234,7 @@ def _is_narrow(load: UOp | None) -> bool:
 
 
 def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
-    """Return True if ``index`` has the same stride along ``a`` and ``b``: a window that slides over rows."""
+    """Return True if ``index`` has the same stride along ``a`` and ``b``, as for a window that slides over rows."""
     step = stride_of(index, a)
     return bool(step) and abs(step or 0) == abs(stride_of(index, b) or 0)
 
@@ -324,7 +324,7 @@ def _fetch_pieces(kernel: Kernel, target: Target) -> None:
 
 
 def _peel_edges(kernel: Kernel, loop: UOp) -> None:
-    """Unroll a short loop over tiles if unrolled steps of its first or last iterations leave a window."""
+    """Unroll a short loop over tiles if some unrolled steps of its first or last iteration lie outside of a window."""
     steps = [r for r in kernel.order if r.arg[1] is Role.UNROLL]
     reaches = any(loop in s.ranges for r in steps for s in limits(r) or ())
     staged = any(loop in n.ranges for n in kernel.of(Ops.STAGE))
@@ -344,8 +344,8 @@ def _unroll(kernel: Kernel, target: Target, vectors: int) -> None:
 
 
 def _live(kernel: Kernel, r: UOp, steps: int) -> int:
-    """Return the live vector registers if ``steps`` steps of ``r`` are unrolled: accumulators, and scalars that several
-    steps share because a window slides over the rows; 0 if none do."""
+    """Return the number of live vector registers if ``steps`` steps of ``r`` are unrolled: accumulators, and scalars
+    that several steps share because a window slides over the rows; 0 if no scalars are shared."""
     fold = kernel.folds[0]
     accumulators = count_of(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
     for n in toposort(fold):

@@ -25,14 +25,14 @@ from tinsmith.target.target import Target
 
 
 def split(kernel: Kernel, op: OptOps, r: UOp | None, amount: int) -> UOp | None:
-    """Split ``amount`` off a range and return the outer loop, None if none is left; ``r`` itself if ``amount`` is below
-    2."""
+    """Split ``amount`` off a range and return the outer loop, or None if no loop is left. Return ``r`` unchanged if
+    ``amount`` is below 2."""
     return r if r is None or amount < 2 else candidate.split(kernel, op, r, min(amount, range_size(r)))[0]
 
 
 def room(kernel: Kernel, op: OptOps, r: UOp, wanted: int, target: Target) -> int:
-    """Return ``wanted`` threads for ``r`` if they fit the block, else the factor by which the block can still grow. A
-    trial shows whether the new threads share an axis with existing ones."""
+    """Return ``wanted``, the number of threads for ``r``, if they fit the block, else the factor by which the block can
+    still grow. Because new threads may share an axis with existing ones, the opt is tried on a copy."""
     if wanted < 2 or not may_be_shared(kernel, r):
         return min(wanted, 1)
     trial, threads = kernel.copied(), threads_per_block(kernel)
@@ -67,7 +67,7 @@ class RowRanges(NamedTuple):
 
 
 def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
-    """Return the rows that a kernel reduces; None if it does anything else besides."""
+    """Return the rows that a kernel reduces; None if it has other work, too."""
     added = all(s.op is Ops.STORE or added_sum(s) for s in kernel.stores)
     if kernel.ordered or kernel.products or not added:
         return None
@@ -140,8 +140,8 @@ def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
 
 
 def running_opts(kernel: Kernel, target: Target) -> bool:
-    """Share the steps of a scan among the threads of a block if memory runs along them, else give each thread a line;
-    lanes load several steps at a time. Return False if the kernel has no scan."""
+    """Share the steps of a scan among the threads of a block if memory is contiguous along them, else give each thread
+    a row; lanes load several steps at a time. Return False if the kernel has no scan."""
     if not kernel.ordered:
         return False
     (steps,) = kernel.ordered
@@ -226,15 +226,15 @@ def _fixed(r: UOp) -> int:
 
 
 def _splits(kernel: Kernel, target: Target, r: UOp) -> bool:
-    """Return True if ``r``, which is not contiguous in any store, can be divided by ``Blocks.together`` with enough
-    threads left to fill the device."""
+    """Return True if ``r``, which is not contiguous in any store, can be divided by ``GpuModel.together`` with enough
+    threads left to occupy the device."""
     return (r.arg[1] is Role.GLOBAL and _fixed(r) > 0 == _fixed(r) % target.blocks.together
             and results_of(kernel) >= target.blocks.together * target.cores * target.resident
             and all(s.op is Ops.STORE and stride_of(s.src[1], r) not in (None, 0, 1) for s in kernel.stores))
 
 
 def _overlap(kernel: Kernel, r: UOp) -> bool:
-    """Return True if windows one step of ``r`` apart overlap: the step is shorter than a side of the window."""
+    """Return True if windows at adjacent steps of ``r`` overlap: the step is shorter than a side of the window."""
     steps = [(stride_of(n.src[1], r) or 0, stride_of(n.src[1], q) or 0, range_size(q))
              for n in kernel.loads for q in kernel.reduces]
     return any(q and 0 < p < q * size and p % q == 0 for p, q, size in steps)
@@ -317,12 +317,12 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
 
 
 def _picked(load: UOp) -> bool:
-    """Return True if the index of a load is itself loaded (gather); its lanes are separate loads."""
+    """Return True if the index of a load is itself loaded (a gather), so that its lanes are separate loads."""
     return any(n.op is Ops.LOAD for n in toposort(load.src[1]))
 
 
 def made_opts(kernel: Kernel, target: Target) -> None:
-    """Give each thread several vectors in a kernel without loads, which is bound by arithmetic: common parts are
+    """Give each thread several vectors in a kernel without loads, which is compute-bound: common subexpressions are
     computed once."""
     left = next((r for r in reversed(kernel.parallel) if r.arg[1] is Role.GLOBAL), None)
     if not kernel.loads and left is not None and _fixed(left) % target.blocks.together == 0 and (
@@ -360,7 +360,7 @@ def transpose_opts(kernel: Kernel, target: Target) -> bool:
 
 
 def _tiles(r: UOp, target: Target) -> bool:
-    """Return True if tiles of side ``Blocks.tile`` along a range are more than three quarters full."""
+    """Return True if tiles of side ``GpuModel.tile`` along a range are more than three quarters full."""
     size = range_size(r)
     return isinstance(size, int) and 4 * size > 3 * (size + -size % target.blocks.tile)
 
@@ -376,7 +376,7 @@ def amount_for(size: int, most: int) -> int:
 def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     """Split ranges into threads of a block: the innermost loop that all stores share, else ranges of the grid.
 
-    Of the grid, ranges whose neighbours are adjacent in memory are split first, so that accesses are coalesced.
+    Ranges of the grid that are contiguous in memory are split first, so that accesses are coalesced.
     """
     used = math.prod(range_size(r) for r in kernel.order if r.arg[1] is Role.LOCAL)
     shared = max((range_size(r) for r in kernel.order if r.arg[1] is Role.GROUP), default=0)

@@ -1,17 +1,12 @@
-"""Candidates of a grid of thread blocks: the choice by structure, and contractions without rings.
+"""Candidates of a grid of thread blocks: the generators by structure (``BLOCKS``), and contractions without rings.
 
-Candidates for a contraction on a grid of blocks: tiles whose operands are staged in local memory.
-
-The ranges of each factor are merged into one. A block computes a tile of (rows × columns), and a thread, or a warp with
-a matrix unit, a register tile of it; slices of both operands are loaded one step ahead into a double buffer. The price
-of a step selects the sides of a tile: its multiply-adds, the words that threads read from local memory, the elements
-that they copy there.
-
-The candidates of targets with a grid of thread blocks (``BLOCKS``, by structure), and those of general reductions.
-
-* contractions: ``rings.py``, ``rings.py`` and ``products.py``;
-* memory-bound kernels: ``bandwidth.py``;
-* any other reduction: if there are too few results for a thread each, the threads of a block share it."""
+* Contractions: ``rings.py`` first, then this file. The ranges of each factor are merged into one. A block computes a
+  tile of (rows × columns); each thread, or each warp with a matrix unit, computes a register tile of it. Slices of both
+  operands are loaded one step ahead into a double buffer. The sides of a tile are chosen by the price of a step: its
+  multiply-adds, the words that threads read from local memory, and the elements that they copy there.
+* Memory-bound kernels: ``bandwidth.py``.
+* Other reductions: if there are too few results for one thread each, the threads of a block share a reduction.
+"""
 from __future__ import annotations
 
 import itertools
@@ -104,13 +99,11 @@ class BlockTile(NamedTuple):
                                          self.depth, waves, sizes[2]))
 
 
-
 class Widths(NamedTuple):
-    """Bytes of an element of each factor: in registers on its way, and in local memory."""
+    """Bytes of an element of each factor: in registers while it is copied, and in local memory."""
 
     carried: tuple[int, int]
     kept: tuple[int, int]
-
 
 
 def widths(factors: Sequence[UOp]) -> Widths:
@@ -122,7 +115,6 @@ def widths(factors: Sequence[UOp]) -> Widths:
             kept[at] += width
             carried[at] += max(width, load.dtype.itemsize)
     return Widths((carried[0], carried[1]), (kept[0], kept[1]))
-
 
 
 def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
@@ -139,7 +131,6 @@ def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
             fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
-
 
 
 def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -177,14 +168,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                             prices[tile], partial(_tiled, trial=trial, numbers=numbers, tile=tile))
 
 
-
 def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
     """Apply PADTO, the opts of the tile, and a STAGE for each load."""
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
     _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
-
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -196,7 +185,6 @@ def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None
             if number in kernel.numbered and amount > 1:
                 number = _applied(kernel, op, number, amount)
     apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.steps)
-
 
 
 def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -213,7 +201,6 @@ def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
         apply_to(kernel, OptOps.UNROLL, kernel.reduces[0], tile.steps)
 
 
-
 def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
     """Merge ``ranges`` into one range and return it."""
     r, *others = sorted(ranges, key=kernel.order.index)
@@ -224,12 +211,10 @@ def _merged(kernel: Kernel, ranges: list[UOp]) -> UOp:
     return r
 
 
-
 def _padded(kernel: Kernel, number: int, multiple: int) -> int:
     """Pad a range to a multiple of ``multiple`` if needed; return its number."""
     partial = range_size(kernel.numbered[number]) % multiple
     return _applied(kernel, OptOps.PADTO, number, multiple) if partial else number
-
 
 
 def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
@@ -237,7 +222,6 @@ def _applied(kernel: Kernel, op: OptOps, number: int, amount: int) -> int:
     at = kernel.order.index(kernel.numbered[number])
     apply_to(kernel, op, kernel.order[at], amount)
     return int(kernel.order[at].arg[0])
-
 
 
 def _staged(kernel: Kernel, outer: UOp | None, tile: BlockTile) -> None:
@@ -256,11 +240,10 @@ def _staged(kernel: Kernel, outer: UOp | None, tile: BlockTile) -> None:
 Generator = Callable[[Kernel, Target], Iterator[Candidate]]
 
 
-
 def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
     """Return a generator of candidates from rules, the most specific rule first; a rule applies its opts or returns
-    False. If several rules suit the kernel, ``estimate`` prices each, with a surcharge of ``Blocks.doubt`` on all but
-    the first."""
+    False. If several rules suit the kernel, ``estimate`` prices each; the prices of all but the first are multiplied by
+    ``GpuModel.doubt``."""
     def generate(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         found = [(what, made) for what, choose in ways if (made := _made(kernel, target, choose)) is not None]
         for at, (what, made) in enumerate(found):
@@ -269,7 +252,6 @@ def _ways(*ways: tuple[str, Callable[[Kernel, Target], bool]]) -> Generator:
                 price["uncertainty of the estimate"] = target.blocks.doubt * sum(price.values())
             yield Candidate(what, price, partial(_become, made=made))
     return generate
-
 
 
 def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], bool]) -> Kernel | ArgumentError | None:
@@ -282,16 +264,14 @@ def _made(kernel: Kernel, target: Target, choose: Callable[[Kernel, Target], boo
         return error
 
 
-
 def _become(kernel: Kernel, made: Kernel | ArgumentError) -> None:
     if isinstance(made, ArgumentError):
         raise made
     vars(kernel).update(vars(made))
 
 
-
 def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
-    """Share every large reduction among the threads of a block if there are fewer than ``Blocks.enough`` results."""
+    """Share every large reduction among the threads of a block if there are fewer than ``GpuModel.enough`` results."""
     beside = any(r.arg[1] is Role.LOOP for r in kernel.parallel)  # the threads of a block share these loops in any case
     if results_of(kernel) >= target.blocks.enough and not beside:
         return
@@ -314,10 +294,10 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
                 wanted //= 1 if long else amount
 
 
-
 def reuse_opts(kernel: Kernel, target: Target) -> None:
-    """Upcast a sum of products along a range of each factor alone, as long as all threads still have work: a loaded
-    element of one factor serves all copies along the other's range."""
+    """Upcast a sum of products along a range that only one factor has, and along one that only the other has, as long
+    as all threads still have work. A loaded element of one factor is then reused by all copies along the range of the
+    other."""
     fold = next(iter(kernel.folds), None)
     found = sum_of_products(fold) if fold is not None and len(kernel.folds) == 1 and fold.dtype.is_float else None
     if fold is None or found is None or not all(n.op is Ops.LOAD for n in found[:2]):
@@ -335,14 +315,12 @@ def reuse_opts(kernel: Kernel, target: Target) -> None:
             return
 
 
-
 def sum_opts(kernel: Kernel, target: Target) -> bool:
     """Apply the opts of a general reduction: register reuse of factors, long sums shared among threads."""
     reuse_opts(kernel, target)
     shared_reduction_opts(kernel, target)
     thread_opts(kernel, target)
     return True
-
 
 
 def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -353,9 +331,8 @@ def count_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             apply_if_it_fits, opt=Opt(OptOps.RANK, kernel.ranges.index(count.steps), keys)))
 
 
-
 def map_opts(kernel: Kernel, target: Target) -> bool:
-    """Vectorize along memory, then assign threads along memory."""
+    """Vectorize along contiguous memory, then assign adjacent threads to adjacent vectors."""
     share_work(kernel, None)
     picked_opts(kernel, target)
     thread_opts(kernel, target, vector_opts(kernel, target))

@@ -1,24 +1,20 @@
 """Candidates of contractions and chains of contractions whose operands arrive through rings (wgmma).
 
-Candidates for a contraction on a matrix unit that reads its operands from the slots of a ring (wgmma).
-
 A block computes one tile of the result; a unit's row lists the tiles that suit it. Blocks of one tile size run in waves
-over the cores, so the cheapest tile is the one with the least ``waves · tile / speed``, where the epilogue counts as
-further steps of the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps
-fill their rings (warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not
-a box of memory, the unit does not suit the kernel.
+over the cores, so the cheapest tile minimizes ``waves · tile / speed``, where the epilogue counts as further steps of
+the sum. With several waves, as many persistent blocks as cores loop over the tiles, and producer warps fill their rings
+(warp specialization); for short sums, consumer groups also alternate (ping-pong). If an operand is not a box of memory,
+the unit does not suit the kernel.
 
-The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. They are merged
-into one range each, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes some
-channels at one position of the window. Bulk copies of boxes can bring patches of any shape, so the shape is chosen to
-waste least at the edges.
+The rows, columns and steps of a product may be boxes of several ranges, as those of a convolution are. Each group is
+merged into one range, made of *patches*: the rows of a tile are a box of images, lines and columns, and a step takes
+some channels at one position of the window. Bulk copies can bring patches of any shape, so the shape is chosen to waste
+least at the edges.
 
-Candidates for chains of contractions on a grid: attention (as FlashAttention), and other kernels of the same form.
-
-A block computes a tile of rows and all columns of the result, looping over blocks of the range between the
-contractions: ``ONLINE`` creates that loop, ``TC`` puts the chain on a matrix unit, ``LOCAL`` stacks warp groups along
-the rows, and one ``STAGE`` per operand creates the rings. A unit's row lists the tiles that suit it; blocks run in
-waves over the cores."""
+Chains (``chain_ways``: attention, and other kernels of the same form). A block computes a tile of rows and all columns
+of the result, looping over blocks of the range between the contractions. ``ONLINE`` creates that loop, ``TC`` puts the
+chain on a matrix unit, ``LOCAL`` stacks warp groups along the rows, and one ``STAGE`` per operand creates the rings.
+"""
 from __future__ import annotations
 
 import math
@@ -42,7 +38,6 @@ from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
 Part = tuple[int, int]  # (number of a range, number of its steps in a patch; 0: not divided into patches)
-
 
 
 def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -87,12 +82,10 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                                 partial(apply_tile, groups=groups, unit=unit, tile=tile))
 
 
-
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
     """Return the number of floating-point operations between a sum and its stores (the epilogue)."""
     inside = set(toposort(fold))
     return sum(n.op.alu and n.dtype.is_float for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
-
 
 
 def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
@@ -100,15 +93,14 @@ def _along(kernel: Kernel, fold: UOp, a: UOp, b: UOp) -> list[UOp]:
     return [r for r in kernel.order if r in a.ranges - b.ranges and r in fold.ranges and r.arg[1] is Role.GLOBAL]
 
 
-
 def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, windows: bool,
             vectors: Mapping[UOp, int]) -> tuple[Part, ...]:
-    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 is for
+    """Return the ranges of a tile of ``size`` elements with their steps per patch, the slowest first. ``size`` 0 means
     the ranges of the sum, ``width`` elements of which form a step.
 
-    If memory runs along one of the ranges, that range is the fastest. Else the tile is the box that wastes least at the
-    edges, then the one with the shortest sides; along a range in ``vectors`` its side is a multiple of the value there.
-    Without windows a single long range is enough, and the others become axes of the grid.
+    If memory is contiguous along one of the ranges, that range is the fastest. Else the tile is the box that wastes
+    least at the edges, then the one with the shortest sides; its side along a range in ``vectors`` is a multiple of the
+    value there. Without windows a single long range is enough, and the others become axes of the grid.
     """
     sizes = [range_size(r) for r in ranges]
     longest = ranges[sizes.index(max(sizes))]
@@ -126,11 +118,9 @@ def patches(a: UOp, b: UOp, ranges: Sequence[UOp], size: int, width: int, window
     return tuple(sorted(parts, key=lambda part: part[1] > 1) if size else parts)
 
 
-
 def _volume(sizes: Sequence[int], box: Sequence[int]) -> int:
     """Return the number of elements of all boxes that cover ``sizes``."""
     return math.prod(-(-s // n) * n for s, n in zip(sizes, box))
-
 
 
 def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
@@ -142,7 +132,6 @@ def _boxes(size: int, axes: int) -> Iterator[tuple[int, ...]]:
         inner = size // n
         if size % n == 0 and (inner & (inner - 1) == 0 or n == 1):
             yield from ((n, *rest) for rest in _boxes(inner, axes - 1))
-
 
 
 def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
@@ -167,7 +156,6 @@ def as_one(kernel: Kernel, group: Sequence[Part]) -> int:
         apply_to(kernel, OptOps.MERGE, kernel.order[at], kernel.axis_of(number))
         whole = kernel.order[at - after].arg[0]
     return whole
-
 
 
 def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUnit, tile: UnitTile) -> None:
@@ -199,12 +187,11 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
         kernel.apply(Opt(OptOps.ROLES, amt=tile.turns if kernel.blocks and tile.turns else None))
 
 
-
 def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> None:
     """Stage an operand in a ring of ``slots`` slots.
 
     Raises:
-        Unfit: if it is not a box of memory.
+        Unfit: if the operand is not a box of memory.
     """
     load = loaded(value)
     if load is None:
@@ -213,13 +200,11 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
                                  layout="swizzled", depth=slots))
 
 
-
 def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
     """Return the grid range that only operand ``which`` has, and that is not in ``others``."""
     product = kernel.products[0]
     mine = product.src[which].ranges - product.src[1 - which].ranges - others
     return next((r for r in kernel.order if r in mine and r.arg[1] is Role.GLOBAL), None)
-
 
 
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -252,7 +237,6 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             filled = "producer warps fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
             yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
-
 
 
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: UnitTile) -> None:
