@@ -356,15 +356,20 @@ def launch(arguments: Sequence[str]) -> int:
     """Run a script in several processes; return the exit code of their launcher."""
     parser = argparse.ArgumentParser(prog="tinsmith launch", description="Run a Python script in several processes.")
     parser.add_argument("-n", type=int, default=os_calls.usable_cores(), metavar="N", help="processes; one per core")
-    parser.add_argument("--restart", type=int, default=0, metavar="K", help="restarts after a failure, at most")
-    parser.add_argument("--host", action="append", default=[], metavar="NAME:SLOTS", help="a host; may be repeated")
+    parser.add_argument("--restart", type=int, default=0, metavar="K",
+                        help="restarts after a failure, at most, without hosts that do not answer any more")
+    parser.add_argument("--host", "--hosts", action="append", default=[], metavar="NAME:SLOTS,...",
+                        help="hosts; may be repeated")
     parser.add_argument("--hostfile", default="", help="a file of hosts, as mpirun takes")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="script and its arguments, or -m and a module")
-    chosen = parser.parse_args(arguments)
-    if not chosen.program or chosen.n < 1:
+    parser.add_argument("program", nargs="*", help="script and its arguments, or -m and a module")
+    begin = 0  # of the program, whose options are its own; all options above have a value
+    while begin < len(arguments) and arguments[begin].startswith("-") and arguments[begin] != "-m":
+        begin += 1 if "=" in arguments[begin] or arguments[begin] in ("-h", "--help") else 2
+    chosen, program = parser.parse_args(arguments[:begin]), arguments[begin:]
+    if not program or chosen.n < 1:
         parser.error("a script, and at least one process")
     try:
-        return launcher.launch(chosen.n, chosen.program, chosen.restart, chosen.host, chosen.hostfile)
+        return launcher.launch(chosen.n, program, chosen.restart, chosen.host, chosen.hostfile)
     except TinsmithError as error:
         print(error, file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ import pytest
 
 from tests.distributed.running import needs_mpi, passes, run, started
 from tests.golden.running import run as run_python
+from tinsmith.core.errors import CommunicationError
 from tinsmith.distributed import launcher
 from tinsmith.distributed.monitor import ENDED, LATE, SILENT, Monitor, Peer, process
 
@@ -70,6 +71,8 @@ def test_rank_0_prints(tmp_path: Path) -> None:
     out = passes(4, tmp_path, "for k in range(50): print('a', r, k, flush=True)\nprint('b', end='')\n", RANKS="all")
     assert sorted(out.split("\n")) == ["", *sorted(
         line for r in range(4) for line in (*(f"[{r}] a {r} {k}" for k in range(50)), f"[{r}] b"))]
+    done = run(2, tmp_path, "print('a', r, file=sys.stderr)\n", RANKS="all")
+    assert {f"[{r}] a {r}" for r in range(2)} <= set(done.stderr.splitlines())
 
 
 @needs_mpi
@@ -80,6 +83,34 @@ def test_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert launcher.launch(2, [str(script)], restarts=2, say=said.append) == 0
     assert said == ["tinsmith launch: exit code 1; restart 1 of 2"]
     assert launcher.launch(2, [str(script)], say=said.append) == 1
+
+
+@needs_mpi
+def test_launch_of_a_module(tmp_path: Path) -> None:
+    done = run_python(["-m", "tinsmith", "launch", "-n", "2", "-m", "tinsmith", "explain-error", "E040"], tmp_path)
+    assert done.returncode == 0 and done.stdout.count("E040") >= 2, done.stderr
+
+
+@needs_mpi
+def test_restart_without_a_lost_host(tmp_path: Path) -> None:
+    """The second host does not answer: the first run cannot start, the second one has the other host."""
+    script, hosts = tmp_path / "program.py", tmp_path / "hosts"
+    script.write_text(f"from tinsmith import distributed as dist\nopen({str(tmp_path / 'size')!r}, 'w').write("
+                      "str(dist.world_size()))\n")
+    hosts.write_text("localhost slots=1  # this one\n\nlost.invalid slots=2\n")
+    said: list[str] = []
+    assert launcher.launch(3, [str(script)], restarts=1, hostfile=str(hosts), say=said.append) == 0
+    assert said[1:] == ["tinsmith launch: no answer from lost.invalid; 1 processes on localhost"]
+    assert (tmp_path / "size").read_text() == "1"
+
+
+def test_hosts(tmp_path: Path) -> None:
+    with pytest.raises(CommunicationError, match="'four' is no number"):
+        launcher.hosts_of(["a:four"])
+    with pytest.raises(CommunicationError, match="a file of host names"):
+        launcher.hosts_of([], str(tmp_path / "none"))
+    with pytest.raises(CommunicationError, match=r"none of lost\.invalid answers"):
+        launcher._left(2, launcher.hosts_of(["lost.invalid:2"]), print)
 
 
 def test_command_without_a_program(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tinsmith import Tensor, nn
 from tinsmith import distributed as dist
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.sharding import _replace
-from tinsmith.distributed.world import Mesh
+from tinsmith.distributed.world import Mesh, note_placement
 
 GPT = """
 Tensor.manual_seed(5)
@@ -148,6 +148,6 @@ def test_layers_that_cannot_compute_with_parts() -> None:
                                  (nn.Linear(4, 4), ("model",), "weight .* and bias"),
                                  (nn.Embedding(4, 4), (None, "model"), "Embedding cannot compute")):
         own = Tensor.ones(2, 2)
-        dist.world.note_placement(own, mesh, rule)
+        note_placement(own, mesh, rule)
         with pytest.raises(ArgumentError, match=message):
             _replace(layer, {"weight": "weight"}, {id(layer.weight): own}, ("data",))

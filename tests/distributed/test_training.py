@@ -131,3 +131,38 @@ def test_parts_of_a_loader() -> None:
         nn.DataLoader(data, 8, shard=(4, 4))
     with pytest.raises(ArgumentError, match="is no pair"):
         nn.DataLoader(data, 8, shard=4)  # type: ignore[arg-type]
+
+
+OVERLAP = """
+def bits(overlap, captured, dtype):
+    Tensor.manual_seed(1)
+    layers = [nn.Linear(24, 24, bias=n % 2 == 0) for n in range(4)]
+    for p in nn.state.get_parameters(layers):
+        p.replace(p.cast(dtype).realize())
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layers), lr=0.1)
+    @Tensor.train()
+    def step(x):
+        h = x.cast(dtype)
+        for layer in layers:
+            h = layer(h).tanh()
+        optimizer.zero_grad()
+        loss = h.float().square().mean().backward()
+        dist.all_reduce_gradients(optimizer, bucket_bytes=2000, overlap=overlap)
+        optimizer.step()
+        return dist.all_reduce(loss, "mean")
+    step = TinyJit(step) if captured else step
+    rng = np.random.default_rng(r)
+    losses = [step(Tensor(rng.normal(size=(8, 24)).astype(np.float32)).realize()).item() for _ in range(5)]
+    return losses, [p.float().tolist() for p in optimizer.params]
+
+for dtype in ("float32", "bfloat16"):
+    want = bits(False, False, dtype)
+    assert want[0][-1] < want[0][0]
+    for captured in (False, True):
+        assert bits(True, captured, dtype) == want, (dtype, captured)
+"""
+
+
+@needs_mpi
+def test_reduction_during_the_backward_pass_gives_the_same_bits(tmp_path: Path, cache: Path) -> None:
+    passes(2, tmp_path, OVERLAP, cache)

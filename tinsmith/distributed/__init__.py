@@ -1,11 +1,13 @@
 """Programs of many processes, on one host or many, through MPI: ``from tinsmith import distributed as dist``.
 
 - ``world.py``: the variables of launchers, the start of MPI, ranks, groups of processes, meshes with named axes.
-- ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO).
-- ``sharding.py``: parameters in parts.
+- ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO);
+  ``background.py``: collectives that overlap with kernels.
+- ``sharding.py``: parameters in parts; ``sequence.py``: activations in parts; ``experts.py``: experts in parts;
+  ``pipelining.py``: layers in stages.
 - ``checkpoint.py``: checkpoints that all processes write, and any number reads.
 - ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs,
-  by MPI on arrays in place, and the check of their order.
+  by MPI on arrays in place, and the check of their order; ``messages.py``: sends that do not wait.
 - ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: the reports of each rank to it;
   ``launcher.py``: ``tinsmith launch``.
 
@@ -25,12 +27,15 @@ from tinsmith.distributed.collectives import (
            send,
 )
 from tinsmith.distributed.data_parallel import ZeroOptimizer, all_reduce_gradients, replicate, shard_batch
-from tinsmith.distributed.sharding import clip_grad_norm_, shard, vocabulary_cross_entropy
+from tinsmith.distributed.experts import Experts
+from tinsmith.distributed.pipelining import Pipeline, pipeline
+from tinsmith.distributed.sequence import gather_sequence, split_sequence
+from tinsmith.distributed.sharding import clip_grad_norm_, sequence_parallel, shard, vocabulary_cross_entropy
 from tinsmith.distributed.world import Mesh, init, launched, local_rank, mesh, rank, share_cores, world_size
 
-__all__ = ["Mesh", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients", "all_to_all", "barrier",
-           "broadcast", "clip_grad_norm_", "init", "load_checkpoint", "local_rank", "mesh", "rank", "recv",
-           "reduce_scatter", "replicate", "save_checkpoint", "send", "shard", "shard_batch", "vocabulary_cross_entropy",
-           "world_size"]
+__all__ = ["Experts", "Mesh", "Pipeline", "ZeroOptimizer", "all_gather", "all_reduce", "all_reduce_gradients",
+           "all_to_all", "barrier", "broadcast", "clip_grad_norm_", "gather_sequence", "init", "load_checkpoint",
+           "local_rank", "mesh", "pipeline", "rank", "recv", "reduce_scatter", "replicate", "save_checkpoint", "send",
+           "sequence_parallel", "shard", "shard_batch", "split_sequence", "vocabulary_cross_entropy", "world_size"]
 
 share_cores(launched())

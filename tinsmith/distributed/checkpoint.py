@@ -23,7 +23,7 @@ import numpy as np
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, CommunicationError, DTypeError, FileFormatError
 from tinsmith.distributed.data_parallel import ZeroOptimizer
-from tinsmith.distributed.world import ProcessGroup, divided, placement, world
+from tinsmith.distributed.world import ProcessGroup, divided, placement, stage_of, world
 from tinsmith.nn.data.loader import DataLoader
 from tinsmith.nn.io.torch_files import is_value, plain, restored
 from tinsmith.nn.optim import Optimizer
@@ -41,12 +41,18 @@ _POLL: Final = 0.02  # seconds between two looks for the other processes' files,
 
 
 class Region(NamedTuple):
-    """The part of a tensor that a process has: its start, its shape, and the shape of the full tensor."""
+    """The part of a tensor that a process has: where it begins, its shape, and the whole tensor's.
+
+    Attributes:
+        owner: False where another process, which has the same region, writes it.
+        everywhere: False for a tensor of a stage of a pipeline, which processes of other stages do not know.
+    """
 
     begin: tuple[int, ...]
     shape: tuple[int, ...]
     whole: tuple[int, ...]
-    owner: bool = True  # False where another process, which has the same region, writes it
+    owner: bool = True
+    everywhere: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -111,8 +117,10 @@ def save_checkpoint(folder: str | os.PathLike[str], *, asynchronous: bool = Fals
         _last.pop().wait()
     here = world().group
     path = Path(folder)
-    values, held = _split("dist.save_checkpoint", parts)
-    realize_tensors(list(held.values()))
+    values, local = _split("dist.save_checkpoint", parts)
+    realize_tensors(list(local.values()))
+    numbered = _numbered("dist.save_checkpoint", parts)
+    held = {numbered.get(name, name): t for name, t in local.items()}
     regions = _regions(parts, held)
     own, aliases = _own(held, regions, here.rank, here.size)
     arrays: dict[str, Array] = {}
@@ -124,8 +132,9 @@ def save_checkpoint(folder: str | os.PathLike[str], *, asynchronous: bool = Fals
         found = found.view(np.uint8) if t.dtype in dtypes.fp8s else found  # which NumPy does not know
         arrays[name] = found.copy() if asynchronous else found
     number = _begin(path, here)
-    notes = {"values": values, "aliases": aliases, "processes": here.size}
-    note = {n: [codes[n], regions[n].begin, regions[n].whole] for n in own}
+    notes = {"values": values, "processes": here.size}
+    note = {"tinsmith.regions": json.dumps({n: [codes[n], regions[n].begin, regions[n].whole] for n in own}),
+            "tinsmith.aliases": json.dumps(aliases)}
     saving = Saving()
     arguments = (saving, path, number, here.rank, here.size, arrays, note, notes)
     # no daemon: the interpreter waits for it
@@ -176,10 +185,15 @@ def load_checkpoint(folder: str | os.PathLike[str], *, strict: bool = True, **pa
         raise ArgumentError("dist.load_checkpoint", f"{os.fspath(path)!r} has no {', '.join(missing)}, but "
                             f"{', '.join(sorted(there))}", "a part of the checkpoint, or strict=False")
     asked = {name: part for name, part in parts.items() if name not in values and name not in missing}
-    held = get_state_dict(asked)
+    local = get_state_dict(asked)
+    numbered = _numbered("dist.load_checkpoint", asked)
+    held = {numbered.get(name, name): t for name, t in local.items()}
     regions = _regions(asked, held)
+    staged = {_part(name) for name, region in regions.items() if not region.everywhere}  # of which this has a stage
+    names = {new: name for name, new in numbered.items()}
     with _Files(path / index["folder"]) as files:
-        new = {n: files.tensor(n, stored[n], regions.get(n), held.get(n)) for n in stored if _part(n) in asked}
+        new = {names.get(n, n): files.tensor(n, stored[n], regions.get(n), held.get(n)) for n in stored
+               if _part(n) in asked and (n in held or _part(n) not in staged)}
         rest = {n: files.tensor(n, stored[n], None, None) for n in stored if _part(n) not in parts}
     if asked:
         load_state_dict(asked, new, strict)
@@ -225,11 +239,11 @@ def _regions(parts: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, 
     """
     found: dict[int, Region] = {}
     for t in held.values():
-        if divided(t):
-            found[id(t)] = _divided(t)
+        if divided(t) or stage_of(t):
+            found[id(t)] = _placed(t, t)
     for optimizer in _objects(parts, Optimizer):
         for part in optimizer.parts():
-            found |= {id(s): _divided(p) for p, s in _state(part) if divided(p)}
+            found |= {id(s): _placed(p, s) for p, s in _state(part) if divided(p) or stage_of(p)}
     for zero in _objects(parts, ZeroOptimizer):
         if any(divided(p) for p in zero.params):
             raise ArgumentError("dist.save_checkpoint", "a ZeroOptimizer of parameters that dist.shard divided",
@@ -254,7 +268,7 @@ def _state(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
     for name, value in vars(optimizer).items():
         if isinstance(value, list) and len(value) == len(optimizer.params):
             for p, t in zip(optimizer.params, value):
-                if isinstance(t, Tensor) and t.shape == p.shape:
+                if isinstance(t, Tensor) and (t.shape == p.shape or (stage_of(p) and not divided(p))):
                     found.append((p, t))
                 elif isinstance(t, Tensor) and t.numel() > 1 and divided(p):
                     raise ArgumentError(
@@ -263,13 +277,42 @@ def _state(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def _divided(t: Tensor) -> Region:
-    mesh, rule = placement(t) or (None, ())
+def _placed(p: Tensor, t: Tensor) -> Region:
+    """Return the region of ``t``, a parameter or state of it, of which a process has a part or that is in a stage."""
+    mesh, rule = placement(p) or (None, ())
+    staged = stage_of(p)
+    if mesh is None and staged is not None:
+        mesh = staged[0]
     assert mesh is not None
     axes = (*rule, *(None,) * (t.ndim - len(rule)))
     begin = tuple(0 if a is None else mesh.place[a] * s for a, s in zip(axes, t.shape))
     whole = tuple(s if a is None else mesh.size(a) * s for a, s in zip(axes, t.shape))
-    return Region(begin, tuple(t.shape), whole, all(n == 0 for a, n in mesh.place.items() if a not in rule))
+    used = {*rule, staged[1]} if staged is not None else {*rule}
+    owner = all(n == 0 for a, n in mesh.place.items() if a not in used)
+    return Region(begin, tuple(t.shape), whole, owner, staged is None)
+
+
+def _numbered(op: str, parts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the state of stages' optimizers: here → in the checkpoint.
+
+    The names have the numbers of parameters, which are counted over all stages there.
+
+    Raises:
+        ArgumentError: for an optimizer with groups.
+    """
+    found: dict[str, str] = {}
+    for prefix, optimizer in get_state_dict(dict(parts), tensor_type=Optimizer).items():
+        numbers = [stage_of(p) for p in optimizer.params]
+        if any(numbers) and optimizer.parts() != [optimizer]:
+            raise ArgumentError(op, f"{prefix}: an optimizer with groups of parameters of a dist.pipeline",
+                                "an optimizer without groups")
+        for name, value in vars(optimizer).items():
+            like = optimizer.buffers if name == "buffers" else optimizer.params
+            if isinstance(value, list) and len(value) == len(like):
+                for n, p in enumerate(like):
+                    if (staged := stage_of(p)) is not None:
+                        found[f"{prefix}.{name}.{n}"] = f"{prefix}.{name}.{staged[2]}"
+    return found
 
 
 def _row(t: Tensor, count: int, group: ProcessGroup) -> Region:
@@ -287,7 +330,7 @@ def _own(held: Mapping[str, Tensor], regions: Mapping[str, Region], rank: int, s
     own, load = [], [0] * size
     for name, t in sorted(((n, t) for n, t in held.items() if n not in aliases), key=lambda item: -item[1].nbytes()):
         region = regions[name]
-        if region.is_whole and size > 1:
+        if region.is_whole and region.everywhere and size > 1:
             writer = 0 if t.nbytes() < _SMALL else load.index(min(load))
             load[writer] += t.nbytes()
             if writer == rank:
@@ -343,19 +386,19 @@ def _clean(path: Path, keep: str) -> None:
 
 
 def _write(saving: Saving, path: Path, number: int, rank: int, size: int, arrays: dict[str, Array],
-           note: dict[str, Any], notes: dict[str, Any]) -> None:
+           note: dict[str, str], notes: dict[str, Any]) -> None:
     """Write this process's file; rank 0 writes the index once all files are there, and the others wait for it."""
     folder = path / f"values-{number}"
     try:
         file = folder / f"{rank}.safetensors"
-        _put(file, arrays, {"tinsmith.regions": json.dumps(note)})
+        _put(file, arrays, note)
         arrays.clear()  # a copy of an asynchronous one
         if rank:
             _until(folder, lambda: not folder.exists() or ((_index(path) or {"number": 0})["number"] >= number))
             return
         files = [folder / f"{n}.safetensors" for n in range(size)]
         _until(folder, lambda: all(f.exists() for f in files))
-        index = {"version": _VERSION, "number": number, "folder": folder.name, **notes, "tensors": _tensors(files)}
+        index = {"version": _VERSION, "number": number, "folder": folder.name, **notes, **_contents(files)}
         temporary = path / f"{INDEX}.part"
         with temporary.open("w") as out:
             json.dump(index, out)
@@ -407,17 +450,20 @@ def _until(folder: Path, ready: Any) -> None:
         pause = min(2 * pause, 0.5)
 
 
-def _tensors(files: list[Path]) -> dict[str, Any]:
-    """Return, for each tensor, its dtype, shape and regions: file, name in it, begin, shape."""
+def _contents(files: list[Path]) -> dict[str, Any]:
+    """Return, for each tensor, its dtype, shape and regions: file, name in it, begin, shape; and the other names of
+    tensors, of which processes of a pipeline have different ones."""
     found: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
     for file in files:
         with importlib.import_module("safetensors").safe_open(file, "np") as opened:
             regions = json.loads(opened.metadata()["tinsmith.regions"])
+            aliases |= json.loads(opened.metadata()["tinsmith.aliases"])
             for name in opened.keys():  # noqa: SIM118  it is no dictionary
                 code, begin, whole = regions[name]
                 entry = found.setdefault(name, {"dtype": code, "shape": whole, "regions": []})
                 entry["regions"].append([file.name, name, begin, opened.get_slice(name).get_shape()])
-    return found
+    return {"tensors": found, "aliases": aliases}
 
 
 class _Files:

@@ -162,12 +162,22 @@ def reduced(x: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return the lazy reduction of all processes' ``x``."""
     if op == "mean":
         return reduced(x, "sum", group).mul(1.0 / group.size).cast(x.dtype)
-    if not _by_kernel(x):
+    if not by_kernel(x):
         return value("all_reduce", group, tuple(x.shape), x, op)
+    rows = rows_for_kernel(x, group)
+    return reduced_rows(value("all_to_all", group, tuple(rows.shape), rows), x, group, op)
+
+
+def rows_for_kernel(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Return the elements of ``x`` in a row for each process, which reduces it."""
     size = x.numel()
     each = -(-size // group.size)
-    rows = x.reshape(size).pad((0, each * group.size - size)).reshape(group.size, each)
-    return gathered(_own_row(rows, op, group), group).reshape(-1)[:size].reshape(x.shape)
+    return x.reshape(size).pad((0, each * group.size - size)).reshape(group.size, each)
+
+
+def reduced_rows(every: Tensor, like: Tensor, group: ProcessGroup, op: str = "sum") -> Tensor:
+    """Return the reduction of all processes' values, of which ``every`` has this process's rows; lazy."""
+    return gathered(_own_row(every, op), group).reshape(-1)[: like.numel()].reshape(like.shape)
 
 
 def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
@@ -179,18 +189,19 @@ def scattered(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return this process's row of the reduction of all processes' ``rows``; lazy."""
     if op == "mean":
         return scattered(rows, "sum", group).mul(1.0 / group.size).cast(rows.dtype)
-    return _own_row(rows, op, group) if _by_kernel(rows) else value(
-        "reduce_scatter", group, tuple(rows.shape[1:]), rows, op)
+    if not by_kernel(rows):
+        return value("reduce_scatter", group, tuple(rows.shape[1:]), rows, op)
+    return _own_row(value("all_to_all", group, tuple(rows.shape), rows), op)
 
 
-def _own_row(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
-    """Return the same for dtypes that MPI cannot reduce: each process gets its row of all others, and reduces them."""
-    every = value("all_to_all", group, tuple(rows.shape), rows).cast(dtypes.float32)
-    found: Tensor = getattr(every, op)(0)
-    return found.cast(rows.dtype)
+def _own_row(every: Tensor, op: str) -> Tensor:
+    """Return the reduction of the rows that the processes have sent, in float32."""
+    found: Tensor = getattr(every.cast(dtypes.float32), op)(0)
+    return found.cast(every.dtype)
 
 
-def _by_kernel(x: Tensor) -> bool:
+def by_kernel(x: Tensor) -> bool:
+    """Return True for dtypes that MPI cannot reduce: each process gets its row of all others, and reduces them."""
     return x.dtype.is_float and x.dtype.itemsize < 4
 
 
@@ -207,7 +218,8 @@ def rows_along(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     return parts.permute(dim, *range(dim), *range(dim + 1, x.ndim + 1))
 
 
-def _exchanged(x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
+def exchanged(x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
+    """Return the lazy result of ``all_to_all``."""
     rows = rows_along(x, split, group)
     part = rows.shape[1:]
     came = value("all_to_all", group, tuple(rows.shape), rows)
@@ -262,10 +274,10 @@ class _ReduceScatter(Function):
 class _AllToAll(Function):
     def forward(self, x: Tensor, split: int, concat: int, group: ProcessGroup) -> Tensor:
         self.split, self.concat, self.group = split, concat, group
-        return _exchanged(x, split, concat, group)
+        return exchanged(x, split, concat, group)
 
     def backward(self, gradient: Tensor) -> Any:
-        return _exchanged(gradient, self.concat, self.split, self.group), None, None, None
+        return exchanged(gradient, self.concat, self.split, self.group), None, None, None
 
 
 class _Broadcast(Function):

@@ -18,19 +18,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.core.errors import CommunicationError, place, user_line
+from tinsmith.core.errors import ArgumentError, CommunicationError, place, user_line
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
+from tinsmith.distributed.messages import OUTBOX
 from tinsmith.distributed.monitor import numbered
 from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.tensor.host_data import host_value, on_host
 from tinsmith.tensor.tensor import Tensor
+
+NOT_IN: Final[list[str]] = []  # the place, where collectives cannot run at once
 
 EVERY: Final = 64  # calls between two comparisons
 _HASH: Final = 16  # bytes
@@ -85,11 +88,11 @@ LIMIT = 1 << 30  # elements of one call of MPI, on all processes together
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
-def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
-    """Write the reduction of all processes' ``x`` to ``out``."""
+def all_reduce(group: ProcessGroup, out: Array, x: Array, op: str, comm: Any = None) -> None:
+    """Write the reduction of all processes' ``x`` to ``out``, by the group's communicator unless another is given."""
     to, own, kind = _numbers(out), _numbers(x), getattr(world().mpi, _OPS[op])
     for begin, end in _parts(len(own), LIMIT):
-        group.comm.Allreduce(own[begin:end], to[begin:end], kind)
+        (comm or group.comm).Allreduce(own[begin:end], to[begin:end], kind)
 
 
 def reduce_scatter(group: ProcessGroup, out: Array, x: Array, op: str) -> None:
@@ -112,15 +115,16 @@ def all_gather(group: ProcessGroup, out: Array, x: Array) -> None:
             to[:, begin:end] = part
 
 
-def all_to_all(group: ProcessGroup, out: Array, x: Array) -> None:
-    """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process."""
+def all_to_all(group: ProcessGroup, out: Array, x: Array, comm: Any = None) -> None:
+    """Write row ``group.rank`` of each process's ``x`` to the row of ``out`` with the number of that process, by the
+    group's communicator unless another is given."""
     to, own = _words(out).reshape(group.size, -1), _words(x).reshape(group.size, -1)
     for begin, end in _parts(own.shape[1], LIMIT // group.size):
         if end - begin == own.shape[1]:
-            group.comm.Alltoall(own, to)
+            (comm or group.comm).Alltoall(own, to)
         else:
             part = np.empty((group.size, end - begin), own.dtype)
-            group.comm.Alltoall(np.ascontiguousarray(own[:, begin:end]), part)
+            (comm or group.comm).Alltoall(np.ascontiguousarray(own[:, begin:end]), part)
             to[:, begin:end] = part
 
 
@@ -138,6 +142,12 @@ def send(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
     own = _words(x)
     for begin, end in _parts(len(own), LIMIT):
         group.comm.Send(own[begin:end], target, tag)
+
+
+def post(group: ProcessGroup, x: Array, target: int, tag: int) -> None:
+    """Send a copy of ``x`` to a process, and do not wait for its arrival."""
+    OUTBOX.post(group, x, target, lambda own: [group.comm.Isend(own[begin:end], target, tag)
+                                               for begin, end in _parts(len(own), LIMIT)])
 
 
 def receive(group: ProcessGroup, out: Array, source: int, tag: int) -> None:
@@ -162,12 +172,17 @@ def _words(x: Array) -> Array:
     """Return an array as a line of words of the size of its elements: no type of the sender matters to the receiver."""
     return x.reshape(-1).view(f"u{x.dtype.itemsize}")
 
-_SENT = ("send", "receive")  # between two processes: no place in the order of a group
+_SENT = ("send", "receive", "post")  # between two processes: no place in the order of a group
 
 
 def _send(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
     out[...] = 0
     send(group, x, target, tag)
+
+
+def _post(group: ProcessGroup, out: Array, x: Array, target: int, tag: int) -> None:
+    out[...] = 0
+    post(group, x, target, tag)
 
 
 def _receive(group: ProcessGroup, out: Array, x: Array, source: int, tag: int) -> None:
@@ -180,22 +195,29 @@ def _barrier(group: ProcessGroup, out: Array, x: Array) -> None:
 
 _RUN: dict[str, Callable[..., None]] = {
     "all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather,
-    "all_to_all": all_to_all, "broadcast": broadcast, "send": _send, "receive": _receive,
+    "all_to_all": all_to_all, "broadcast": broadcast, "send": _send, "post": _post, "receive": _receive,
     "barrier": _barrier}
 
 
-def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
+def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *options: int | str,
+          after: Sequence[Tensor] = ()) -> Tensor:
     """Return the lazy result of a collective on ``x``, computed on the host.
 
     Args:
         kind: a name of ``_RUN``.
         shape: the shape of the result.
         options: further arguments of its function.
+        after: tensors of the host that are computed before the call; it does not read them.
+
+    Raises:
+        ArgumentError: in a layer of a pipeline, where a collective cannot run at once.
     """
+    if NOT_IN:
+        raise ArgumentError(f"dist.{kind}", f"in {NOT_IN[0]}", "dist.pipeline(..., communicates=True)")
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(_run, kind, group, options))
     here = x if on_host(x) else x.to("CPU")
-    return host_value(name, shape, here).to(x.device)
+    return host_value(name, shape, here, after=after).to(x.device)
 
 
 def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[int, ...]:
@@ -203,11 +225,12 @@ def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[in
     return (group.ranks[options[0]],) if kind in _SENT else group.ranks
 
 
-def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, x: Array) -> None:
-    """Run a command: the function that programs call."""
-    here, line = world(), user_line()
+def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, *arrays: Array) -> None:
+    """Run a command: the function that programs call. Before its argument stands what it has to come after."""
+    here, line, x = world(), user_line(), arrays[-1]
     here.check_thread()
-    details = (*options[len(options) * (kind in _SENT) :], x.dtype.name, tuple(x.shape))
+    moved = out if kind == "receive" else x
+    details = (*options[len(options) * (kind in _SENT) :], moved.dtype.name, tuple(moved.shape))
     what = kind if kind == "barrier" else f"{kind}({', '.join(map(str, details))})"
     with here.turn:
         call = watch.Waiting(kind, group.name, group.ranks, _peers(kind, group, options), group.calls + 1, what,

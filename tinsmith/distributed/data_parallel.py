@@ -10,11 +10,22 @@ from typing import Any, Final
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
-from tinsmith.distributed.collectives import OPS, all_reduce, broadcast, gathered, scattered
-from tinsmith.distributed.world import Mesh, divided, group_of, world
+from tinsmith.distributed import background
+from tinsmith.distributed.collectives import (
+    OPS,
+    all_reduce,
+    broadcast,
+    by_kernel,
+    gathered,
+    reduced_rows,
+    rows_for_kernel,
+    scattered,
+)
+from tinsmith.distributed.world import Mesh, ProcessGroup, divided, group_of, stage_of, world
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.arguments import integer
+from tinsmith.tensor.host_data import on_host
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -22,7 +33,7 @@ BUCKET_BYTES: Final = 32 << 20
 
 
 def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | None = None,
-                         bucket_bytes: int = BUCKET_BYTES) -> None:
+                         bucket_bytes: int = BUCKET_BYTES, overlap: bool | None = None) -> None:
     """Replace the gradients of an optimizer's parameters by their mean (or sum, by ``op``) over all processes. Call it
     between ``backward`` and ``step``.
 
@@ -39,6 +50,9 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
         axis: an axis of the mesh; all processes unless given. Parameters that are divided along it are left out: their
             gradients are reduced as they are computed.
         bucket_bytes: size at which a bucket is full.
+        overlap: reduce a bucket in a thread, as soon as it is computed, while the backward pass goes on; else when all
+            are computed. The bits are the same. Unless given: if the processes are on several hosts, since on one host
+            copies need the cores that kernels run on. Gradients on a GPU are reduced at the end.
     """
     group = group_of("dist.all_reduce_gradients", axis)
     if op not in OPS[:2]:
@@ -50,13 +64,43 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     if axis is None and (parts := next((p for p in owners if divided(p)), None)) is not None:
         raise ArgumentError("dist.all_reduce_gradients", f"a parameter of shape {parts.shape} is a part, divided over "
                             f"{divided(parts)[0]}: others have other parts", 'axis="data", along which they are alike')
+    if axis is None and any(stage_of(p) is not None for p in owners):
+        raise ArgumentError("dist.all_reduce_gradients", "parameters of a dist.pipeline: other stages have others",
+                            'axis="data", along which they are alike')
     buckets = [(members, flat([p.grad for p in members if p.grad is not None])) for members in _buckets(owners, limit)]
     statistics = [b for part in optimizer.parts() for b in part.buffers]
-    realize_tensors([*Tensor.take_losses(), *statistics, *(values for _, values in buckets)])
-    with Tensor.no_grad():
-        for members, values in buckets:
-            for p, g in zip(members, unflat(all_reduce(values, op, axis), members)):
-                p.grad = g.detach()
+    lines = [values for _, values in buckets]
+    wanted = len(set(world().hosts)) > 1 if overlap is None else overlap
+    if wanted and all(on_host(values) for values in lines):
+        found = reduced_meanwhile(lines, op, group)
+        realize_tensors([*found, *Tensor.take_losses(), *statistics])
+    else:
+        realize_tensors([*Tensor.take_losses(), *statistics, *lines])
+        with Tensor.no_grad():
+            found = [all_reduce(values, op, axis) for values in lines]
+    for (members, _), values in zip(buckets, found):
+        for p, g in zip(members, unflat(values, members)):
+            p.grad = g.detach()
+
+
+def reduced_meanwhile(lines: Sequence[Tensor], op: str, group: ProcessGroup) -> list[Tensor]:
+    """Return the lazy reductions of all processes' ``lines``: each is started when it is computed, and waited for when
+    all are."""
+    background.communicator(group)
+    sent = [rows_for_kernel(x, group) if by_kernel(x) else x for x in lines]
+    token: list[Tensor] = []
+    starts = []
+    for n, (x, values) in enumerate(zip(lines, sent)):
+        kind = ("all_to_all",) if by_kernel(x) else ("all_reduce", "sum")
+        token = [background.start(kind[0], group, n, values, *kind[1:], after=token)]
+        starts += token
+    found = []
+    for n, (x, values) in enumerate(zip(lines, sent)):
+        came = background.finish(group, n, values, after=[starts[n], *token])
+        token = [came]
+        total = reduced_rows(came, x, group) if by_kernel(x) else came
+        found.append(total if op == "sum" else total.mul(1.0 / group.size).cast(x.dtype))
+    return found
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

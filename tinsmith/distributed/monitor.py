@@ -31,7 +31,7 @@ AGENT: Final = 1.0  # seconds between two reports of an agent
 LEFT: Final = 3.0  # seconds after the end of the program until an agent kills the ranks that are left
 
 _STOPPED: Final = "T"  # by a signal; "t" is a debugger's
-_MESSAGES: Final = ("send", "receive")
+_MESSAGES: Final = ("send", "receive", "post")
 
 
 class Peer:
@@ -44,6 +44,7 @@ class Peer:
         self.seen = time.monotonic()
         self.line, self.since, self.used = "", self.seen, 0.0  # where it is, since when, CPU seconds at that time
         self.waiting: dict[str, Any] | None = None
+        self.sending: list[int] = []  # ranks that its messages are on their way to
         self.state = "running"  # or "ended", "stopped": ended by the launcher
         self.process, self.seconds = "", 0.0  # the agent's account: state and CPU time
 
@@ -108,7 +109,7 @@ class Monitor:
         else:
             if message["line"] != peer.line:
                 peer.line, peer.since, peer.used = message["line"], peer.seen, peer.seconds
-            peer.waiting = message["waiting"]
+            peer.waiting, peer.sending = message["waiting"], message.get("sending", [])
 
     def read(self, peer: Peer) -> None:
         """Read the reports of a peer; a rank that disconnects without a final report has died."""
@@ -163,8 +164,10 @@ class Monitor:
         return tuple(n for n in call["ranks"] if n in known and n != rank.number and not self._there(rank, known[n]))
 
     def _there(self, rank: Peer, other: Peer) -> bool:
-        """Return True if ``other`` is in the call that ``rank`` waits in."""
+        """Return True if ``other`` is in the call that ``rank`` waits in, or its message is on its way."""
         own, found = rank.waiting or {}, other.waiting
+        if own["kind"] == "receive" and rank.number in other.sending and other.state == "running":
+            return True
         if found is None or other.state != "running" or (own["group"], own["world"]) != (
                 found["group"], found["world"]):
             return False

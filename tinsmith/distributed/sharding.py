@@ -5,7 +5,7 @@ A rule gives, for each axis of a parameter, the axis of the mesh along which it 
 - along an axis in ``gathered`` ("data"), each process keeps its shard (with its gradient and optimizer state), and the
   layer gathers the full parameter when it is called: ZeRO 3;
 - along another axis ("model"), each process computes with its shard: ``nn.Linear`` by outputs (column parallel) or by
-  inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel).
+  inputs (row parallel), ``nn.Embedding`` by rows (vocabulary parallel), ``Experts`` by experts (expert parallel).
 
 Over devices of one process a parameter is one sharded tensor (``Tensor.shard_``), and any layer can use it.
 """
@@ -21,7 +21,9 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced, rows_along, scattered
 from tinsmith.distributed.data_parallel import part_size
-from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement
+from tinsmith.distributed.experts import Experts
+from tinsmith.distributed.sequence import Gathered, Scattered
+from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement, stage_of
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.autograd.backward import Function
@@ -64,6 +66,48 @@ def shard(model: Any, mesh: Mesh, rules: Mapping[str, Rule], gathered: Collectio
     if made:
         for layer, path in list(_layers(model)):
             _replace(layer, path, made, gathered)
+    return model
+
+
+def sequence_parallel(model: Any, mesh: Mesh, layers: Collection[str] = ("*",), axis: str = "model", dim: int = 1
+                      ) -> Any:
+    """Let layers take and give parts of the sequence, in place, after ``shard``; returns the model.
+
+    ``Linear`` layers that are divided by outputs gather their input, those divided by inputs scatter their result.
+    All others, such as norms, compute with the parts, and the gradients of their parameters are added over ``axis``.
+    The value before these layers is divided by ``split_sequence``, the one after them joined by ``gather_sequence``.
+
+    >>> from tinsmith import nn
+    >>> from tinsmith.distributed.world import mesh
+    >>> block = sequence_parallel(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)), mesh(model=1))
+    >>> block(Tensor.ones(2, 6, 4)).shape
+    (2, 6, 4)
+
+    Args:
+        layers: patterns of the names of layers, as "blocks.*".
+        axis: of the mesh, along which the linear layers are divided.
+        dim: the axis of the sequence in activations.
+
+    Raises:
+        ArgumentError: for an unknown axis, or if no layer has such a name.
+    """
+    if axis not in mesh.shape:
+        raise ArgumentError("dist.sequence_parallel", f"no axis {axis!r} in {mesh}", f"one of {', '.join(mesh.shape)}")
+    chosen = []
+    for layer, path in _layers(model):
+        attribute, full = next(iter(path.items()))
+        if any(fnmatchcase(full[: -len(attribute) - 1], pattern) for pattern in layers):
+            chosen.append((layer, path))
+    if not chosen:
+        raise ArgumentError("dist.sequence_parallel", f"no layer is called {' or '.join(layers)}", 'as "blocks.*"')
+    if mesh.size(axis) == 1 or mesh.devices:
+        return model
+    for layer, path in chosen:
+        if not hasattr(layer, "_parts"):
+            kind: Any = type(layer)
+            layer.__class__, layer._parts = _sharded(kind), Parts({}, ())
+        layer._parts.sequence = (mesh.group(axis), dim)
+        layer._parts.alike = [a for a in path if axis not in layer._parts.rules.get(a, ())]
     return model
 
 
@@ -125,9 +169,12 @@ def _replace(layer: Any, names: Mapping[str, str], made: Mapping[int, Tensor], g
     computed = {a: tuple(axis if axis not in gathered else None for axis in rule) for a, rule in rules.items()}
     rows = computed.get("weight", (None,))
     if any(any(rule) for rule in computed.values()) and not (
-            isinstance(layer, Linear) or (isinstance(layer, Embedding) and not any(rows[1:]))):
+            isinstance(layer, Linear) or (isinstance(layer, Embedding) and not any(rows[1:])) or (
+                isinstance(layer, Experts) and len(computed) == 2 and len({rule[:1] for rule in computed.values()}) == 1
+                and not any(axis for rule in computed.values() for axis in rule[1:]))):
         raise ArgumentError("dist.shard", f"{type(layer).__name__} cannot compute with a part of {', '.join(rules)}",
-                            f"nn.Linear, rows of nn.Embedding, or an axis in gathered={tuple(gathered)}")
+                            "nn.Linear, rows of nn.Embedding, dist.Experts with whole experts, or an axis in "
+                            f"gathered={tuple(gathered)}")
     if isinstance(layer, Linear) and (len([a for a in rows if a]) > 1 or (layer.bias is not None and (
             computed.get("bias", (None,))[:1] or (None,)) != ((*rows, None)[:1]))):
         raise ArgumentError("dist.shard", f"weight {rows} and bias {computed.get('bias', ())} of a Linear",
@@ -146,10 +193,17 @@ def _mesh_and_rule(t: Tensor) -> tuple[Mesh, Rule]:
 
 
 class Parts:
-    """The division of a layer's parameters: for each one, the axes of the mesh."""
+    """The division of a layer's parameters: for each one, the axes of the mesh.
+
+    Attributes:
+        sequence: the processes that have parts of the sequence, and its axis; None if each has the whole.
+        alike: parameters that all of them have, each for its part.
+    """
 
     def __init__(self, rules: Mapping[str, Rule], gathered: tuple[str, ...]) -> None:
         self.rules, self.gathered = dict(rules), gathered
+        self.sequence: tuple[ProcessGroup, int] | None = None
+        self.alike: list[str] = []
 
     def whole(self, layer: Any, kind: type[Any]) -> Any:
         """Return a copy of the layer, of its original class, with its parameters gathered along ``gathered``."""
@@ -162,15 +216,19 @@ class Parts:
                 if axis is not None and axis in self.gathered:
                     t = _Gathered.apply(t, dim, mesh.group(axis)).realize()
             setattr(found, name, t)
+        for name in self.alike:
+            t = getattr(found, name)
+            if self.sequence is not None and t.dtype.is_float and t.requires_grad is not False:
+                setattr(found, name, _Copied.apply(t, self.sequence[0]))
         return found
 
-    def axis(self, layer: Any, dim: int) -> ProcessGroup | None:
+    def axis(self, layer: Any, dim: int, name: str = "weight") -> ProcessGroup | None:
         """Return the processes over which the weight is divided along ``dim`` as the layer computes; None for one."""
-        rule = self.rules.get("weight", ())
+        rule = self.rules.get(name, ())
         axis = rule[dim] if dim < len(rule) else None
         if axis is None or axis in self.gathered:
             return None
-        mesh, _ = _mesh_and_rule(layer.weight)
+        mesh, _ = _mesh_and_rule(getattr(layer, name))
         return mesh.group(axis)
 
 
@@ -178,7 +236,8 @@ class Parts:
 def _sharded(kind: Any) -> type[Any]:
     """Return the subclass of a layer's class that computes with parts."""
     call: Callable[..., Tensor] = (
-        _linear if issubclass(kind, Linear) else _embedding if issubclass(kind, Embedding) else _any)
+        _linear if issubclass(kind, Linear) else _embedding if issubclass(kind, Embedding) else
+        _experts if issubclass(kind, Experts) else _any)
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         return call(self, self._parts.whole(self, kind), *args, **kwargs)
@@ -192,8 +251,11 @@ def _any(layer: Any, whole: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _linear(layer: Any, whole: Any, x: Tensor) -> Tensor:
     outputs, inputs = layer._parts.axis(layer, 0), layer._parts.axis(layer, 1)
+    sequence = layer._parts.sequence
     if outputs is not None:
-        found: Tensor = whole(_Copied.apply(x, outputs))
+        copied = _Copied.apply(x, outputs) if sequence is None else Gathered.apply(
+            x, sequence[1] % x.ndim, outputs).realize()
+        found: Tensor = whole(copied)
         return found
     if inputs is None:
         return _any(layer, whole, x)  # type: ignore[no-any-return]
@@ -201,7 +263,11 @@ def _linear(layer: Any, whole: Any, x: Tensor) -> Tensor:
         raise ShapeError("Linear", f"x of shape {x.shape} for a weight of which this process has the columns "
                          f"{whole.weight.shape}", "the output of a layer that is divided by outputs")
     bias, whole.bias = whole.bias, None
-    total = _Summed.apply(whole(x), inputs).realize()
+    if sequence is None:
+        total = _Summed.apply(whole(x), inputs).realize()
+    else:
+        part_size(x.shape, sequence[1] % x.ndim, inputs.size, "dist.sequence_parallel")
+        total = Scattered.apply(whole(x), sequence[1] % x.ndim, inputs).realize()
     return total if bias is None else total + bias
 
 
@@ -214,6 +280,11 @@ def _embedding(layer: Any, whole: Any, idx: Tensor) -> Tensor:
     inside = (place >= 0) & (place < count)
     found = whole(inside.where(place, 0)) * inside.unsqueeze(-1).cast(whole.weight.dtype)
     return _Summed.apply(found, group).realize()
+
+
+def _experts(layer: Any, whole: Any, x: Tensor, gates: Tensor) -> Tensor:
+    found: Tensor = whole.run(x, gates, layer._parts.axis(layer, 0, "up"))
+    return found
 
 
 def vocabulary_cross_entropy(logits: Tensor, targets: Tensor, axis: str | None = None) -> Tensor:
@@ -253,11 +324,10 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     with Tensor.no_grad():
         total = Tensor(0.0)
         for groups, members in by_axes.items():
-            squares = Tensor.stack(*(p.grad.cast(dtypes.float32).square().sum() for p in members
-                                     if p.grad is not None)).sum()
-            for group in groups:
-                squares = reduced(squares, "sum", group)
-            total = total + squares
+            total = total + functools.reduce(lambda x, group: reduced(x, "sum", group), groups, _squares(members))
+        stages = {mesh.group(axis) for p in parameters if (found := stage_of(p)) for mesh, axis, _ in (found,)}
+        for group in stages:  # of one pipeline
+            total = reduced(total, "sum", group)
         norm = total.sqrt().realize()
         factor = (max_norm / (norm + 1e-6)).minimum(1.0)
         for members in by_axes.values():
@@ -265,6 +335,11 @@ def clip_grad_norm_(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
                 if p.grad is not None:
                     p.grad = (p.grad * factor).cast(p.grad.dtype)
     return norm
+
+
+def _squares(members: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the squares of all gradients."""
+    return Tensor.stack(*(p.grad.cast(dtypes.float32).square().sum() for p in members if p.grad is not None)).sum()
 
 
 class _Copied(Function):

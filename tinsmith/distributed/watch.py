@@ -52,6 +52,7 @@ class Waiting(NamedTuple):
         return {**self._asdict(), "line": place(*self.line), "seconds": time.monotonic() - self.since}
 
 
+sending: list[int] = []  # ranks that messages of this process are on their way to
 _now: list[Waiting] = []
 _failed: list[Waiting] = []  # the last call that raised
 
@@ -180,9 +181,9 @@ class Watcher:
             self.sign()
 
     def sign(self) -> None:
-        """Report the collective in which this process waits, and its current line."""
+        """Report the collective in which this process waits, its current line, and the receivers of its messages."""
         frame = sys._current_frames().get(self.main)
-        self.tell(line=place(*line_of(frame)), waiting=_call())
+        self.tell(line=place(*line_of(frame)), waiting=_call(), sending=list(sending))
 
     def raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an exception that ends this process, and end the others."""
@@ -201,8 +202,8 @@ class Watcher:
 
 
 class _Prefixed:
-    """Standard output with the number of the rank before each line. Each line is written with one call, because a
-    launcher would mix partial lines of several ranks."""
+    """Standard output or standard error, with the number of the rank before each line. Each line is written with one
+    call, because a launcher would mix partial lines of several ranks."""
 
     def __init__(self, out: Any, prefix: str) -> None:
         self._out, self._prefix, self._begun = out, prefix, ""
@@ -229,8 +230,10 @@ class _Prefixed:
 
 
 def print_as(rank: int, ranks: str) -> None:
-    """Let only rank 0 print to standard output; with ``ranks="all"`` every rank, with its number before each line."""
+    """Let only rank 0 print to standard output; with ``ranks="all"`` every rank, with its number before each line, of
+    standard error, too."""
     if ranks == "all":
         sys.stdout = _Prefixed(sys.stdout, f"[{rank}] ")
+        sys.stderr = _Prefixed(sys.stderr, f"[{rank}] ")
     elif rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open as long as the process

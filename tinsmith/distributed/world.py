@@ -120,6 +120,7 @@ class ProcessGroup:
         rank: number of this process in the group.
         comm: MPI's communicator for data; None in a group of one process.
         checks: MPI's communicator for comparisons of their sequences.
+        background: MPI's communicator of the thread of collectives that overlap with kernels; made at first use.
         calls: number of collectives so far.
         sequence: a hash of these collectives.
         recent: those since processes compared their sequences: the call's text, and the user's line.
@@ -130,6 +131,7 @@ class ProcessGroup:
     rank: int = 0
     comm: Any = None
     checks: Any = None
+    background: Any = None
     calls: int = 0
     sequence: bytes = b""
     recent: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
@@ -336,6 +338,7 @@ class Mesh:
 Rule = tuple[str | None, ...]  # for each axis of a parameter, an axis of the mesh; () for none
 
 _placed: Final[WeakTable[Tensor, tuple[Mesh, Rule]]] = WeakTable()  # part of a parameter → how it was divided
+_staged: Final[WeakTable[Tensor, tuple[Mesh, str, int]]] = WeakTable()
 _current: list[Mesh] = []
 _made: dict[tuple[Any, ...], Mesh] = {}
 
@@ -398,6 +401,17 @@ def group_of(op: str, axis: str | None) -> ProcessGroup:
 def note_placement(t: Tensor, mesh: Mesh, rule: Rule) -> None:
     """Record that a parameter is this process's part of one that was divided over a mesh."""
     _placed[t] = (mesh, rule)
+
+
+def note_stage(t: Tensor, mesh: Mesh, axis: str, number: int) -> None:
+    """Record that only the processes at this one's place along ``axis`` have a tensor; ``number`` is its number among
+    the trained tensors, or among the others, of all stages."""
+    _staged[t] = (mesh, axis, number)
+
+
+def stage_of(t: Tensor) -> tuple[Mesh, str, int] | None:
+    """Return what ``note_stage`` recorded; None for a tensor of no stage."""
+    return _staged[t] if t in _staged else None  # noqa: SIM401
 
 
 def placement(t: Tensor) -> tuple[Mesh, Rule] | None:

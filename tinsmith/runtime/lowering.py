@@ -271,7 +271,8 @@ def _host_call(node: UOp) -> Launch:
     moved = sum(math.prod(s) for s in (*shapes, shape)) * node.dtype.itemsize
     text = f"host_{name}_{sizes}"
     symbol = f"{text}_{node.dtype.name}_{cache_key(repr(node.arg))[:10]}"
-    return Launch(text, symbol, list(range(1 + len(shapes))), [], frozenset((0,)), 0, moved, 0, True, [], [],
+    buffers = [0, *(s.base.arg[0] for s in node.src)]  # two sources may be one buffer
+    return Launch(text, symbol, buffers, [], frozenset((0,)), 0, moved, 0, True, [], [],
                   host=[name, node.dtype.name, shapes, shape])
 
 

@@ -106,15 +106,19 @@ def on_host(*tensors: Tensor) -> bool:
         isinstance(s, int) and s > 0 for s in t.shape) for t in tensors)
 
 
-def host_value(name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
+def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Sequence[Tensor] = ()) -> Tensor:
     """Return the result of the function ``name`` of ``ir.ops.scans``, with the dtype of the first source.
 
     Args:
         shape: shape of the result.
         sources: the arguments, of one dtype; ``on_host`` must be true for them.
+        after: tensors of any dtype that are computed before the call, and before the sources if these allow it. The
+            function is given them before its arguments, and must not read them.
     """
-    shapes = tuple(tuple(t.shape) for t in sources)
-    return sources[0]._new(UOp(Ops.HOST, None, tuple(_in_memory(t.uop) for t in sources), (name, shapes, shape)))
+    read = [_in_memory(t.uop) for t in sources]
+    late = [n for n in dict.fromkeys(_in_memory(t.uop) for t in after) if n not in read]
+    shapes = (*((1,) for _ in late), *(tuple(t.shape) for t in sources))
+    return sources[0]._new(UOp(Ops.HOST, sources[0].dtype, (*late, *read), (name, shapes, shape)))
 
 
 def _in_memory(node: UOp) -> UOp:

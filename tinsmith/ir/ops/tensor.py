@@ -274,7 +274,8 @@ class TensorOps:
                 lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
 
     HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes that it"
-              " takes them in, the shape of the result).", (1, 2), of_first, lambda n: n.arg[2], scans.value)
+              " takes them in, the shape of the result). It may be given values that it only has to come after.",
+              (1, 1 << 30), of_first, lambda n: n.arg[2], scans.value)
 
     SHARD = Op("memory", "A value split along an axis over several devices: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
