@@ -128,7 +128,7 @@ def test_threads_make_a_kernel_parallel() -> None:
 
 
 @pytest.mark.parametrize("opt", [Opt(OptOps.UPCAST, 9, 2), Opt(OptOps.UPCAST, None, 2), Opt(OptOps.UPCAST, 0, 1),
-                                 Opt(OptOps.VECTOR, 0, 3), Opt(OptOps.TILE, 0, 5), Opt(OptOps.UNROLL, 0, 3),
+                                 Opt(OptOps.VECTOR, 0, 3), Opt(OptOps.TILE, 2, 5), Opt(OptOps.UNROLL, 0, 3),
                                  Opt(OptOps.SWAP, 0, 2), Opt(OptOps.MERGE, 0, 0), Opt(OptOps.STAGE, 7, ()),
                                  Opt(OptOps.STAGE, 0, (9,)), Opt(OptOps.ORDER, None, (0, 0, 1)), Opt(OptOps.THREAD, 1),
                                  Opt(OptOps.PADTO, 0, 0), Opt(OptOps.LOCAL, 0, 4)], ids=repr)

@@ -125,7 +125,8 @@ def convert(x: Array, kind: str) -> Array:
         return x.astype(dtype)
     wide, limits = np.trunc(x.astype(np.float64)), np.iinfo(dtype)
     inside = (wide > float(limits.min)) & (wide < float(limits.max))
-    edge = np.where(wide >= float(limits.max), limits.max, np.where(wide < 0, limits.min, 0)).astype(dtype)
+    most, least, none = (np.array(n, dtype) for n in (limits.max, limits.min, 0))
+    edge = np.where(wide >= float(limits.max), most, np.where(wide < 0, least, none))
     return np.where(inside, np.where(inside, wide, 0).astype(dtype), edge).astype(dtype)
 
 

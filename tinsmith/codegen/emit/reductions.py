@@ -19,7 +19,7 @@ from tinsmith.codegen.emit.scopes import Coords
 from tinsmith.codegen.transform.back_to_back_gemm import finite
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.codegen.transform.matrix_units import product_of, reads_held
-from tinsmith.codegen.transform.rings import Pipeline, rings_of, slotted
+from tinsmith.codegen.transform.rings import RingPipeline, rings_of, slotted
 from tinsmith.codegen.transform.stages import Ahead
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
@@ -125,7 +125,7 @@ class FoldWriter:
             return inside([simplify(bind(b, r, UOp.index(0))) for b in bodies])
         stages = slotted(self.lin, r, bodies)
         if stages:
-            return Pipeline(self, r, end, stages).run(start, bodies, inside)
+            return RingPipeline(self, r, end, stages).run(start, bodies, inside)
         return self.in_loop(r, start, end, lambda: inside(bodies), bodies)
 
     def in_loop(self, r: UOp, start: UOp, end: UOp, inside: Callable[[], None], bodies: Sequence[UOp] = ()) -> None:

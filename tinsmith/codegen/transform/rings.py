@@ -1,5 +1,5 @@
 """Software-pipelined loops over staged operands: rings filled by bulk copies (``Ring``), and double buffering by
-threads (``Pipeline``).
+threads (``RingPipeline``).
 
 A ``Ring`` belongs to a matrix unit that reads its operands from local memory itself (wgmma). Asynchronous bulk copies
 fill its slots ahead of the products:
@@ -218,7 +218,7 @@ def slotted(lin: Emitter, r: UOp, nodes: Sequence[UOp]) -> list[UOp]:
     return [n for n in found if n.arg.layout is None and r in n.ranges and n.ranges <= opened]
 
 
-class Pipeline:
+class RingPipeline:
     """A double-buffered loop: threads load the next iteration's operands to registers, and store them to another slot.
 
         load, store 0
