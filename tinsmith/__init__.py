@@ -7,7 +7,8 @@ A program goes through the packages in this order; docs/design.md describes the 
 - ``runtime/``, ``backend/``: kernels are compiled, loaded and launched on a device.
 - ``inspect/``, ``viz/``: explanations, plans, profiles, traces and drawings of all this.
 - ``core/``, ``shape/``: dtypes, settings and errors; index maps. ``compat/``: tinygrad's names. ``tools/``: generators.
-- ``distributed/``: programs of many processes. ``examples/``: programs to start from.
+- ``distributed/``: programs of many processes. ``torch/``: the backend of ``torch.compile``. ``examples/``: programs to
+  start from.
 - ``__main__.py``: the ``tinsmith`` command; ``conformance.py``: the conformance suite of a device.
 """
 import importlib

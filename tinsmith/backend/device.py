@@ -1,8 +1,8 @@
 """The device protocol, and the registry that opens devices by name on first use.
 
-A device consists of four parts: an ``Allocator`` for its memory, a ``Renderer`` that generates source, a ``Compiler``
-that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared code uses these parts and
-the data of the target; it never branches on a device's name.
+A device is a ``Compiled``, which holds four parts: an ``Allocator`` for its memory, a ``Renderer`` that generates
+source, a ``Compiler`` that turns source into a binary, and a ``Program`` class that loads and runs a binary. Shared
+code uses these parts and the data of the target; it never branches on a device's name.
 
 A *stand-in* replaces a device that is not on this machine: its source is generated and shown, and another device runs
 the kernels.

@@ -120,8 +120,6 @@ def finish(group: ProcessGroup, number: int, x: Tensor, after: Sequence[Tensor])
     return host_value(name, tuple(x.shape), x, after=after)
 
 
-
-
 def _start(kind: str, group: ProcessGroup, number: int, options: tuple[str, ...], out: Array, *arrays: Array) -> None:
     here, line, x = world(), user_line(), arrays[-1]
     here.check_thread()

@@ -1,6 +1,4 @@
-"""MNIST, Fashion-MNIST and text data sets from files or the network; on request the digits of scikit-learn.
-
-The CIFAR-10 data set: 50,000 training and 10,000 test images of 32×32 pixels, from a folder or the network."""
+"""Data sets: MNIST, Fashion-MNIST, CIFAR-10 and texts, from files or the network; on request scikit-learn's digits."""
 from __future__ import annotations
 
 import gzip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.memory import Buffer
@@ -17,9 +17,6 @@ from tinsmith.core.counters import Ran
 from tinsmith.ir import UOp
 from tinsmith.runtime.step import Step
 from tinsmith.schedule.schedule_item import ScheduleItem
-
-if TYPE_CHECKING:
-    pass
 
 _T = TypeVar("_T")
 

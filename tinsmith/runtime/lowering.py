@@ -1,6 +1,6 @@
 """From a canonical graph to loaded programs: a schedule, sources, binaries and a memory plan.
 
-Threads compile kernels while the main thread generates the next sources; then it helps them.
+Threads compile kernels while the main thread generates the next sources; then the main thread compiles, too.
 """
 from __future__ import annotations
 

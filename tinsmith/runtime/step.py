@@ -3,15 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.origin import Origin, layers_of
 from tinsmith.schedule.schedule_item import ScheduleItem
-
-if TYPE_CHECKING:
-    pass
 
 
 def copy_name(nbytes: int, target: str, source: str) -> str:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tinsmith.backend.device import Device
 from tinsmith.core.origin import passed
@@ -12,13 +11,11 @@ from tinsmith.ir.algebra.sizes import bindings, symbols, terms_of, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.channels_last import pitched
-from tinsmith.schedule.passes.polyphase_conv import spread_scatters, sum_by_phase
+from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
 from tinsmith.schedule.passes.rewrites import cast_below_views
+from tinsmith.schedule.passes.sorted_scatter import spread_scatters
 from tinsmith.schedule.passes.split_reductions import split_reductions
 from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
-
-if TYPE_CHECKING:
-    pass
 
 
 class Scheduler:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.structure import Role
-from tinsmith.target.cpu_model import BLOCKS, CORE, CpuModel, GpuModel
+from tinsmith.target.cpu_model import CORE, CpuModel
+from tinsmith.target.gpu_model import BLOCKS, GpuModel
 from tinsmith.target.schedule_costs import CORE_COSTS, Costs
 
 

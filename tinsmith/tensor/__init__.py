@@ -6,5 +6,5 @@
 - ``realize.py``, ``realize_methods.py``: from tensors to programs; ``storage.py``: memory shared by views.
 - ``autograd/``: gradients; ``placement.py``: devices and shards; ``modes.py``, ``autocast.py``: switches for a block.
 - ``host_data.py``: values and functions of the host; ``arguments.py``, ``helpers.py``, ``sizes.py``: arguments, axes
-  and sizes; ``checks.py``: ``CHECKED=1``; ``layer_names.py``: origins of nodes, and the text of a tensor.
+  and sizes; ``checks.py``: ``CHECKED=1``; ``layer_names.py``: origins of nodes; ``display.py``: the text of a tensor.
 """

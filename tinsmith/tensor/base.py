@@ -20,7 +20,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import value_of_size
 from tinsmith.runtime.launch import copy_to_host
 from tinsmith.runtime.thread_turns import state, writing
-from tinsmith.tensor import layer_names, storage
+from tinsmith.tensor import display, storage
 from tinsmith.tensor.autograd.history import forget_origins, has_origins, is_computed, note_earlier
 from tinsmith.tensor.host_data import from_data, from_size
 from tinsmith.tensor.interop import files
@@ -321,10 +321,10 @@ class TensorBase(metaclass=WithModes):
         (Tensor([3, 6], dtype=dtypes.int, device='CPU'), Tensor([   0,    1,    2, ..., 1997, 1998, 1999], \
 shape=(2000,), dtype=dtypes.int, device='CPU'))
         """
-        return layer_names.text(self)
+        return display.text(self)
 
     def _repr_html_(self) -> str:
-        return layer_names.html(self)
+        return display.html(self)
 
     # *** memory ***
 

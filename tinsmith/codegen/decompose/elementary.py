@@ -8,7 +8,7 @@ follow IEEE 754. The float32 versions use no float64, which some targets lack.
   Muller, "Elementary Functions" (3rd ed., 2016, ch. 10 and 11). The polynomials are minimax fits made for this file
   with the Remez algorithm (Muller, ch. 3) in 60-digit arithmetic.
 * sin and cos subtract multiples of pi in parts for small angles (Cody and Waite, ch. 8). Large angles are reduced in
-integers, in an unlikely branch: M. Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM
+  integers, in an unlikely branch: M. Payne and R. Hanek, "Radian reduction for trigonometric functions" (SIGNUM
   Newsletter 18, 1983). cos(x) = sin(x + pi/2), where half a half turn is added exactly.
 * pow for x ≥ 0 is 2**(y·log2 x), with logarithm and product as sums of two floats (T. J. Dekker, "A floating-point
   technique for extending the available precision", Numerische Mathematik 18, 1971). The relative error grows with the

@@ -1,4 +1,4 @@
-"""LLVM IR of arithmetic without a single instruction or intrinsic, and of the CPU's matrix units.
+"""LLVM IR of ops that are more than one instruction or intrinsic, and of the CPU's matrix units.
 
 Dot products (VNNI, bf16): tiles are vectors, so that LLVM allocates their registers. Each 32-bit lane of an accumulator
 gets the dot product of the two or four elements in that lane of both operands: b is a vector from memory, a is the same

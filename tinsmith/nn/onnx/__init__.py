@@ -2,7 +2,7 @@
 
 - ``graph.py``: the model, its nodes, and the resolution of operators; ``values.py``: values and types.
 - Operators, functions with the standard's names: ``arithmetic.py`` (also quantized), ``shapes.py`` (also
-  reductions), ``neural.py``, ``recurrent.py``, ``resampling.py`` (also signals) ``control.py`` (If,
+  reductions), ``neural.py``, ``recurrent.py``, ``resampling.py`` (also signals), ``control.py`` (If,
   Loop, Scan, sequences, text) and ``training.py`` (optimizers).
 """
 from tinsmith.core.suggestions import unknown

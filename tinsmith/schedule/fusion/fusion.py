@@ -1,4 +1,4 @@
-"""Kernel fusion: inline every value, and store (stage) it only for a stated reason.
+"""Kernel fusion: inline every value, and store it only for a recorded reason. A stored value is called *staged* here.
 
 The graph is walked from its outputs. Every node collects read requests: the kernel that reads it, and its index
 expression and enclosing loops there (``KernelInput``). A value with one request is computed where it is read. A value

@@ -1,8 +1,15 @@
-"""Horizontal fusion: independent kernels that share loops or inputs become one kernel.
+"""Horizontal fusion: independent kernels with common loops or inputs become one kernel with several outputs.
 
-Merging kernels into one: the conditions, and the merged kernel.
+Three kinds are found, in this order:
 
-Horizontal fusion of column sums into a kernel that computes or reads the same rows.
+- kernels over the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the
+  kernel that uses them; the gradients of keys and values share their tiles;
+- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
+  over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
+  targets that keep rows in registers), so the value is still in a register;
+- *sums* of values that another kernel computes or reads.
+
+Column sums (``fuse_sums``) move into the kernel that computes or reads the same rows:
 
     y[r, c] = f(x[r, ·], g[r, ·], …)        s[c] = Σ_r v(x[r, c], g[r, c], …)
 
@@ -14,17 +21,7 @@ of workers.
 Row statistics that were stored only because the sums also read them are then computed by the host: its second pass over
 the row hits the cache. On targets that keep rows in registers, the host also takes maps of the same rows that read
 nothing else of full size. Sums that were split to fill the cores are joined again where a host takes them.
-
-Horizontal fusion: independent kernels with common loops or inputs become one kernel with several outputs.
-
-Three kinds are found, in this order:
-
-- kernels over the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the
-  kernel that uses them; the gradients of keys and values share their tiles;
-- *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
-  over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
-  targets that keep rows in registers), so the value is still in a register;
-- *sums* of values that another kernel computes or reads."""
+"""
 from __future__ import annotations
 
 import functools

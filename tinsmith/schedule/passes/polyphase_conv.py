@@ -1,6 +1,4 @@
-"""Rewrites of scattered sums: polyphase transposed convolutions, and scatter-add by sorting.
-
-**Polyphase decomposition** of strided transposed windows: sums over windows with gaps are computed phase by phase.
+"""Polyphase decomposition of strided transposed windows: sums over windows with gaps are computed phase by phase.
 
     y[p] = Σ_k x[o, k], o·s + k = p        (REDUCE of UNWINDOW: a strided convolution's data gradient, a transposed one)
 
@@ -10,10 +8,6 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
     y[q, r] = Σ_j x[q - j, j·s + r]
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
-
-**Scatter-add by sorting** (such as the gradient of a gather), for targets with many cores. Indices are sorted stably,
-and each position sums its own updates in their order (a segmented sum): no update waits for another, and results are
-deterministic. With few positions, each position scans all updates instead.
 """
 from __future__ import annotations
 
@@ -22,12 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.graphs import by_pieces, count_below, digit_bits_for
 from tinsmith.ir.uop import Window
 from tinsmith.schedule.passes.rewrites import rebuilt
-from tinsmith.target.target import Target
 
 
 class _Phases(NamedTuple):
@@ -107,72 +98,3 @@ def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
     sizes = iter(x.shape)
     x = x.reshape(tuple(next(sizes) * (next(sizes) if a in phases else 1) for a in range(rank)))
     return x.shrink(tuple((0, inputs.get(a, s)) for a, s in enumerate(x.shape)))
-
-
-def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """Return the graph with scatter-adds that would leave most cores idle rewritten as sums."""
-    if not target.costs.cuts.scatters:
-        return list(roots)
-    return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
-                   else node)
-
-
-def _sums(n: UOp, target: Target) -> UOp:
-    (base, index, x), axis = n.src, n.arg[0]
-    if not all(isinstance(s, int) for s in (*n.shape, *index.shape)):
-        return n
-    steps, places, others = index.shape[axis], base.shape[axis], [a for a in range(n.ndim) if a != axis]
-    beside = x.size // max(steps, 1)
-    alike = all(index.shape[a] == 1 or _constant_along(index, a) for a in others)
-    if not alike or steps < target.costs.cuts.sorted_steps or 4 * beside >= target.cores * target.resident:
-        return n
-    if places <= target.costs.cuts.asked_places and n.ndim == 1:
-        return _by_each(n)
-    at = index.shrink(tuple((0, s) if a == axis else (0, 1) for a, s in enumerate(index.shape))).reshape((1, steps))
-    at = at.cast(dtypes.int64)
-    inside = at.lt(0).logical_not() & at.lt(places)
-    keys = inside.where(at, places).cast(dtypes.uint32)
-    bits = places.bit_length()
-    costs = target.costs
-    digits = digit_bits_for(bits, steps, costs.digits, costs.piece)
-    ordered, order = by_pieces(keys.contiguous(), bits, digits, costs.piece)
-    ordered = ordered.contiguous().reshape((steps,))
-    multiple = target.costs.cuts.asked_beyond
-    limits = UOp.iota(-(-(places + 1) // multiple) * multiple, dtypes.int32)
-    begin = count_below(ordered, limits.cast(dtypes.uint32)).contiguous()
-    rows = x.permute((axis, *others)).reshape((steps, beside))
-    rows = _in_order(rows, order.reshape((steps, 1)).expand(rows.shape))
-    cube = (places, steps, beside)
-    first, last = (begin.shrink(((k, k + places),)).reshape((places, 1, 1)).expand(cube) for k in (0, 1))
-    step = UOp.iota(steps, dtypes.int32).reshape((1, steps, 1)).expand(cube)
-    mine = step.lt(first).logical_not() & step.lt(last)
-    total = mine.where(rows.reshape((1, steps, beside)).expand(cube), 0).reduce("ADD", (1,))
-    shape = tuple(base.shape[a] for a in (axis, *others))
-    back = tuple((axis, *others).index(a) for a in range(n.ndim))
-    return base + total.reshape(shape).permute(back)
-
-
-def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
-    """Return the rows of ``x`` gathered in ``order``; elementwise nodes (to depth ``deep``)
-    are computed after the gather."""
-    if x.base.op is Ops.CONST:
-        return x
-    if x.op.elementwise and deep:
-        return x.replace(src=tuple(_in_order(s, order, deep - 1) for s in x.src))
-    return x.gather(order, 0)
-
-
-def _constant_along(n: UOp, axis: int) -> bool:
-    """Return True if a value is known to be constant along ``axis``."""
-    if n.op is Ops.EXPAND:
-        return bool(n.src[0].shape[axis] == 1) or _constant_along(n.src[0], axis)
-    return n.op is Ops.CONST or ((n.op.elementwise or n.op is Ops.CONTIGUOUS)
-                                 and all(_constant_along(s, axis) for s in n.src))
-
-
-def _by_each(n: UOp) -> UOp:
-    """Return a scatter-add as a masked sum: each position compares its index with the indices of all updates."""
-    base, index, x = n.src
-    cube = (*base.shape, x.size)
-    at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))
-    return base + at.eq(at.iota_like(0).cast(at.dtype)).where(value, 0).reduce("ADD", (1,)).reshape(base.shape)

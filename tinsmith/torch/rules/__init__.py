@@ -1,10 +1,11 @@
 """Rules from ATen ops to Tinsmith tensors, by family.
 
-``registry.py`` holds the table and defines the arguments of a rule; the other files register their rules when they are
-imported.
+``registry.py`` holds the table and defines the arguments of a rule. The others register their rules at import:
+``elementwise.py`` (also creation and random numbers), ``indexing.py`` (also views and movement), ``reductions.py``,
+``windows.py`` (convolutions, pools, norms, products, attention).
 """
 from tinsmith.torch.rules import elementwise, indexing, reductions, windows
 from tinsmith.torch.rules.registry import RULES, AtenRule, Unsupported, rule, rule_for
 
-__all__ = ["RULES", "AtenRule", "Unsupported", "creation", "elementwise", "indexing", "movement", "products",
-           "randomness", "reductions", "rule", "rule_for", "windows"]
+__all__ = ["RULES", "AtenRule", "Unsupported", "elementwise", "indexing", "reductions", "rule", "rule_for",
+           "windows"]
