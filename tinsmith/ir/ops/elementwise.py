@@ -205,8 +205,8 @@ class ElementwiseOps:
     WHERE = Op("ternary", "y where the condition holds, else z.", 3, _where_dtype, shape_of_all,
                lambda node, c, y, z: np.where(c, y, z),
                lambda n, g: (None, n.src[0].where(g, 0), n.src[0].where(0, g)), cost=1)
-    UNLIKELY = Op("ternary", "WHERE whose condition hardly ever holds: y need only be computed where it does. "
-                "Below the tensor graph.", 3, _where_dtype, shape_of_all,
+    UNLIKELY = Op("ternary", "WHERE with a rare condition: y is computed in a branch, only if the condition "
+                "holds for some lane. Below the tensor graph.", 3, _where_dtype, shape_of_all,
                 lambda node, c, y, z: np.where(c, y, z), cost=1)
     MULADD = Op("ternary", "x * y + z, rounded once where the device can.", 3, same, shape_of_all,
                 lambda node, x, y, z: _wide(lambda a, b, c: a * b + c)(node, x, y, z),

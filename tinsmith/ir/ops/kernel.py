@@ -41,19 +41,19 @@ def matched(u: Node, key: Array) -> Array:
 class KernelOps:
     """Op-table rows of kernel graphs and linear programs."""
 
-    RANGE = Op("loop", "An index that runs from 0 (or the first source) below the last source: (number, role[, "
-               "partial]), where partial says that guards decide in the last iteration alone. Of three sources (start, "
-               "end, size) the first two may depend on other ranges: a FOLD takes the steps from start below end, as "
-               "the other steps contribute nothing.", (1, 3), of_first)
+    RANGE = Op("loop", "A loop index from 0 up to the last source, exclusive: (number, role[, partial]). With "
+               "partial, only the last iteration has guards. With three sources (start, end, size), start and end may "
+               "depend on other ranges: a FOLD runs over the steps from start up to end, since the other steps add "
+               "nothing.", (1, 3), of_first)
     LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
-    FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...[, start]); the argument is the op. It goes on "
-              "from a start, which is no range and has the value's type.", (2, 1 << 30), of_first)
-    PREFIX = Op("scan", "A value combined over a range up to and with each of its steps, which come in order:"
-                " (value, range, start[, weight]); several ranges stand as the digits of a number. The argument is the"
-                " op, MULADD with a weight.", (3, 4), of_first)
+    FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...[, start]); the argument is the op. The "
+              "optional start is the initial value, of the value's dtype.", (2, 1 << 30), of_first)
+    PREFIX = Op("scan", "The inclusive scan of a value over a range, in order:"
+                " (value, range, start[, weight]); several ranges are the digits of one step number. The "
+                "argument is the op, MULADD with a weight.", (3, 4), of_first)
     STAGE = Op("memory", "A value computed over ranges into local memory, in row-major order: (value, range, ...). The "
-               "argument is the sizes, which may say in which layout and how many slots deep they lie.", (1, 1 << 30),
+               "argument has the sizes, and may have a layout and a number of slots (ring).", (1, 1 << 30),
                of_first)
     MMA = Op("reduce", "One step of a matrix unit, which the argument names. Kernel graph: (a, b, m, n, k), the sum of "
              "a·b over range k at place (m, n). Linear program: (accumulator, a, b), fragments of the unit.", (3, 5),
@@ -71,7 +71,7 @@ class KernelOps:
     SPECIAL = Op("program", "A number that the device supplies, such as a thread's: the argument names it.", 0)
     ENDRANGE = Op("program", "The end of a RANGE.", 1, nothing)
     IF = Op("program", "The following nodes up to ENDIF run only where the condition holds. `arg`, if any: "
-            "registers for each thread of the warps that come there, from what the block has together.", 1, nothing)
+            "the number of registers that each thread of these warps gets (setmaxnreg).", 1, nothing)
     ENDIF = Op("program", "The end of an IF.", 1, nothing)
     PHI = Op("program", "The accumulator's next value: (accumulator, value).", 2, of_first)
     VECTORIZE = Op("program", "A vector of its sources.", (1, 1 << 30), None)
@@ -79,8 +79,8 @@ class KernelOps:
     BARRIER = Op("program", "Wait until all threads of the block have arrived.", (0, 1 << 30), nothing)
     SHUFFLE = Op("program", "The value of another thread of the warp, whose number differs from this one's in the bits "
                  "`arg`.", 1, of_first, meaning=shuffled)
-    MATCH = Op("program", "How many threads of the warp before this one have the same key, and how many have it in "
-               "all: (key); `arg` is the bits that a key has.", 1, lambda src, arg: dtypes.int32.vec(2),
+    MATCH = Op("program", "The number of lower threads of the warp with the same key, and of all threads with it: "
+               "(key); `arg` is the number of bits of a key.", 1, lambda src, arg: dtypes.int32.vec(2),
                meaning=matched)
     WARP_BARRIER = Op("program", "Wait until all threads of the warp have arrived; their writes to the memory are "
                       "visible.", 1, nothing)
@@ -91,8 +91,8 @@ class KernelOps:
                      "l / 4 of each, or of column l / 4 if `arg`: (memory, index).", 2)
     STORE_TILE = Op("program", "Write a fragment of `arg` = (rows, columns): (memory, index, pitch, value).", 4,
                     nothing)
-    ARRIVE = Op("program", "The next fill of a slot begins; it is complete once `arg` bytes came: (ring, slot).", 2,
-                nothing)
+    ARRIVE = Op("program", "Begin the next fill of a slot, which is complete once `arg` bytes have arrived: "
+                "(ring, slot).", 2, nothing)
     RELEASE = Op("program", "This warp has finished reading a slot of a ring with readers: (ring, slot).", 2, nothing)
     ASYNC_COPY = Op("program", "Copy a box of memory to a place of a slot, at some time before the slot's fill is "
                     "complete, as elements of the slot's type; 0 where the box leaves the view `arg`: (ring, slot, "

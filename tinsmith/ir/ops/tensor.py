@@ -256,9 +256,10 @@ class TensorOps:
     SCAN = Op("scan", "Running values along an axis: y[k] = y[k-1] op x[k], or y[k-1] * weight[k] + x[k] for MULADD."
               " Sources: x[, start[, weight]], where start has y[-1] for each of the equal blocks that the axis is cut"
               " into; (op, axis).", (1, 3), of_first, shape_of_first, scans.scan, scans.scan_gradient, cost=1)
-    HISTOGRAM = Op("scan", "Counters by key: for each step in order, note counter[index] and combine x into it:"
-               " (base, index, x), (op, axis). The counters after all steps, then the noted ones, end to end along the"
-               " axis; an index out of range notes 0.", 3, of_first, _histogram_shape, scans.histogram, cost=1)
+    HISTOGRAM = Op("scan", "Counters by key: each step, in order, records counter[index] and then combines x into it:"
+               " (base, index, x), (op, axis). The result has the final counters, then the recorded values,"
+               " concatenated along the axis; an index out of range records 0.", 3, of_first, _histogram_shape,
+               scans.histogram, cost=1)
 
     CONTIGUOUS = Op("memory", "The same value, in its own memory; the argument distinguishes clones of one value.", 1,
                     of_first, shape_of_first, lambda n, x: x, lambda n, g: (g,))
@@ -269,18 +270,18 @@ class TensorOps:
     COPY = Op("memory", "The value on another device, or replicated on several; the argument names them.", 1,
               of_first, shape_of_first,
               lambda n, x: x, lambda n, g: (g.copy_to(n.src[0].device),), device=lambda arg: arg)
-    ASSIGN = Op("memory", "A new version of the first source with the value of the second. The argument says that it"
-                " was written in no_grad(): then the gradient is the first source's.", 2, of_first, shape_of_first,
+    ASSIGN = Op("memory", "A new version of the first source with the value of the second. With a true argument it"
+                " was written in no_grad(), and the gradient goes to the first source.", 2, of_first, shape_of_first,
                 lambda n, old, new: new, lambda n, g: (g, None) if n.arg else (None, g))
 
-    HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes that it"
-              " takes them in, the shape of the result). It may be given values that it only has to come after.",
+    HOST = Op("memory", "The result of a host function on values in memory: (its name, the shapes of its"
+              " arguments, the shape of the result). Further sources are only computed before it.",
               (1, 1 << 30), of_first, lambda n: n.arg[2], scans.value)
 
     SHARD = Op("memory", "A value split along an axis over several devices: (axis, devices).",
                (2, 1 << 30), of_first, _shard_shape, lambda n, *parts: np.concatenate(parts, n.arg[0]),
                _shard_gradient, device=lambda arg: arg[1])
 
-    SINK = Op("program", "The results that a program or kernel must compute; the argument is how many of a kernel's "
-              "last values are partial sums over one axis of the others.", (0, 1 << 30), nothing, lambda n: (),
-              lambda n, *xs: None)
+    SINK = Op("program", "The results that a program or kernel must compute; the argument is the number of "
+              "last values of a kernel that are partial sums over one axis of the others.", (0, 1 << 30), nothing,
+              lambda n: (), lambda n, *xs: None)
