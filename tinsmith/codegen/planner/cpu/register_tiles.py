@@ -43,7 +43,8 @@ from tinsmith.ir.uop import toposort
 from tinsmith.target.cpu_model import CpuModel, TileCosts
 from tinsmith.target.target import Target
 
-LEAST_TILES = 4  # register tiles in a block of staged windows, at least
+LEAST_TILES = 4  # register tiles in a block of windows, at least
+SHARES = (1, 2, 4)  # of half of L2 that a block of windows may take
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class RegisterTile:
         vectors: vectors of accumulators in a row of the tile.
         rows: ranges of the tile's rows, innermost first, each with its number of copies.
         pack: True if the panel is packed: copied to local memory in the order of the tile.
-        block: rows of the first range of ``rows`` whose windows of ``scalar`` are staged together; 0: no blocks.
+        block: rows of the only range of ``rows`` over which all panels pass before the next rows; 0: no blocks.
     """
 
     fold: UOp
@@ -75,6 +76,11 @@ class RegisterTile:
     block: int = 0
 
     @property
+    def stages(self) -> bool:
+        """Return True if the windows of a block are staged: blocks are full, so that no guard depends on the row."""
+        return bool(self.block) and range_size(self.rows[0][0]) % self.block == 0
+
+    @property
     def height(self) -> int:
         """Rows of the tile."""
         return math.prod(amount for _, amount in self.rows)
@@ -87,7 +93,8 @@ class RegisterTile:
 def tile_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the register tiles for the kernel's contraction."""
     for tile in _tiles(kernel, target):
-        packed = ("packed" if tile.pack else "unpacked") + f", windows of {tile.block} rows staged" * bool(tile.block)
+        packed = ("packed" if tile.pack else "unpacked") + f", blocks of {tile.block} rows" * bool(tile.block)
+        packed += ", their windows staged" * tile.stages
         yield Candidate(f"a register tile of {tile.height} × {tile.vectors} vectors along {name_of(tile.lane)}, "
                         f"panel {packed}", _price(kernel, target, tile), partial(apply_tile, target=target, tile=tile))
 
@@ -116,7 +123,7 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[RegisterTile]:
                         yield tile
                     if count_of(frozenset(fold.src[1:])) * tile.width * 4 <= core.largest_panel:
                         yield replace(tile, pack=True)
-                        if block := _block_of_windows(target, tile):
+                        for block in _blocks_of_windows(target, tile):
                             yield replace(tile, pack=True, block=block)
 
 
@@ -126,31 +133,40 @@ def _load(operand: UOp) -> UOp | None:
     return loads[0] if len(loads) == 1 else None
 
 
-def _block_of_windows(target: Target, tile: RegisterTile) -> int:
-    """Return the rows whose windows are staged together, as many as half of L2 holds.
+def _blocks_of_windows(target: Target, tile: RegisterTile) -> list[int]:
+    """Return numbers of rows whose windows fit half of L2: the most, and fewer for more workers.
 
-    0 unless windows slide along a range that is too long to stage in full, and the steps of the sum lie on many pages,
-    as in a convolution along one axis of [N, C, L].
+    None unless windows slide along a range that is too long to stage in full, and the steps of the sum lie on many
+    pages, as in a convolution along one axis of [N, C, L].
     """
     load = _load(tile.scalar)
     if load is None or len(tile.rows) != 1 or not _is_scattered(load, tile.fold, target.core):
-        return 0
+        return []
     slides, height = tile.rows[0]
     boxes = footprints(load, [*(r for r in tile.fold.src[1:] if r in load.ranges), slides])
     window = next(box for box in boxes if slides in box.weights)
     apart = math.prod(box.size for box in boxes if box is not window) * max(load.dtype.itemsize, 4)
     if len(window.weights) == 1 or apart * window.size <= target.l2_bytes // 2:
-        return 0
+        return []
     step = abs(window.weights[slides])
     others = window.size - step * (range_size(slides) - 1)
     most, least = (target.l2_bytes // 2 // apart - others) // step + 1, LEAST_TILES * height
-    whole = [n for n in range(least, most + 1) if range_size(slides) % n == 0]
-    return max(whole, default=most // height * height if most >= least else 0)
+    full = [n for n in range(least, most + 1) if range_size(slides) % n == 0]  # full blocks, if there are any
+    sizes = full or range(height, most + 1, height)
+    found = (max((n for n in sizes if least <= n <= most // share), default=0) for share in SHARES)
+    return [n for n in dict.fromkeys(found) if n]
 
 
-def _stages_windows(tile: RegisterTile) -> bool:
-    """Return True if blocks of windows are staged: the blocks are full, so that no guard depends on the row."""
-    return bool(tile.block) and range_size(tile.rows[0][0]) % tile.block == 0
+def _blocks(kernel: Kernel, tile: RegisterTile) -> int:
+    """Return the iterations of the loop over blocks, which workers divide."""
+    slides = tile.rows[0][0]
+    around = count_of(frozenset(_loops_around(kernel, tile))) if tile.stages else 1
+    return around * -(-int(range_size(slides)) // tile.block)
+
+
+def _loops_around(kernel: Kernel, tile: RegisterTile) -> list[UOp]:
+    """Return the loops besides that of the rows which only the scalar operand depends on, such as the batch."""
+    return [r for r in kernel.parallel if r in tile.scalar.ranges - tile.panel.ranges and r is not tile.rows[0][0]]
 
 
 def _is_scattered(load: UOp, fold: UOp, core: CpuModel) -> bool:
@@ -206,6 +222,8 @@ def _price(kernel: Kernel, target: Target, tile: RegisterTile) -> Price:
         slow *= costs.spilled
     if not tile.pack:
         moved.append(_as_it_lies(target, tile))
+    elif tile.block:
+        slow *= busiest(_blocks(kernel, tile), 1, target.threads)
     elif not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
         slow *= busiest(count, tile.vectors, target.threads)
     return price(target, steps, moved, slow) | price(target, None, _packing(kernel, target, tile))
@@ -216,6 +234,8 @@ def _packing(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
     load, lane, elements = _load(tile.panel), tile.lane, count_of(tile.panel.ranges)
     if not tile.pack:
         return
+    if tile.block:  # each worker packs all panels
+        elements *= max(target.threads, 1)
     if load is not None and stride_of(load.src[1], lane) == 1:
         yield Moved("along", elements)
     elif load is not None and any(stride_of(load.src[1], r) == 1 for r in kernel.parallel if r is not lane):
@@ -240,12 +260,14 @@ def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
     if _is_narrow(scalar):
         yield Moved("copied", distinct) if _copies_scalars(tile) else Moved("widened", products / tile.width, 1)
     share = 1 / tile.height if across else distinct / reached * size / target.core.line
-    if tile.block and scalar is not None:
+    if tile.stages and scalar is not None:
         again = 1 + (reached - distinct) / distinct / tile.block  # blocks share the elements at their borders
         yield Moved("copied", distinct * again * count_of(frozenset(r for r in scalar.ranges if r not in inside)))
         yield Moved("scalar_line", products / tile.width * distinct / reached * size / target.core.line)
+    elif tile.block:  # the first panel brings the lines to L2
+        yield Moved("scalar_line", products / tile.width * share)
     else:
-        far = 2 if _block_of_windows(target, tile) else int(distinct * size > target.l2_bytes // 2 and not staged)
+        far = 2 if _blocks_of_windows(target, tile) else int(distinct * size > target.l2_bytes // 2 and not staged)
         yield Moved("scalar_line", products / tile.width * share, far)
     if tile.block or not _is_near(target, tile):
         yield Moved("panel_vector", products / (tile.height * tile.lanes))
@@ -315,17 +337,16 @@ def _choose_rows(rows: list[UOp], limit: int, costs: TileCosts) -> list[tuple[UO
 
 def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
     """Stage guarded scalars as padded tiles, split rows and lanes, pack the panel, order the loops, unroll."""
-    staged = _stages_windows(tile)
-    if covered_steps(kernel) and not staged:  # a stage is padded with zeros
+    if covered_steps(kernel) and not tile.stages:  # a stage is padded with zeros
         before = kernel.order
         kernel.apply(Opt(OptOps.SKIP))
         limited = dict(zip(before, kernel.order))
         tile = replace(tile, fold=tile.fold.substitute(limited), scalar=tile.scalar.substitute(limited))
+    lane_number, rows, scalar = tile.lane, list(tile.rows), tile.scalar
     if tile.block:
-        tile = _in_blocks(kernel, tile)
-    scalar_load = _load(tile.scalar)
-    lane_number, rows = tile.lane, list(tile.rows)
-    if scalar_load is not None and (staged or len(scalar_load.src) > 2 or _copies_scalars(tile)):
+        rows, scalar = [_in_blocks(kernel, tile)], _scalar_in_blocks(kernel, tile)
+    scalar_load = _load(scalar)
+    if scalar_load is not None and (tile.stages or len(scalar_load.src) > 2 or _copies_scalars(tile)):
         _stage_guarded(kernel, scalar_load, rows, target)
     outer_rows: list[UOp] = []
     for r, amount in rows:
@@ -338,7 +359,7 @@ def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
     panel = _panel_load(kernel)
     batch = [r for r in kernel.parallel if panel is not None and r in panel.ranges and r is not lane_outer]
     if tile.pack and panel is not None:
-        _pack(kernel, tile, panel, batch, lane_outer, target)
+        _pack(kernel, tile, panel, batch, lane_outer, outer_rows, target)
     else:
         order_loops(kernel, batch + ([lane_outer] if lane_outer is not None else []))
     _unroll(kernel, target, tile.vectors)
@@ -347,17 +368,24 @@ def apply_tile(kernel: Kernel, target: Target, tile: RegisterTile) -> None:
         _peel_edges(kernel, outer)
 
 
-def _in_blocks(kernel: Kernel, tile: RegisterTile) -> RegisterTile:
-    """Split the rows into blocks, and return the tile of the rows of a block."""
-    slides, height = tile.rows[0]
-    before = kernel.order
+def _in_blocks(kernel: Kernel, tile: RegisterTile) -> tuple[UOp, int]:
+    """Split the rows into blocks, and return the range of the rows of a block with its number of copies. Full blocks
+    are one loop with the loops around them, such as the batch, so that workers divide all of them."""
+    (slides, height), around = tile.rows[0], _loops_around(kernel, tile)
     outer, inner = split(kernel, OptOps.TILE, slides, tile.block)
     assert outer is not None
-    fold = kernel.folds[0]
-    moved = dict(zip((r for r in before if r is not slides), (r for r in kernel.order if r not in (outer, inner))))
-    return replace(tile, fold=fold, scalar=next(x for x in fold.src[0].src if inner in x.ranges),
-                   panel=next(x for x in fold.src[0].src if inner not in x.ranges), lane=moved[tile.lane],
-                   other=[outer, inner, *(moved[r] for r in tile.other if r is not slides)], rows=[(inner, height)])
+    for r in around if tile.stages else ():
+        at = kernel.order.index(r)
+        apply_to(kernel, OptOps.MERGE, r, kernel.ranges.index(outer))
+        outer = kernel.order[at]
+    return inner, height
+
+
+def _scalar_in_blocks(kernel: Kernel, tile: RegisterTile) -> UOp:
+    """Return the scalar operand after its rows were split: the one that does not depend on the lanes."""
+    found = contraction(kernel.folds[0])
+    assert found is not None
+    return found.b if tile.lane in found.a.ranges else found.a
 
 
 def _fetch_pieces(kernel: Kernel, target: Target) -> None:
@@ -429,7 +457,7 @@ def _panel_load(kernel: Kernel) -> UOp | None:
 
 
 def _pack(kernel: Kernel, tile: RegisterTile, panel: UOp, batch: list[UOp], lane_outer: UOp | None,
-          target: Target) -> None:
+          rows: list[UOp], target: Target) -> None:
     """Pack one panel at a time, which serves all rows; or all panels at once if they share columns of a window, or if
     scalars then need to be copied only once."""
     if lane_outer is None:
@@ -439,7 +467,7 @@ def _pack(kernel: Kernel, tile: RegisterTile, panel: UOp, batch: list[UOp], lane
     fits = count_of(frozenset(inside)) * max(panel.dtype.itemsize, 4) <= target.l2_bytes // 2
     copies = _loops_of_copies(kernel, tile, panel, lane_outer, target) if fits else []
     if tile.block:  # all panels pass over a block of windows while it is in L2
-        copies = [r for r in kernel.parallel if r not in panel.ranges and r is not kernel.parallel[-1]]
+        copies = sorted((r for r in kernel.parallel if r not in panel.ranges and r not in rows), key=lambda r: -r.vmax)
     copies = [r for r in copies if r not in batch]
     order_loops(kernel, [*batch, *copies, lane_outer])
     overlaps = any(len(box.weights) > 1 for box in footprints(panel, inside))
