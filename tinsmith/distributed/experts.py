@@ -38,8 +38,8 @@ class Experts:
         capacity: the most tokens that an expert takes of a process, as a multiple of the mean, ``k * tokens / count``;
             None: it takes all, in ``count * tokens`` rows of memory. Earlier tokens come first, and a token's first
             choice before other tokens' second one.
-        normalize: divide the gates of the chosen experts by their sum; with ``k=1`` they are 1 then, and the router gets
-            no gradient.
+        normalize: divide the gates of the chosen experts by their sum; with ``k=1`` they are 1 then, and the router
+            gets no gradient.
 
     Attributes:
         up, down: weights ``[experts, width, hidden]`` and ``[experts, hidden, width]``.
