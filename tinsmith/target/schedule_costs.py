@@ -50,6 +50,7 @@ class Costs(NamedTuple):
     recompute: int = 48  # operations per element up to which a value is recomputed by all of its kernels but one
     light: int = 12  # the same for a value of small reductions that is stored in any case
     places: int = 128  # operations per element for recomputing a value at several places of one kernel, at most
+    join: int = 64  # operations per element of a concatenation: its masked loads take scalar instructions
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
     rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     small_work: int = 1 << 14  # elements below which parallelism does not matter
@@ -80,6 +81,6 @@ class Costs(NamedTuple):
 
 
 CORE_COSTS = Costs()
-GRID_COSTS = Costs(light=48, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True, chunk=1 << 9,
-                   sum_chunk=1 << 12, digits=range(4, 7))
+GRID_COSTS = Costs(light=48, join=0, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True,
+                   chunk=1 << 9, sum_chunk=1 << 12, digits=range(4, 7))
 RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

@@ -52,6 +52,12 @@ class Target:
     blocks: GpuModel = BLOCKS  # tuning data of thread blocks
     core: CpuModel = CORE  # tuning data of a CPU core
 
+    @property
+    def tile_rows(self) -> int:
+        """Return the rows of a register tile of computed operands: with a vector of each column and one element of the
+        other operand, its accumulators fit the vector registers."""
+        return max(min(self.core.tile_rows, (self.vector_registers - 1) // self.core.tile_vectors - 1), 1)
+
     @functools.cached_property
     def key(self) -> str:
         """Return all fields as text, the same in every process (part of cache keys)."""

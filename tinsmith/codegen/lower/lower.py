@@ -7,16 +7,19 @@ validity condition (from PAD) is pushed down to the loads, which give 0 where it
 """
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.codegen.lower.indexing import ZERO, Index, flatten, move, place_in
-from tinsmith.codegen.lower.normalize import implies
+from tinsmith.codegen.lower.normalize import conjuncts, implies
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.structure import Role
+from tinsmith.ir.uop import toposort
 
 Request = tuple[UOp, Index, UOp | None]
 Plan = tuple[list[Request], Callable[[list[UOp]], UOp]]
@@ -233,6 +236,7 @@ class Lowering:
     def plan_reduce(self, node: UOp, index: Index, valid: UOp | None) -> Plan:
         op, axes = node.arg
         sizes = tuple(node.src[0].shape[a] for a in axes)
+        valid = _bounding(valid, index)  # else a statistic of rows would be computed in the loops of a padding
         around = frozenset().union(*(i.ranges for i in index), valid.ranges if valid is not None else frozenset())
         key = (sizes, around)
         if key not in self.reduce_ranges:
@@ -253,6 +257,19 @@ class Lowering:
         both = inside if valid is None else valid & inside
         position = (*index[: node.arg], at, *index[node.arg + 1 :])
         return [(source, position, both)], lambda v: _zero_unless(both, v[0])
+
+
+def _bounding(valid: UOp | None, index: Index) -> UOp | None:
+    """Return the conditions of ``valid`` that can bound ``index``: those that share a range with it, directly or
+    through other conditions. A load at ``index`` needs no others, and the value is masked above."""
+    if valid is None:
+        return None
+    terms, linked = conjuncts(valid), frozenset().union(*(i.ranges for i in index))
+    kept = [t for t in terms if not t.ranges or any(n.op is Ops.VARIABLE for n in toposort([t]))]
+    while more := [t for t in terms if t not in kept and not linked.isdisjoint(t.ranges)]:
+        kept += more
+        linked = linked.union(*(t.ranges for t in more))
+    return functools.reduce(operator.and_, (t for t in terms if t in kept)) if kept else None
 
 
 def _zero_unless(valid: UOp | None, value: UOp) -> UOp:

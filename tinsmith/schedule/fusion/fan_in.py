@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tinsmith.codegen.lower.indexing import ZERO, Index, move
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.structure import contraction
 from tinsmith.schedule.values import SOURCES, Views, views_of
 from tinsmith.target.schedule_costs import Costs
@@ -99,6 +100,57 @@ def has_own_statistics(node: UOp) -> bool:
     return any(not own.isdisjoint(cone_of(r.src[0])) for r in reductions_of(cone))
 
 
+def is_computed_in_rows(product: UOp, factor: UOp, inner: Callable[[UOp], bool]) -> bool:
+    """Return True if blocks of rows of ``factor``, an operand of the contraction ``product``, can be computed next to
+    their reader as tiles of another contraction. A row is along the summed axes of ``product``.
+
+    Of the contractions below ``factor`` (``inner`` holds for them), one operand must have the summed axes, and all else
+    that it has must be shared with the other operand (heads and batches in attention).
+    """
+    index = ranges_of(product.src[0].shape)
+    summed = frozenset().union(*(index[a].ranges for a in product.arg[1]))
+    found = _reductions_at(factor, index)
+    slides = any(summed & i.ranges and i.ranges - summed for _, place in found for i in place)  # adjacent rows overlap
+    return not slides and all(_rows_by_columns(r, place, summed) for r, place in found if inner(r))
+
+
+def _rows_by_columns(inner: UOp, place: Index, columns: frozenset[UOp]) -> bool:
+    """Return True if one operand of the contraction ``inner`` has all ``columns``, the other its other ranges."""
+    body = inner.src[0]
+    if body.op is not Ops.MUL:
+        return True
+    a, b = (_ranges_read(s, tuple(ZERO if n in inner.arg[1] else i for n, i in enumerate(place))) for s in body.src)
+    return any(columns.isdisjoint(other) and side - columns <= other for side, other in ((a, b), (b, a)))
+
+
+def _ranges_read(value: UOp, index: Index) -> frozenset[UOp]:
+    """Return the ranges of ``index`` that the value below views depends on."""
+    return frozenset().union(*(i.ranges for i in read_by(value, index, _is_view, lambda n: False).place))
+
+
+def _is_view(node: UOp) -> bool:
+    return node.op.kind == "movement" or node.op is Ops.CAST
+
+
+def _reductions_at(factor: UOp, index: Index) -> list[tuple[UOp, Index]]:
+    """Return the reductions at the end of the cone of ``factor``, each with its index."""
+    found: dict[tuple[UOp, Index], None] = {}
+    seen: set[tuple[UOp, Index]] = set()
+    stack = [(factor, index)]
+    while stack and len(seen) <= 2 * MOST_CONE:
+        node, at = stack.pop()
+        if (node, at) in seen:
+            continue
+        seen.add((node, at))
+        if node.op is Ops.REDUCE:
+            found[node, at] = None
+        elif node.op.kind == "movement":
+            stack.append((node.src[0], move(node, at)[0]))
+        elif node.op.elementwise or node.op in (Ops.CONTIGUOUS, *FOR_GRADIENTS):
+            stack += [(s, at) for s in node.src]
+    return list(found)
+
+
 def reductions_of(cone: Iterable[UOp]) -> frozenset[UOp]:
     """Return the reductions at the end of a cone."""
     return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
@@ -129,4 +181,4 @@ def stored_type(factor: UOp) -> DType:
 
 
 def _widened(factor: UOp) -> Views:
-    return views_of(factor, lambda n: n.op.kind == "movement" or n.op is Ops.CAST)
+    return views_of(factor, _is_view)

@@ -13,6 +13,7 @@ stored if several kernels read them.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from tinsmith.codegen.lower.indexing import ZERO, Index, move
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.graphs import cipher_nodes
 from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import Role, contraction, count_of, unrepeated_size
@@ -30,6 +32,7 @@ from tinsmith.schedule.fusion.fan_in import (
     cone_of,
     has_own_statistics,
     is_chain,
+    is_computed_in_rows,
     narrower,
     reductions_of,
 )
@@ -105,14 +108,21 @@ def _is_fixed(node: UOp) -> bool:
     return not any(isinstance(s, UOp) for s in node.shape)
 
 
+def _factors(reduction: UOp) -> tuple[UOp, ...]:
+    return reduction.src[0].src if reduction.src[0].op is Ops.MUL else ()
+
+
 def is_block(node: UOp, request: KernelInput) -> bool:
-    """Return True if rows and columns of a product are both kept by the enclosing reduction over other axes."""
+    """Return True if rows and columns of a product are both kept by the enclosing reduction over other axes, or are
+    both reduced in windows (as by a pool)."""
     body = node.src[0]
     if body.op is not Ops.MUL:
         return False
-    a, b = ({i for i, stays in enumerate(request.position) if stays and f.op is Ops.EXPAND and f.shape[i] != 1
-             and f.src[0].shape[i] == 1} for f in body.src)
-    return bool(a - b and b - a)
+    kept = {n for n, stays in enumerate(request.position) if stays}
+    pooled = {n for n, i in enumerate(request.index) if i.ranges & request.around and i.ranges & request.outer}
+    own = [{n for n, s in enumerate(node.shape) if f.op is Ops.EXPAND and f.shape[n] != 1 and f.src[0].shape[n] == 1}
+           for f in body.src]
+    return any(bool(axes & own[0] - own[1]) and bool(axes & own[1] - own[0]) for axes in (kept, pooled))
 
 
 # operations and views of one kernel before it is cut: compile time grows faster than linearly with them
@@ -129,7 +139,7 @@ class Fusion:
             epilogues would take more memory.
         functions: contraction → its epilogues that would be staged (candidates for ``bare``).
         reasons: staged node → the reason.
-        heavy, cost, light, depth, scores, grows, windowed, joined, products, contracts: see ``measure``.
+        heavy, cost, light, depth, scores, grows, windowed, joined, joins, products, contracts: see ``measure``.
         factors: contraction → its computed operand, or None.
         groups: staged node → its kernel.
         reduce_ranges: (reduction, index) → the ranges it is reduced over at this index.
@@ -150,6 +160,7 @@ class Fusion:
     grows: dict[UOp, bool] = field(default_factory=dict)
     windowed: dict[UOp, bool] = field(default_factory=dict)
     joined: dict[UOp, bool] = field(default_factory=dict)
+    joins: dict[UOp, int] = field(default_factory=dict)
     products: dict[UOp, bool] = field(default_factory=dict)
     contracts: dict[UOp, bool] = field(default_factory=dict)
     factors: dict[UOp, UOp | None] = field(default_factory=dict)
@@ -176,16 +187,18 @@ class Fusion:
         - heavy: it depends on a reduction;
         - cost: operations per element to compute it from stored values;
         - light: operations per element to compute it from stored values and reductions;
-        - depth: products summed per element by the contraction that it is an elementwise function of;
+        - depth: products summed per element by the contraction that it is an elementwise function of; 0 if that has an
+          operand with statistics of its own, which is stored or computed in rows;
         - grows: that contraction's result is at least as large as its operands;
         - scores: it is, or depends on, a row-by-column value of small depth;
         - windowed: it depends on a window or a padding;
-        - joined: it is assembled from padded parts;
+        - joined: it is gathered, or assembled from padded parts;
+        - joins: the number of concatenations that compute it from stored values and reductions;
         - products: it is, or depends on, a sum of products of two broadcast factors;
         - contracts: it is, or depends on, such a sum that is large.
         """
         for n in order:
-            self.joined[n] = (n.op.elementwise and _joins(n)) or ((
+            self.joined[n] = n.op is Ops.GATHER or (n.op.elementwise and _joins(n)) or ((
                 n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             below = () if n.op in SOURCES or n.op in STAGED else n.src
@@ -194,6 +207,7 @@ class Fusion:
                 self.measure_reduce(n)
                 continue
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
+            self.joins[n] = (n.op.elementwise and _joins(n)) + sum(self.joins[s] for s in below)
             self.cost[n] = min(own + sum(self.cost[s] for s in below), 1 << 20)
             self.light[n] = min(own + sum(self.light[s] for s in below), 1 << 20)
             self.depth[n] = max((self.depth[s] for s in below), default=0)
@@ -203,11 +217,12 @@ class Fusion:
     def measure_reduce(self, n: UOp) -> None:
         """Fill the same tables for a reduction."""
         found = contraction(n)
-        self.heavy[n], self.cost[n], self.light[n] = True, 1 << 20, 0
+        self.heavy[n], self.cost[n], self.light[n], self.joins[n] = True, 1 << 20, 0, 0
         self.products[n] = found is not None
         self.contracts[n] = found is not None and size_of(n.src[0]) > self.costs.small_work
         self.depth[n], self.grows[n] = 0, False
-        if found is not None and self.factor(n) is None:
+        if found is not None and self.factor(n) is None and not any(
+                self.heavy[s] and not self.depth[s] and has_own_statistics(s) for s in _factors(n)):
             self.depth[n] = 1 << 20 if self.windowed[n] else size_of(n.src[0]) // max(size_of(n), 1)
             self.grows[n] = size_of(n) >= unrepeated_size(found.a) + unrepeated_size(found.b)
 
@@ -264,11 +279,24 @@ class Fusion:
                         "per element")
         if node.op is Ops.REDUCE:
             return self.why_stage_reduce(node, requests)
+        work = self.light[node] + self.costs.join * self.joins[node]
+        if (again := self.window_reads(node, requests) - 1) * work > self.costs.recompute:
+            return f"windows read each element {again + 1:.1f} times, and recomputing it costs {work} operations"
+        passes = sum(bool(r.around) for r in requests)
+        if (passes - 1) * self.costs.join * self.joins[node] > self.costs.recompute:
+            return f"{passes} reductions read it, and it is assembled from parts"
         again = len(requests) - len(groups)
         if again * self.light[node] > self.costs.places:
             return (f"it is read at {len(requests)} indices, and recomputing it costs {self.light[node]} operations "
                     "per element")
         return None
+
+    def window_reads(self, node: UOp, requests: list[KernelInput]) -> float:
+        """Return how often overlapping windows of a kernel other than a contraction read an element of ``node``, on
+        average."""
+        if is_product(node) or any(r.group.contraction for r in requests):
+            return 1.0
+        return max((math.prod(map(_overlap, r.index, node.shape)) for r in requests if r.around), default=1.0)
 
     def contraction_below(self, node: UOp) -> UOp | None:
         """Return the only contraction of which ``node`` is a cheap elementwise function of the
@@ -325,14 +353,16 @@ class Fusion:
         return frozenset(sorted(found, key=list(self.depth).index)[:1] if len(found) > 1 else found)
 
     def factor(self, contraction: UOp) -> UOp | None:
-        """Return the computed operand of a contraction: a contraction, or a value with its own
-        row statistics; None without one."""
+        """Return the operand of a contraction that is computed in blocks of rows next to it: a function of another
+        contraction, larger than what that reads; None without one.
+
+        Any other operand is stored: a product with packed panels takes less time than the memory traffic saved. A norm
+        or softmax along the rows, then a product of 512×768×3072: 34 ms stored, 103 to 162 computed in rows (AVX2).
+        """
         if contraction not in self.factors:
-            body = contraction.src[0]
-            factors = body.src if body.op is Ops.MUL else ()
-            deep = [s for s in factors if 0 < self.depth[s] <= self.costs.stream_depth]
-            found = deep or [s for s in factors if self.heavy[s] and not self.depth[s]]
-            fits = len(found) == 1 and (self.grows[found[0]] or has_own_statistics(found[0]))
+            found = [s for s in _factors(contraction) if 0 < self.depth[s] <= self.costs.stream_depth]
+            fits = len(found) == 1 and self.grows[found[0]] and (not _is_fixed(contraction.src[0]) or (
+                is_computed_in_rows(contraction, found[0], lambda r: self.depth[r] > 0)))
             self.factors[contraction] = found[0] if fits else None
         return self.factors[contraction]
 
@@ -378,6 +408,8 @@ class Fusion:
         if nested and count_of(depends) >= 2 * size_of(node) and count_of(depends) > self.costs.small_work:
             return "fusion would recompute it for every window that reads it"
         if nested and node.op is Ops.REDUCE and self.contracts[node]:
+            if not self.depth[node]:
+                return "a matmul with a computed operand needs a kernel of its own"
             if self.depth[node] > self.costs.stream_depth:
                 return "a matmul with a long reduction is tiled, not computed per element inside another reduction"
             if request.rows is None and is_block(node, request):
@@ -523,7 +555,7 @@ class Fusion:
                 return (f"a reduction reads it repeatedly, and recomputing it costs {self.cost[source]} operations "
                         "per element")
             if request.group.contraction and self.joined[source]:
-                return "a matmul reads it repeatedly, and it is assembled from parts"
+                return "a matmul reads it repeatedly, and it is gathered or assembled from parts"
         return None
 
     def read_many_times(self, request: KernelInput) -> bool:
@@ -541,6 +573,14 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def _overlap(index: UOp, size: Any) -> float:
+    """Return how often windows with this index read an element of an axis of ``size``: position · stride + offset."""
+    terms, _ = linear_form(index)
+    if type(size) is not int or len(terms) != 2 or not all(r.op is Ops.RANGE for r in terms):
+        return 1.0
+    return max(count_of(index.ranges) / max(size, 1), 1.0)
 
 
 def _joins(node: UOp) -> bool:
