@@ -53,8 +53,8 @@ def gradients(attend: str, loss: str) -> list[Tensor]:
 def test_gradients(attend: str, loss: str) -> None:
     with Context(CHECK_IR=1):
         compiled = Tensor.schedule(*gradients(attend, loss))
-    # Up to ten contractions of a multiplication and an addition each, and three kernels that compute each score anew, at
-    # most 40 operations (tanh, exp). Computing one of them again for each row or column would add 64 contractions.
+    # Up to ten contractions of a multiplication and an addition each, and three kernels that compute each score anew,
+    # at most 40 operations (tanh, exp). To compute one again for each row or column would add 64 contractions.
     assert work(compiled) < (10 * 2 * E + 3 * 40) * B * H * N * N
     found = [g.numpy() for g in gradients(attend, loss)]
     with Context(NOOPT=1):

@@ -60,7 +60,7 @@ class CpuModel(NamedTuple):
     reads: tuple[float, ...] = (0.0, 0.375, 0.125, 1.0, 0.5)
     writes: tuple[float, ...] = (0.0, 0.75, 1.75, 1.75, 0.75)
     tile: TileCosts = TileCosts()  # costs of contractions
-    tile_rows: int = 8  # rows of a register tile of computed operands, at most (see Target.tile_rows)
+    tile_rows: int = 8  # rows of a register tile of computed operands, at most: see Target.tile_rows
     whole_steps: int = 6  # reductions up to this length are fully unrolled in a register tile
     wide: int = 4  # panel vectors from which on unrolling by two is enough (else four)
     largest_panel: int = 4 << 20  # bytes of a packed panel, at most

@@ -52,11 +52,16 @@ class Target:
     blocks: GpuModel = BLOCKS  # tuning data of thread blocks
     core: CpuModel = CORE  # tuning data of a CPU core
 
-    @property
-    def tile_rows(self) -> int:
-        """Return the rows of a register tile of computed operands: with a vector of each column and one element of the
-        other operand, its accumulators fit the vector registers."""
-        return max(min(self.core.tile_rows, (self.vector_registers - 1) // self.core.tile_vectors - 1), 1)
+    def tile_rows(self, size: int, even: bool = False) -> int:
+        """Return the rows of a register tile of computed operands, of ``size`` rows in all; a divisor if ``even``.
+
+        The accumulators, a vector of each column and one element of the other operand fit the vector registers. More
+        accumulators hide more latency, and a last tile that is not full costs as much as the others.
+        """
+        columns = self.core.tile_vectors
+        most = max(min(self.core.tile_rows, (self.vector_registers - 1) // columns - 1, size), 1)
+        rows = [n for n in range(1, most + 1) if not even or size % n == 0]
+        return max(rows, key=lambda n: size / -(-size // n) * columns / (n * columns + 1))
 
     @functools.cached_property
     def key(self) -> str:

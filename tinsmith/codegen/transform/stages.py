@@ -185,7 +185,7 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
     sides, table = list[Side](), dict[UOp, UOp]()
     for r in rows:
         held, size = tiled and r.arg[1] is Role.UPCAST, range_size(r)
-        height = k.target.tile_rows if tiled and not held and size % k.target.tile_rows == 0 else 1
+        height = k.target.tile_rows(size, even=True) if tiled and not held else 1
         loop, copy = k.new_range(size // height, Role.UPCAST if held else Role.LOOP), k.new_range(height, Role.UPCAST)
         table[r] = (loop * height + copy).simplify()
         sides.append(Side((loop, copy), r))

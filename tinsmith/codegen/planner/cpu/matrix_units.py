@@ -300,7 +300,7 @@ def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) 
 def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
     """Compute a few complete rows at a time."""
     lanes = lanes_of(kernel, target)
-    split(kernel, OptOps.UPCAST, rows[0], min(target.tile_rows, range_size(rows[0])))  # sizes of 1 have no range
+    split(kernel, OptOps.UPCAST, rows[0], target.tile_rows(range_size(rows[0])))  # sizes of 1 have no range
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
@@ -367,7 +367,7 @@ def blocks_of_rows(kernel: Kernel, target: Target, row: _Row) -> None:
     lanes = lanes_of(kernel, target)
     vectors = -(-range_size(row.column) // lanes)
     kernel.apply(Opt(OptOps.ONLINE, kernel.ranges.index(row.over), row.block))
-    height = min(max(target.core.accumulators // vectors, 1), kernel.target.tile_rows, range_size(row.rows[-1]))
+    height = min(max(target.core.accumulators // vectors, 1), target.tile_rows(range_size(row.rows[-1])))
     if height > 1:
         split(kernel, OptOps.UPCAST, row.rows[-1], height)
     if visible_ends(kernel):
@@ -461,7 +461,7 @@ def rows(kernel: Kernel) -> None:
         other = f.src[0].src[1] if factor is f.src[0].src[0] else f.src[0].src[0]
         loops = [r for r in kernel.parallel if r in factor.ranges and r in f.ranges and r not in other.ranges]
         if loops:
-            split(kernel, OptOps.UPCAST, loops[-1], min(kernel.target.tile_rows, range_size(loops[-1])))
+            split(kernel, OptOps.UPCAST, loops[-1], kernel.target.tile_rows(range_size(loops[-1]), even=True))
 
 
 def statistics(kernel: Kernel, core: CpuModel, lanes: int) -> None:
