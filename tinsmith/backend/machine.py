@@ -7,6 +7,7 @@ launch in one graph; the result is the minimum over several rounds.
 from __future__ import annotations
 
 import functools
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -194,8 +195,9 @@ class _Measurement:
     def run(self) -> Machine:
         launch, wake, call = self.overheads()
         peaks = tuple(self.peak(d) for d in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64))
-        return _defaults(self.device)._replace(memory=self.levels(), peaks=peaks, units=self.units(), launch=launch,
-                                               wake=wake, call=call, measured=True)
+        units = self.units(peaks[0])
+        return _defaults(self.device)._replace(memory=self.levels(), peaks=peaks, units=units, launch=launch, wake=wake,
+                                               call=call, measured=True)
 
     def load(self, value: UOp, opts: Sequence[Opt] | None) -> Program:
         return self.made(compile_kernel(UOp(Ops.SINK, None, (value,)), Device[self.device].renderer, opts))
@@ -263,10 +265,12 @@ class _Measurement:
         return Rate(dtype.name, *self.rates(2.0 * x.size * y.size, sums, opts, self.ones(dtype, rows, rows, terms),
                                             blocks))
 
-    def units(self) -> tuple[Rate, ...]:
+    def units(self, peak: Rate) -> tuple[Rate, ...]:
         """Measure matmuls on each matrix unit that moves its own tiles, with operands that stay in a core's last
-        private cache."""
-        found = []
+        private cache; none on a device (an interpreter) that takes too long for one at its ``peak``."""
+        found: list[Rate] = []
+        if 2.0 * math.prod(UNIT_SHAPE) / peak.one > SLOW:
+            return ()
         for unit in self.target.units:
             if unit.emit == "muladd" or unit.threads > 1 or not unit.fragment_a.whole:
                 continue
