@@ -1,0 +1,305 @@
+"""``tinsmith simulate``: the schedule of one process of a program, on any number of processes, without the machines.
+
+The script runs once, in one process that takes itself for one rank of a world of any size. Its graphs are scheduled and
+lowered as ever, for a device that runs nothing (``simulated_device.py``): kernels take the time of the roofline model,
+collectives that of the links (``links.py``). The script is ended after some optimizer steps; the last one is reported.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import math
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tinsmith.backend.device import Device
+from tinsmith.core.counters import GlobalCounters
+from tinsmith.core.errors import ArgumentError, TinsmithError
+from tinsmith.core.terminal import bytes_text, percent, time_text
+from tinsmith.distributed import world as worlds
+from tinsmith.distributed.links import Links
+from tinsmith.distributed.simulated_device import STEP, Event, SimulatedDevice, Timeline, renderer_of
+from tinsmith.ir.ops.scans import WRITERS
+from tinsmith.nn.optim import Optimizer
+from tinsmith.tensor.helpers import held_tensors
+from tinsmith.tensor.host_data import host_value
+from tinsmith.tensor.tensor import Tensor
+
+NAMES = ("CPU", "CUDA")  # devices that scripts name; both are the simulated one
+
+
+class Ended(BaseException):
+    """Enough steps are simulated: the script ends."""
+
+
+class NoCommunicator:
+    """MPI's communicator of a world in which nobody answers."""
+
+    def Dup(self) -> NoCommunicator:
+        return self
+
+    def Split(self, color: int, key: int) -> NoCommunicator:
+        return self
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last step of a simulation; times in seconds, memory in bytes.
+
+    Attributes:
+        seconds: of the step.
+        kernels: the time of kernels, by the bound ("arithmetic", "memory" or "launch").
+        exposed: the time in which the queue waits for collectives, by "kind axis".
+        hidden: the time of collectives beside kernels, the same way.
+        operations: arithmetic operations.
+        parameters, gradients, state: bytes in the parameters of optimizers, their gradients, and the other tensors of
+            optimizers.
+        peak: the most bytes allocated at a time during the step.
+        capacity: bytes of the device's memory.
+        path: the longest parts of the critical path: (what, count, seconds).
+    """
+
+    mesh: str
+    machine: str
+    steps: int
+    seconds: float
+    kernels: dict[str, float]
+    exposed: dict[str, float]
+    hidden: dict[str, float]
+    operations: float
+    parameters: int
+    gradients: int
+    state: int
+    peak: int
+    capacity: int
+    path: list[tuple[str, int, float]]
+
+    @property
+    def communication(self) -> float:
+        """The share of the step in which the queue waits for collectives."""
+        return sum(self.exposed.values()) / self.seconds if self.seconds else 0.0
+
+
+class Simulation:
+    """The simulation of one process of a world.
+
+    Args:
+        links: the machine.
+        mesh: sizes of the mesh's axes; their product is the number of processes.
+        rank: the process whose schedule is made.
+        steps: optimizer steps until the script is ended.
+    """
+
+    def __init__(self, links: Links, mesh: dict[str, int], rank: int = 0, steps: int = 3) -> None:
+        self.links, self.mesh, self.rank, self.steps = links, mesh, rank, steps
+        self.size = math.prod(mesh.values())
+        if not 0 <= rank < self.size:
+            raise ArgumentError("tinsmith simulate", f"rank {rank} of {self.size} processes", "--rank 0")
+        local = min(links.per_host, self.size)
+        threads = max(links.cores // local, 1)
+        self.timeline = Timeline(links, links.slowdown(local, threads), at_step=self._at_step)
+        self.renderer = renderer_of(links, threads)
+        self.optimizers: list[Optimizer] = []
+        self.peak = 0
+
+    def run(self, script: Callable[[], object]) -> Report:
+        """Run a script, and return the report of its last step."""
+        with self._world(), contextlib.suppress(Ended), _marked_steps(self.optimizers):
+            script()
+        return self.report()
+
+    @contextlib.contextmanager
+    def _world(self) -> Iterator[None]:
+        """Make this process a rank of the simulated world. Nothing is undone but the names of devices: a process runs
+        one simulation."""
+        for name in NAMES:
+            Device.register(name, lambda canonical: SimulatedDevice(canonical, self.timeline, self.renderer))
+        WRITERS.setdefault(STEP, lambda out, *_: None)
+        here, per = NoCommunicator(), self.links.per_host
+        # one host per process where collectives run beside kernels, which all_reduce_gradients does between hosts
+        hosts = [str(r if self.links.overlaps else self.links.host(r)) for r in range(self.size)]
+        group = worlds.ProcessGroup("world", tuple(range(self.size)), self.rank, here, here)
+        worlds.install(worlds.World(group, self.rank % per, min(per, self.size), tuple(hosts), simulated=self.mesh))
+        yield
+
+    def _at_step(self) -> None:
+        if len(self.timeline.steps) >= self.steps:
+            raise Ended
+        GlobalCounters.peak_on = GlobalCounters.memory_on.copy()
+
+    def report(self) -> Report:
+        """Return the report of the last step; of the whole script if it has no two steps."""
+        line = self.timeline
+        ends = [(0, 0.0), *line.steps] if line.steps else [(0, 0.0), (len(line.events), line.now)]
+        (first, begin), (last, end) = ends[-2:]
+        events = line.events[first:last]
+        kernels: dict[str, float] = {}
+        for e in events:
+            if e.lane == "queue" and not e.group:
+                kernels[e.bound or e.kind] = kernels.get(e.bound or e.kind, 0.0) + e.seconds
+        exposed, hidden = self._by_axis(events, "queue"), self._by_axis(events, "links")
+        waits = {k: v for k, v in self._by_axis([e for e in events if e.kind == "wait"], "queue").items()}
+        hidden = {k: max(v - waits.get(k, 0.0), 0.0) for k, v in hidden.items()}
+        parameters, gradients, state = self._memory()
+        return Report(", ".join(f"{k}={v}" for k, v in self.mesh.items()), self.links.name, len(line.steps), end - begin,
+                      kernels, exposed, hidden, sum(e.work for e in events if e.kind == "kernel"), parameters, gradients,
+                      state, max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory,
+                      self._path(events))
+
+    def _axis(self, group: str) -> str:
+        """Return the axis of a group of processes: "all" for the world."""
+        ranks = self.timeline.groups[group].ranks
+        for mesh in worlds.meshes():
+            for axis in mesh.shape:
+                if not mesh.devices and mesh.group(axis).ranks == ranks:
+                    return axis
+        return "all"
+
+    def _by_axis(self, events: Sequence[Event], lane: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for e in events:
+            if e.group and e.lane == lane:
+                name = f"{e.name.split()[0]} {self._axis(e.group)}"
+                found[name] = found.get(name, 0.0) + e.seconds
+        return found
+
+    def _path(self, events: Sequence[Event]) -> list[tuple[str, int, float]]:
+        """Return the parts of the critical path, the longest first: the queue, in which a wait is the collective on the
+        links that it waits for."""
+        found: dict[str, tuple[int, float]] = {}
+        for e in events:
+            if e.lane == "queue":
+                name = f"{e.name.split()[0]} {self._axis(e.group)}" if e.group else e.name
+                count, seconds = found.get(name, (0, 0.0))
+                found[name] = count + 1, seconds + e.seconds
+        return [(k, n, s) for k, (n, s) in sorted(found.items(), key=lambda x: -x[1][1])][:12]
+
+    def _memory(self) -> tuple[int, int, int]:
+        """Return the bytes of parameters, gradients and state of optimizers."""
+        parameters = {id(p): p for o in self.optimizers for part in o.parts() for p in part.params}
+        held = {id(t): t for o in self.optimizers for part in o.parts() for t in held_tensors(part)}
+        gradients = [p.grad for p in parameters.values() if p.grad is not None]
+        state = [t for k, t in held.items() if k not in parameters and all(t is not g for g in gradients)]
+        return _bytes(parameters.values()), _bytes(gradients), _bytes(state)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(t.numel() * t.dtype.itemsize for t in tensors)
+
+
+@contextlib.contextmanager
+def _marked_steps(optimizers: list[Optimizer]) -> Iterator[None]:
+    """Let optimizers run the command ``STEP`` after each step, in captured programs, too."""
+    original = Optimizer.step
+
+    def step(self: Optimizer, skip: Tensor | None = None) -> None:
+        original(self, skip)
+        if all(o is not self for o in optimizers):
+            optimizers.append(self)
+        if optimizers[0] is self:
+            token = Tensor.zeros(1, device=self.params[0].device).contiguous()
+            host_value(STEP, (1,), token, after=[self.params[0].detach()]).realize()
+
+    Optimizer.step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Optimizer.step = original  # type: ignore[method-assign]
+
+
+# *** the command ***
+
+
+def text(report: Report) -> str:
+    """Return a report as text."""
+    r = report
+    busy = sum(r.kernels.values())
+    bounds = ", ".join(f"{name} {percent(s / max(busy, 1e-30))}" for name, s in _longest(r.kernels))
+    rest = max(r.peak - r.parameters - r.gradients - r.state, 0)
+    lines = [
+        f"{r.mesh} on {r.machine}",
+        f"time per step       {time_text(r.seconds)} (step {r.steps}), {r.operations / max(r.seconds, 1e-30):.3g} FLOP/s",
+        f"  kernels           {time_text(busy)}: {bounds}",
+        f"  communication     {time_text(sum(r.exposed.values()))}, {percent(r.communication)} of the step"
+        + "".join(f"\n    {name:<26} {time_text(s)}" for name, s in _longest(r.exposed)),
+        f"  beside kernels    {time_text(sum(r.hidden.values()))}",
+        f"memory per device   {bytes_text(r.peak)} of {bytes_text(r.capacity)}"
+        + (" (too little)" if r.peak > r.capacity else ""),
+        f"  parameters {bytes_text(r.parameters)}, gradients {bytes_text(r.gradients)}, optimizer {bytes_text(r.state)}, "
+        f"activations and temporaries {bytes_text(rest)}",
+        "critical path"]
+    lines += [f"  {percent(s / max(r.seconds, 1e-30)):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path]
+    return "\n".join(lines)
+
+
+def _longest(times: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(times.items(), key=lambda x: -x[1])
+
+
+def mesh_sizes(words: str) -> dict[str, int]:
+    """Return the sizes of axes.
+
+    >>> mesh_sizes("data=64,model=8")
+    {'data': 64, 'model': 8}
+
+    Raises:
+        ArgumentError: for another form.
+    """
+    found = {}
+    for word in words.split(","):
+        name, _, size = word.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
+            raise ArgumentError("tinsmith simulate", f"--mesh {words}", "data=64,model=8")
+        found[name] = int(size)
+    return found
+
+
+def simulate(arguments: Sequence[str]) -> int:
+    """Run the command ``tinsmith simulate``; return its exit code."""
+    parser = argparse.ArgumentParser(prog="tinsmith simulate", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mesh", default="data=1", metavar="AXIS=SIZE,...",
+                        help="the product is the number of processes; sizes replace those of the script's mesh")
+    parser.add_argument("--links", default="h200.json", metavar="FILE", help="the machine; default: h200.json")
+    parser.add_argument("--rank", type=int, default=0, help="the process whose schedule is made")
+    parser.add_argument("--steps", type=int, default=3, help="optimizer steps; the last one is reported")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--measure", metavar="FILE", help="measure this machine under mpirun, and write the file")
+    parser.add_argument("-m", dest="module", help="a module instead of a script")
+    parser.add_argument("script", nargs="?", help="what follows it and is no option above is the script's, or all after --")
+    own = list(arguments).index("--") if "--" in arguments else len(arguments)
+    chosen, rest = parser.parse_known_args(arguments[:own])
+    rest += arguments[own + 1 :]
+    if chosen.module and chosen.script:
+        chosen.script, rest = None, [chosen.script, *rest]
+    try:
+        if chosen.measure:
+            return 1
+        if not (chosen.script or chosen.module) or chosen.steps < 1:
+            parser.error("a script, and at least one step")
+        simulation = Simulation(Links.load(chosen.links), mesh_sizes(chosen.mesh), chosen.rank, chosen.steps)
+        with contextlib.redirect_stdout(sys.stderr):  # values that the script prints are not computed
+            report = simulation.run(functools.partial(_run_script, chosen.script, chosen.module, rest))
+    except TinsmithError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(asdict(report)) if chosen.json else text(report))
+    return 0
+
+
+def _run_script(script: str | None, module: str | None, arguments: Sequence[str]) -> None:
+    """Run a script or a module as ``python`` does."""
+    if module:
+        sys.argv[:] = [module, *arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif script:
+        sys.argv[:] = [script, *arguments]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
