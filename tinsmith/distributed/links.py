@@ -14,7 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tinsmith.codegen.planner.roofline import Machine, Rate, default_machine
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.codegen.planner.roofline import Machine, Rate, default_machine, estimate
+from tinsmith.codegen.planner.work import Work
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.target.target import Target
 
@@ -80,14 +83,16 @@ class Links:
 
     Attributes:
         name: a description.
-        device: ``{"renderer": "cpu"}``, or ``{"renderer": "cuda", "arch": …, "cores": …}`` with "rates" (``memory`` in
-            bytes, ``peaks`` by dtype and ``units`` by the dtype of a matrix unit, in operations per second), or
-            "machine", as ``Machine.dumps`` writes it.
+        device: ``{"renderer": "cpu", "machine": …}``, as ``Machine.dumps`` writes it: kernels take the time of the
+            model of their opts. Or ``{"renderer": "cuda", "arch": …, "cores": …, "clock": …, "rates": …}``: they take
+            the time of the roofline, of which they reach a share. Rates: ``memory`` in bytes per second; ``peaks`` by
+            dtype, and ``units`` by the dtype of a matrix unit, in operations per second; ``reached``, the shares of
+            "memory", "peaks", and of "units" by the begin of their names; ``launch``, seconds from a kernel to the next.
         memory: bytes of memory of a device.
         per_host: processes of a host.
         within, between: links in a host, and between hosts.
         overlaps: collectives and kernels run at the same time without slowing each other.
-        cores: cores that the processes of a host share; 0 if each has its own device.
+        cores: cores that the processes of a host get together; 0 if each has its own device.
         sources: the origin of the numbers.
     """
 
@@ -98,7 +103,7 @@ class Links:
     within: Link
     between: Link
     overlaps: bool = True
-    cores: int = 0
+    cores: float = 0.0
     sources: dict[str, str] = field(default_factory=dict)
 
     def host(self, rank: int) -> int:
@@ -150,6 +155,20 @@ class Links:
         return found._replace(memory=memory, peaks=tuple(Rate(n, r, r) for n, r in rates["peaks"].items()),
                               units=units, launch=rates["launch"], measured=True)
 
+    def kernel(self, kernel: KernelProgram, machine: Machine) -> tuple[float, float, str]:
+        """Return launch, the other seconds of a kernel, and the largest part: "memory", "arithmetic" or "launch"."""
+        rates = self.device.get("rates")
+        if rates is None:
+            found = estimate(kernel.kernel, machine, kernel.work)
+            return found.launch, min(found.seconds - found.launch, _scalar(kernel.work, machine)), found.bound
+        reached, work = rates["reached"], kernel.work
+        peak = next((u.all * reached["units"][u.name.partition("_")[0]] for u in machine.units if u.name == kernel.unit),
+                    machine.peak(dtypes.float32).all * reached["peaks"])
+        memory, arithmetic = work.bytes / (rates["memory"] * reached["memory"]), work.operations / peak
+        seconds = max(memory, arithmetic)
+        bound = "launch" if seconds < machine.launch else "memory" if memory >= arithmetic else "arithmetic"
+        return machine.launch, seconds, bound
+
     def dumps(self) -> str:
         """Return the file's text."""
         return json.dumps(asdict(self), indent=1)
@@ -177,3 +196,14 @@ class Links:
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError("tinsmith simulate", f"{found} does not describe a machine: {error}",
                                 f"the fields of {FOLDER / 'h200.json'}") from None
+
+
+def _scalar(work: Work, machine: Machine) -> float:
+    """Return the seconds of a kernel that computes and moves one element at a time, on one worker.
+
+    It limits the model's time, which is too long where a kernel's results have loops of their own, one after the other
+    (a concatenation): the model counts them as nested.
+    """
+    lanes = 2 * max(machine.vector_bytes // 4, 1)
+    return work.bytes / machine.memory[-1].one + (
+        work.operations + work.bytes / 4) * lanes / machine.peak(dtypes.float32).one

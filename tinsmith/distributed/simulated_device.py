@@ -17,7 +17,7 @@ from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.memory import Buffer, MemoryBlock
 from tinsmith.backend.program import Program
 from tinsmith.codegen.launch import KernelProgram, Launch
-from tinsmith.codegen.planner.roofline import Machine, estimate
+from tinsmith.codegen.planner.roofline import Machine
 from tinsmith.codegen.render.base import Renderer
 from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.codegen.render.llvm import LLVMRenderer
@@ -161,9 +161,9 @@ class SimulatedProgram(Program):
     def _kernel(self, machine: Machine) -> Callable[[], None]:
         kernel, timeline = self.kernel, self.timeline
         assert isinstance(kernel, KernelProgram)  # lowered in this process, because the compiler has no key
-        found = estimate(kernel.kernel, machine, kernel.work)
-        seconds = found.launch + (found.seconds - found.launch) * timeline.slowdown
-        return functools.partial(timeline.run, "kernel", kernel.name, seconds, "", found.work.operations, found.bound)
+        launch, seconds, bound = timeline.links.kernel(kernel, machine)
+        seconds = launch + seconds * timeline.slowdown
+        return functools.partial(timeline.run, "kernel", kernel.name, seconds, "", kernel.work.operations, bound)
 
     def _host(self, machine: Machine) -> Callable[[], None]:
         """Return the action of a command: a collective, by the name under which ``commands`` registered it."""

@@ -13,10 +13,12 @@ import json
 import math
 import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
 from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
@@ -24,6 +26,7 @@ from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.terminal import bytes_text, percent, time_text
 from tinsmith.distributed import world as worlds
 from tinsmith.distributed.links import Links
+from tinsmith.distributed.measured_links import measure
 from tinsmith.distributed.simulated_device import STEP, Event, SimulatedDevice, Timeline, renderer_of
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.nn.optim import Optimizer
@@ -31,7 +34,8 @@ from tinsmith.tensor.helpers import held_tensors
 from tinsmith.tensor.host_data import host_value
 from tinsmith.tensor.tensor import Tensor
 
-NAMES = ("CPU", "CUDA")  # devices that scripts name; both are the simulated one
+NAMES: Final = ("CPU", "CUDA")  # devices that scripts name; both are the simulated one
+ROWS: Final = 10  # of the critical path in a report
 
 
 class Ended(BaseException):
@@ -102,7 +106,7 @@ class Simulation:
         if not 0 <= rank < self.size:
             raise ArgumentError("tinsmith simulate", f"rank {rank} of {self.size} processes", "--rank 0")
         local = min(links.per_host, self.size)
-        threads = max(links.cores // local, 1)
+        threads = max(round(links.cores) // local, 1)
         self.timeline = Timeline(links, links.slowdown(local, threads), at_step=self._at_step)
         self.renderer = renderer_of(links, threads)
         self.optimizers: list[Optimizer] = []
@@ -178,7 +182,7 @@ class Simulation:
                 name = f"{e.name.split()[0]} {self._axis(e.group)}" if e.group else e.name
                 count, seconds = found.get(name, (0, 0.0))
                 found[name] = count + 1, seconds + e.seconds
-        return [(k, n, s) for k, (n, s) in sorted(found.items(), key=lambda x: -x[1][1])][:12]
+        return [(k, n, s) for k, (n, s) in sorted(found.items(), key=lambda x: -x[1][1])]
 
     def _memory(self) -> tuple[int, int, int]:
         """Return the bytes of parameters, gradients and state of optimizers."""
@@ -234,7 +238,7 @@ def text(report: Report) -> str:
         f"  parameters {bytes_text(r.parameters)}, gradients {bytes_text(r.gradients)}, optimizer {bytes_text(r.state)}, "
         f"activations and temporaries {bytes_text(rest)}",
         "critical path"]
-    lines += [f"  {percent(s / max(r.seconds, 1e-30)):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path]
+    lines += [f"  {percent(s / max(r.seconds, 1e-30)):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path[:ROWS]]
     return "\n".join(lines)
 
 
@@ -269,6 +273,9 @@ def simulate(arguments: Sequence[str]) -> int:
     parser.add_argument("--links", default="h200.json", metavar="FILE", help="the machine; default: h200.json")
     parser.add_argument("--rank", type=int, default=0, help="the process whose schedule is made")
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps; the last one is reported")
+    parser.add_argument("--extrapolate", type=depths, metavar="A,B:N",
+                        help="simulate A and B layers instead of N, which take the place of {} in the script's arguments; "
+                             "all numbers of the report are linear in the layers")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--measure", metavar="FILE", help="measure this machine under mpirun, and write the file")
     parser.add_argument("-m", dest="module", help="a module instead of a script")
@@ -280,17 +287,73 @@ def simulate(arguments: Sequence[str]) -> int:
         chosen.script, rest = None, [chosen.script, *rest]
     try:
         if chosen.measure:
-            return 1
+            return measure(Path(chosen.measure))
         if not (chosen.script or chosen.module) or chosen.steps < 1:
             parser.error("a script, and at least one step")
-        simulation = Simulation(Links.load(chosen.links), mesh_sizes(chosen.mesh), chosen.rank, chosen.steps)
-        with contextlib.redirect_stdout(sys.stderr):  # values that the script prints are not computed
-            report = simulation.run(functools.partial(_run_script, chosen.script, chosen.module, rest))
+        if chosen.extrapolate:
+            report = _extrapolated(list(arguments), *chosen.extrapolate)
+        else:
+            simulation = Simulation(Links.load(chosen.links), mesh_sizes(chosen.mesh), chosen.rank, chosen.steps)
+            with contextlib.redirect_stdout(sys.stderr):  # values that the script prints are not computed
+                report = simulation.run(functools.partial(_run_script, chosen.script, chosen.module, rest))
     except TinsmithError as error:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(asdict(report)) if chosen.json else text(report))
     return 0
+
+
+def depths(words: str) -> tuple[int, int, int]:
+    """Return two numbers of layers to simulate, and the number of layers to extrapolate to.
+
+    >>> depths("2,4:80")
+    (2, 4, 80)
+
+    Raises:
+        argparse.ArgumentTypeError: for another form.
+    """
+    few, _, wanted = words.partition(":")
+    numbers = [*few.split(","), wanted]
+    if len(numbers) != 3 or not all(n.isdecimal() for n in numbers) or not int(numbers[0]) < int(numbers[1]):
+        raise argparse.ArgumentTypeError(f"{words!r}: give 2,4:80")
+    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+
+
+def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> Report:
+    """Return the report for ``wanted`` layers from those for ``few`` and ``many``, each by a process of its own.
+
+    Raises:
+        ArgumentError: if a process fails.
+    """
+    at = next(n for n, a in enumerate(arguments) if a.startswith("--extrapolate"))
+    rest = arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :]
+    found = []
+    for layers in (few, many):
+        command = [sys.executable, "-m", "tinsmith", "simulate", "--json", *(a.replace("{}", str(layers)) for a in rest)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise ArgumentError("tinsmith simulate", f"the simulation of {layers} layers failed", "its message above")
+        found.append(Report(**json.loads(done.stdout)))
+    return extrapolated(found[0], found[1], (wanted - few) / (many - few))
+
+
+def extrapolated(a: Report, b: Report, t: float) -> Report:
+    """Return ``a + t * (b - a)``, by each number."""
+
+    def line(x: float, y: float) -> float:
+        return x + t * (y - x)
+
+    def lines(x: dict[str, float], y: dict[str, float]) -> dict[str, float]:
+        return {k: max(line(x.get(k, 0.0), y.get(k, 0.0)), 0.0) for k in {**x, **y}}
+
+    counts = [{name: count for name, count, _ in r.path} for r in (a, b)]
+    times = lines(*({name: s for name, _, s in r.path} for r in (a, b)))
+    path = [(k, round(line(counts[0].get(k, 0), counts[1].get(k, 0))), s) for k, s in _longest(times)]
+    return replace(b, seconds=line(a.seconds, b.seconds), kernels=lines(a.kernels, b.kernels),
+                   exposed=lines(a.exposed, b.exposed), hidden=lines(a.hidden, b.hidden),
+                   operations=line(a.operations, b.operations), parameters=round(line(a.parameters, b.parameters)),
+                   gradients=round(line(a.gradients, b.gradients)), state=round(line(a.state, b.state)),
+                   peak=round(line(a.peak, b.peak)), path=path)
 
 
 def _run_script(script: str | None, module: str | None, arguments: Sequence[str]) -> None:
