@@ -87,7 +87,8 @@ class Links:
             model of their opts. Or ``{"renderer": "cuda", "arch": …, "cores": …, "clock": …, "rates": …}``: they take
             the time of the roofline, of which they reach a share. Rates: ``memory`` in bytes per second; ``peaks`` by
             dtype, and ``units`` by the dtype of a matrix unit, in operations per second; ``reached``, the shares of
-            "memory", "peaks", and of "units" by the begin of their names; ``launch``, seconds from a kernel to the next.
+            "memory", "peaks", and of "units" by the begin of their names; ``launch``, seconds between
+            kernels.
         memory: bytes of memory of a device.
         per_host: processes of a host.
         within, between: links in a host, and between hosts.
@@ -129,8 +130,8 @@ class Links:
         if here == 1 or kind in ("send", "receive", "post"):
             return self.between.seconds(kind, nbytes, count)
         if kind == "all_reduce":
-            return (self.within.seconds("reduce_scatter", nbytes, here) + self.within.seconds("all_gather", nbytes, here)
-                    + self.between.seconds(kind, nbytes / here, many))
+            halves = [self.within.seconds(half, nbytes, here) for half in ("reduce_scatter", "all_gather")]
+            return sum(halves) + self.between.seconds(kind, nbytes / here, many)
         if kind in ("all_gather", "reduce_scatter"):
             return self.within.seconds(kind, nbytes, here) + self.between.seconds(kind, nbytes / here, many)
         if kind == "all_to_all":
@@ -162,8 +163,8 @@ class Links:
             found = estimate(kernel.kernel, machine, kernel.work)
             return found.launch, min(found.seconds - found.launch, _scalar(kernel.work, machine)), found.bound
         reached, work = rates["reached"], kernel.work
-        peak = next((u.all * reached["units"][u.name.partition("_")[0]] for u in machine.units if u.name == kernel.unit),
-                    machine.peak(dtypes.float32).all * reached["peaks"])
+        peak = next((u.all * reached["units"][u.name.partition("_")[0]] for u in machine.units
+                     if u.name == kernel.unit), machine.peak(dtypes.float32).all * reached["peaks"])
         memory, arithmetic = work.bytes / (rates["memory"] * reached["memory"]), work.operations / peak
         seconds = max(memory, arithmetic)
         bound = "launch" if seconds < machine.launch else "memory" if memory >= arithmetic else "arithmetic"
@@ -191,8 +192,8 @@ class Links:
                                 f"one of {known}, or tinsmith simulate --measure {path}")
         try:
             fields = json.loads(found.read_text("utf-8"))
-            links = {name: Link(**fields.pop(name)) for name in ("within", "between")}
-            return Links(**fields, **links)
+            within, between = (Link(**fields.pop(name)) for name in ("within", "between"))
+            return Links(within=within, between=between, **fields)
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError("tinsmith simulate", f"{found} does not describe a machine: {error}",
                                 f"the fields of {FOLDER / 'h200.json'}") from None

@@ -46,9 +46,9 @@ def measure(path: Path) -> int:
     barrier = _seconds(group, "barrier", SMALL, ROUNDS)
     memory = os_calls.total_memory()
     here = Link(0.0, min(b for _, b in kinds.values()), barrier, kinds)
-    found = Links(f"{group.size} processes on {machine.name}", {"renderer": "cpu", "machine": json.loads(machine.dumps())},
-                  memory // world().local_size, max(world().local_size, 1), here, here, False,
-                  _cores(group),
+    device = {"renderer": "cpu", "machine": json.loads(machine.dumps())}
+    found = Links(f"{group.size} processes on {machine.name}", device, memory // world().local_size, world().local_size,
+                  here, here, False, _cores(group),
                   {"all": f"tinsmith simulate --measure in {group.size} processes, {time.strftime('%Y-%m-%d')}"})
     if group.rank == 0:
         path.write_text(found.dumps() + os.linesep, "utf-8")

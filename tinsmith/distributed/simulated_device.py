@@ -89,8 +89,9 @@ class Timeline:
         """Run a collective that the queue waits for; the links run one at a time."""
         self.groups[group.name] = group
         self._wait_until(self.free, kind, group)
-        target = [group.ranks[group.rank], group.ranks[options[0]]] if kind in ("send", "receive", "post") else group.ranks
-        seconds = self.links.seconds(kind, nbytes, target)
+        pair = kind in ("send", "receive", "post")
+        ranks = [group.ranks[group.rank], group.ranks[options[0]]] if pair else group.ranks
+        seconds = self.links.seconds(kind, nbytes, ranks)
         self.run(kind, f"{kind} {group.size}", seconds, group.name, nbytes)
         self.free = self.now
 

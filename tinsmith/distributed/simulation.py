@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import ArgumentError, TinsmithError
+from tinsmith.core.errors import ArgumentError, CommunicationError, TinsmithError
 from tinsmith.core.terminal import bytes_text, percent, time_text
 from tinsmith.distributed import world as worlds
 from tinsmith.distributed.links import Links
@@ -50,6 +50,17 @@ class NoCommunicator:
 
     def Split(self, color: int, key: int) -> NoCommunicator:
         return self
+
+    def isend(self, *_: object, **__: object) -> None:
+        """Raise: the schedule of a stage depends on what the others tell it.
+
+        Raises:
+            CommunicationError: always.
+        """
+        raise CommunicationError("tinsmith simulate", "stages of a dist.pipeline wait for each other, and one rank "
+                                 "alone is simulated", "a mesh without stages, such as data=8,model=8")
+
+    recv = bcast = isend
 
 
 @dataclass(frozen=True)
@@ -148,13 +159,13 @@ class Simulation:
             if e.lane == "queue" and not e.group:
                 kernels[e.bound or e.kind] = kernels.get(e.bound or e.kind, 0.0) + e.seconds
         exposed, hidden = self._by_axis(events, "queue"), self._by_axis(events, "links")
-        waits = {k: v for k, v in self._by_axis([e for e in events if e.kind == "wait"], "queue").items()}
+        waits = self._by_axis([e for e in events if e.kind == "wait"], "queue")
         hidden = {k: max(v - waits.get(k, 0.0), 0.0) for k, v in hidden.items()}
         parameters, gradients, state = self._memory()
-        return Report(", ".join(f"{k}={v}" for k, v in self.mesh.items()), self.links.name, len(line.steps), end - begin,
-                      kernels, exposed, hidden, sum(e.work for e in events if e.kind == "kernel"), parameters, gradients,
-                      state, max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory,
-                      self._path(events))
+        mesh = ", ".join(f"{k}={v}" for k, v in self.mesh.items())
+        return Report(mesh, self.links.name, len(line.steps), end - begin, kernels, exposed, hidden,
+                      sum(e.work for e in events if e.kind == "kernel"), parameters, gradients, state,
+                      max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory, self._path(events))
 
     def _axis(self, group: str) -> str:
         """Return the axis of a group of processes: "all" for the world."""
@@ -226,19 +237,21 @@ def text(report: Report) -> str:
     busy = sum(r.kernels.values())
     bounds = ", ".join(f"{name} {percent(s / max(busy, 1e-30))}" for name, s in _longest(r.kernels))
     rest = max(r.peak - r.parameters - r.gradients - r.state, 0)
+    step, waits = max(r.seconds, 1e-30), sum(r.exposed.values())
     lines = [
         f"{r.mesh} on {r.machine}",
-        f"time per step       {time_text(r.seconds)} (step {r.steps}), {r.operations / max(r.seconds, 1e-30):.3g} FLOP/s",
+        f"time per step       {time_text(r.seconds)} (step {r.steps}), {r.operations / step:.3g} FLOP/s",
         f"  kernels           {time_text(busy)}: {bounds}",
-        f"  communication     {time_text(sum(r.exposed.values()))}, {percent(r.communication)} of the step"
-        + "".join(f"\n    {name:<26} {time_text(s)}" for name, s in _longest(r.exposed)),
+        f"  communication     {time_text(waits)}, {percent(r.communication)} of the step"]
+    lines += [f"    {name:<26} {time_text(s)}" for name, s in _longest(r.exposed)]
+    lines += [
         f"  beside kernels    {time_text(sum(r.hidden.values()))}",
         f"memory per device   {bytes_text(r.peak)} of {bytes_text(r.capacity)}"
         + (" (too little)" if r.peak > r.capacity else ""),
-        f"  parameters {bytes_text(r.parameters)}, gradients {bytes_text(r.gradients)}, optimizer {bytes_text(r.state)}, "
-        f"activations and temporaries {bytes_text(rest)}",
+        f"  parameters {bytes_text(r.parameters)}, gradients {bytes_text(r.gradients)}, optimizer "
+        f"{bytes_text(r.state)}, activations and temporaries {bytes_text(rest)}",
         "critical path"]
-    lines += [f"  {percent(s / max(r.seconds, 1e-30)):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path[:ROWS]]
+    lines += [f"  {percent(s / step):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path[:ROWS]]
     return "\n".join(lines)
 
 
@@ -274,12 +287,13 @@ def simulate(arguments: Sequence[str]) -> int:
     parser.add_argument("--rank", type=int, default=0, help="the process whose schedule is made")
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps; the last one is reported")
     parser.add_argument("--extrapolate", type=depths, metavar="A,B:N",
-                        help="simulate A and B layers instead of N, which take the place of {} in the script's arguments; "
-                             "all numbers of the report are linear in the layers")
+                        help="simulate A and B layers instead of N, which take the place of {} in the script's "
+                             "arguments; all numbers of the report are linear in the layers")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--measure", metavar="FILE", help="measure this machine under mpirun, and write the file")
     parser.add_argument("-m", dest="module", help="a module instead of a script")
-    parser.add_argument("script", nargs="?", help="what follows it and is no option above is the script's, or all after --")
+    parser.add_argument("script", nargs="?",
+                        help="what follows it and is no option above is the script's, or all after --")
     own = list(arguments).index("--") if "--" in arguments else len(arguments)
     chosen, rest = parser.parse_known_args(arguments[:own])
     rest += arguments[own + 1 :]
@@ -329,7 +343,8 @@ def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> Rep
     rest = arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :]
     found = []
     for layers in (few, many):
-        command = [sys.executable, "-m", "tinsmith", "simulate", "--json", *(a.replace("{}", str(layers)) for a in rest)]
+        given = [a.replace("{}", str(layers)) for a in rest]
+        command = [sys.executable, "-m", "tinsmith", "simulate", "--json", *given]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             raise ArgumentError("tinsmith simulate", f"the simulation of {layers} layers failed", "its message above")
@@ -338,7 +353,7 @@ def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> Rep
 
 
 def extrapolated(a: Report, b: Report, t: float) -> Report:
-    """Return ``a + t * (b - a)``, by each number."""
+    """Return ``a + t * (b - a)``, by each number; no time is negative."""
 
     def line(x: float, y: float) -> float:
         return x + t * (y - x)
@@ -349,9 +364,11 @@ def extrapolated(a: Report, b: Report, t: float) -> Report:
     counts = [{name: count for name, count, _ in r.path} for r in (a, b)]
     times = lines(*({name: s for name, _, s in r.path} for r in (a, b)))
     path = [(k, round(line(counts[0].get(k, 0), counts[1].get(k, 0))), s) for k, s in _longest(times)]
-    return replace(b, seconds=line(a.seconds, b.seconds), kernels=lines(a.kernels, b.kernels),
-                   exposed=lines(a.exposed, b.exposed), hidden=lines(a.hidden, b.hidden),
-                   operations=line(a.operations, b.operations), parameters=round(line(a.parameters, b.parameters)),
+    kernels, exposed = lines(a.kernels, b.kernels), lines(a.exposed, b.exposed)
+    # a wait does not get shorter than nothing, so the time is the sum of the parts
+    return replace(b, seconds=sum(kernels.values()) + sum(exposed.values()), kernels=kernels, exposed=exposed,
+                   hidden=lines(a.hidden, b.hidden), operations=line(a.operations, b.operations),
+                   parameters=round(line(a.parameters, b.parameters)),
                    gradients=round(line(a.gradients, b.gradients)), state=round(line(a.state, b.state)),
                    peak=round(line(a.peak, b.peak)), path=path)
 
