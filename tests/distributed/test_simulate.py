@@ -16,7 +16,7 @@ from tinsmith.backend.cpu.device import host_target
 from tinsmith.codegen.planner.roofline import default_machine
 from tinsmith.core.errors import ArgumentError
 from tinsmith.distributed.links import Link, Links
-from tinsmith.distributed.simulation import Report, extrapolated, mesh_sizes
+from tinsmith.distributed.simulation import StepReport, extrapolated, mesh_sizes
 
 SCRIPT = """
 import sys
@@ -118,7 +118,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_reports_are_extrapolated_by_each_number() -> None:
-    few = Report("data=2", "m", 2, 3.0, {"memory": 1.0}, {"all_reduce data": 2.0}, {}, 10.0, 4, 4, 8, 30, 99,
+    few = StepReport("data=2", "m", 2, 3.0, {"memory": 1.0}, {"all_reduce data": 2.0}, {}, 10.0, 4, 4, 8, 30, 99,
                  [("all_reduce data", 2, 2.0), ("k", 1, 1.0)])
     many = replace(few, seconds=5.0, kernels={"memory": 2.0}, exposed={"all_reduce data": 3.0}, operations=20.0,
                    parameters=8, peak=50, path=[("all_reduce data", 4, 3.0), ("k", 2, 2.0)])
@@ -127,3 +127,20 @@ def test_reports_are_extrapolated_by_each_number() -> None:
     assert (found.parameters, found.gradients, found.peak) == (16, 4, 90)
     assert found.path == [("all_reduce data", 8, 5.0), ("k", 4, 4.0)]
     assert found.communication == pytest.approx(5 / 9)
+
+
+def test_a_pipeline_is_an_error_that_names_the_reason(tmp_path: Path) -> None:
+    _links(tmp_path)
+    (tmp_path / "pipe.py").write_text("""
+import numpy as np
+from tinsmith import Tensor, nn
+from tinsmith import distributed as dist
+pipe = dist.pipeline([nn.Linear(4, 4), nn.Linear(4, 2)], dist.mesh(stage=2), microbatches=2,
+                     loss=Tensor.sparse_categorical_crossentropy)
+with Tensor.train():
+    pipe.step(Tensor(np.ones((4, 4), np.float32)), Tensor(np.zeros(4, np.int32)))
+""")
+    done = subprocess.run([sys.executable, "-m", "tinsmith", "simulate", "pipe.py", "--links", "links.json", "--mesh",
+                           "stage=2"], cwd=tmp_path, env=clean(environment(tmp_path / "cache")), text=True,
+                          capture_output=True, timeout=120)
+    assert done.returncode == 1 and "stages of a dist.pipeline wait for each other" in done.stderr

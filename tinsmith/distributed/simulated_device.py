@@ -30,7 +30,7 @@ from tinsmith.ir.ops.scans import WRITERS
 STEP: Final = "simulated_step"  # the host function that marks the end of an optimizer's step
 
 
-class Event(NamedTuple):
+class SimulatedEvent(NamedTuple):
     """A part of the timeline.
 
     Attributes:
@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 
 @dataclass
-class Timeline:
+class SimulatedTimeline:
     """The clock of the simulated process.
 
     Attributes:
@@ -73,7 +73,7 @@ class Timeline:
     slowdown: float = 1.0
     now: float = 0.0
     free: float = 0.0
-    events: list[Event] = field(default_factory=list)
+    events: list[SimulatedEvent] = field(default_factory=list)
     steps: list[tuple[int, float]] = field(default_factory=list)
     pending: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     groups: dict[str, ProcessGroup] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Timeline:
 
     def run(self, kind: str, name: str, seconds: float, group: str = "", work: float = 0.0, bound: str = "") -> None:
         """Let the queue work for ``seconds``."""
-        self.events.append(Event("queue", kind, name, self.now, self.now + seconds, group, work, bound))
+        self.events.append(SimulatedEvent("queue", kind, name, self.now, self.now + seconds, group, work, bound))
         self.now += seconds
 
     def collective(self, kind: str, group: ProcessGroup, options: Sequence[Any], nbytes: int) -> None:
@@ -104,7 +104,7 @@ class Timeline:
         self.groups[group.name] = group
         begin = max(self.now, self.free)
         self.free = begin + self.links.seconds(kind, nbytes, group.ranks)
-        self.events.append(Event("links", kind, f"{kind} {group.size}", begin, self.free, group.name, nbytes))
+        self.events.append(SimulatedEvent("links", kind, f"{kind} {group.size}", begin, self.free, group.name, nbytes))
         self.pending[group.name, number] = begin, self.free
 
     def finish(self, group: ProcessGroup, number: int) -> None:
@@ -124,7 +124,7 @@ class Timeline:
 class CountedMemory(Allocator):
     """An allocator without memory: blocks are only counted, copies to them are dropped, and reads give zeros."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: SimulatedTimeline) -> None:
         self.timeline = timeline
 
     def alloc(self, nbytes: int) -> MemoryBlock:
@@ -151,7 +151,7 @@ class NoCompiler(Compiler):
 class SimulatedProgram(Program):
     """A kernel or a command of the host, of which a launch takes its predicted time."""
 
-    def __init__(self, timeline: Timeline, machine: Machine, kernel: Launch) -> None:
+    def __init__(self, timeline: SimulatedTimeline, machine: Machine, kernel: Launch) -> None:
         super().__init__(kernel, b"")
         self.timeline = timeline
         self.action = self._host(machine) if kernel.host else self._kernel(machine)
@@ -192,7 +192,7 @@ class SimulatedDevice(Compiled):
 
     calls_host = True  # collectives are commands of its queue
 
-    def __init__(self, name: str, timeline: Timeline, renderer: Renderer) -> None:
+    def __init__(self, name: str, timeline: SimulatedTimeline, renderer: Renderer) -> None:
         machine = timeline.links.machine(renderer.target, name)
         super().__init__(name, CountedMemory(timeline), NoCompiler(),
                          lambda kernel, binary: SimulatedProgram(timeline, machine, kernel), renderer)
@@ -209,7 +209,7 @@ class SimulatedDevice(Compiled):
 
 
 class _Copy(Program):
-    def __init__(self, timeline: Timeline, machine: Machine, nbytes: int) -> None:
+    def __init__(self, timeline: SimulatedTimeline, machine: Machine, nbytes: int) -> None:
         super().__init__(Launch("copy", "copy", [0, 1], [], frozenset((0,)), 0, nbytes, 0, False, [], []), b"")
         self.timeline, self.seconds = timeline, machine.launch + 2 * nbytes / machine.memory[-1].all
 

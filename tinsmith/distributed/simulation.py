@@ -27,7 +27,7 @@ from tinsmith.core.terminal import bytes_text, percent, time_text
 from tinsmith.distributed import world as worlds
 from tinsmith.distributed.links import Links
 from tinsmith.distributed.measured_links import measure
-from tinsmith.distributed.simulated_device import STEP, Event, SimulatedDevice, Timeline, renderer_of
+from tinsmith.distributed.simulated_device import STEP, SimulatedDevice, SimulatedEvent, SimulatedTimeline, renderer_of
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.nn.optim import Optimizer
 from tinsmith.tensor.helpers import held_tensors
@@ -64,7 +64,7 @@ class NoCommunicator:
 
 
 @dataclass(frozen=True)
-class Report:
+class StepReport:
     """The last step of a simulation; times in seconds, memory in bytes.
 
     Attributes:
@@ -118,12 +118,12 @@ class Simulation:
             raise ArgumentError("tinsmith simulate", f"rank {rank} of {self.size} processes", "--rank 0")
         local = min(links.per_host, self.size)
         threads = max(round(links.cores) // local, 1)
-        self.timeline = Timeline(links, links.slowdown(local, threads), at_step=self._at_step)
+        self.timeline = SimulatedTimeline(links, links.slowdown(local, threads), at_step=self._at_step)
         self.renderer = renderer_of(links, threads)
         self.optimizers: list[Optimizer] = []
         self.peak = 0
 
-    def run(self, script: Callable[[], object]) -> Report:
+    def run(self, script: Callable[[], object]) -> StepReport:
         """Run a script, and return the report of its last step."""
         with self._world(), contextlib.suppress(Ended), _marked_steps(self.optimizers):
             script()
@@ -148,7 +148,7 @@ class Simulation:
             raise Ended
         GlobalCounters.peak_on = GlobalCounters.memory_on.copy()
 
-    def report(self) -> Report:
+    def report(self) -> StepReport:
         """Return the report of the last step; of the whole script if it has no two steps."""
         line = self.timeline
         ends = [(0, 0.0), *line.steps] if line.steps else [(0, 0.0), (len(line.events), line.now)]
@@ -163,7 +163,7 @@ class Simulation:
         hidden = {k: max(v - waits.get(k, 0.0), 0.0) for k, v in hidden.items()}
         parameters, gradients, state = self._memory()
         mesh = ", ".join(f"{k}={v}" for k, v in self.mesh.items())
-        return Report(mesh, self.links.name, len(line.steps), end - begin, kernels, exposed, hidden,
+        return StepReport(mesh, self.links.name, len(line.steps), end - begin, kernels, exposed, hidden,
                       sum(e.work for e in events if e.kind == "kernel"), parameters, gradients, state,
                       max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory, self._path(events))
 
@@ -176,7 +176,7 @@ class Simulation:
                     return axis
         return "all"
 
-    def _by_axis(self, events: Sequence[Event], lane: str) -> dict[str, float]:
+    def _by_axis(self, events: Sequence[SimulatedEvent], lane: str) -> dict[str, float]:
         found: dict[str, float] = {}
         for e in events:
             if e.group and e.lane == lane:
@@ -184,7 +184,7 @@ class Simulation:
                 found[name] = found.get(name, 0.0) + e.seconds
         return found
 
-    def _path(self, events: Sequence[Event]) -> list[tuple[str, int, float]]:
+    def _path(self, events: Sequence[SimulatedEvent]) -> list[tuple[str, int, float]]:
         """Return the parts of the critical path, the longest first: the queue, in which a wait is the collective on the
         links that it waits for."""
         found: dict[str, tuple[int, float]] = {}
@@ -231,7 +231,7 @@ def _marked_steps(optimizers: list[Optimizer]) -> Iterator[None]:
 # *** the command ***
 
 
-def text(report: Report) -> str:
+def text(report: StepReport) -> str:
     """Return a report as text."""
     r = report
     busy = sum(r.kernels.values())
@@ -333,7 +333,7 @@ def depths(words: str) -> tuple[int, int, int]:
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
-def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> Report:
+def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> StepReport:
     """Return the report for ``wanted`` layers from those for ``few`` and ``many``, each by a process of its own.
 
     Raises:
@@ -348,11 +348,11 @@ def _extrapolated(arguments: list[str], few: int, many: int, wanted: int) -> Rep
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             raise ArgumentError("tinsmith simulate", f"the simulation of {layers} layers failed", "its message above")
-        found.append(Report(**json.loads(done.stdout)))
+        found.append(StepReport(**json.loads(done.stdout)))
     return extrapolated(found[0], found[1], (wanted - few) / (many - few))
 
 
-def extrapolated(a: Report, b: Report, t: float) -> Report:
+def extrapolated(a: StepReport, b: StepReport, t: float) -> StepReport:
     """Return ``a + t * (b - a)``, by each number; no time is negative."""
 
     def line(x: float, y: float) -> float:
