@@ -64,4 +64,4 @@ def test_version(tmp_path: Path) -> None:
 def test_without_arguments_the_commands_are_listed(tmp_path: Path) -> None:
     done = run(["-m", "tinsmith"], tmp_path)
     assert done.returncode == 2
-    assert "{doctor,conformance,cache,machine,beam,viz,source,ir,explain-error,launch,examples}" in done.stderr
+    assert "{doctor,conformance,cache,machine,beam,viz,source,ir,explain-error,launch,simulate,examples}" in done.stderr

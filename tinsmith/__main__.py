@@ -45,6 +45,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
 from tinsmith.distributed import launcher
+from tinsmith.distributed.simulation import simulate
 from tinsmith.inspect import debug
 from tinsmith.inspect.debug import opts_text
 from tinsmith.inspect.search import database
@@ -404,6 +405,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("ir", help="print docs/ir.md")
     commands.add_parser("explain-error", help="explain an error code").add_argument("code")
     commands.add_parser("launch", help="run a script in several processes")
+    commands.add_parser("simulate", help="predict the time and memory of a script in any number of processes")
     programs = commands.add_parser("examples", help="list the programs to start from, or run one")
     programs.add_argument("name", nargs="?", choices=example_names())
     given = sys.argv[1:] if arguments is None else arguments
@@ -411,6 +413,8 @@ def main(arguments: list[str] | None = None) -> int:
         return run_example(given[1], given[2:])
     if given[:1] == ["launch"]:
         return launch(given[1:])
+    if given[:1] == ["simulate"]:
+        return simulate(given[1:])
     own = given.index("--") if "--" in given else len(given)
     chosen, rest = parser.parse_known_args(given[:own])
     rest += given[own + 1 :]

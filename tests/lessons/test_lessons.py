@@ -19,7 +19,7 @@ def title(page: Path) -> str:
 
 
 def test_they_are_numbered_without_a_gap() -> None:
-    assert [int(p.name[:2]) for p in LESSONS] == list(range(1, len(LESSONS) + 1)) and len(LESSONS) == 18
+    assert [int(p.name[:2]) for p in LESSONS] == list(range(1, len(LESSONS) + 1)) and len(LESSONS) == 19
     assert [int(title(p).partition(".")[0]) for p in LESSONS] == list(range(1, len(LESSONS) + 1))
 
 

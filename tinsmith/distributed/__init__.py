@@ -10,6 +10,8 @@
   by MPI on arrays in place, and the check of their order; ``messages.py``: sends that do not wait.
 - ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: the reports of each rank to it;
   ``launcher.py``: ``tinsmith launch``.
+- ``simulation.py``: ``tinsmith simulate``; ``simulated_device.py``: a device that runs nothing; ``links.py``: times of
+  collectives, and files of machines; ``measured_links.py``: their measurement.
 
 A program of one process imports no ``mpi4py``, and its collectives give back their argument.
 """

@@ -215,7 +215,7 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
     if NOT_IN:
         raise ArgumentError(f"dist.{kind}", f"in {NOT_IN[0]}", "dist.pipeline(..., communicates=True)")
     name = "_".join(("mpi", kind, *map(str, options), group.name))
-    WRITERS.setdefault(name, functools.partial(_run, kind, group, options))
+    WRITERS.setdefault(name, functools.partial(run, kind, group, options))
     here = x if on_host(x) else x.to("CPU")
     return host_value(name, shape, here, after=after).to(x.device)
 
@@ -225,7 +225,7 @@ def _peers(kind: str, group: ProcessGroup, options: tuple[Any, ...]) -> tuple[in
     return (group.ranks[options[0]],) if kind in _SENT else group.ranks
 
 
-def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, *arrays: Array) -> None:
+def run(kind: str, group: ProcessGroup, options: tuple[Any, ...], out: Array, *arrays: Array) -> None:
     """Run a command: the function that programs call. Before its argument stands what it has to come after."""
     here, line, x = world(), user_line(), arrays[-1]
     here.check_thread()

@@ -23,7 +23,17 @@ from tinsmith.distributed.collectives import all_reduce, gathered_along, reduced
 from tinsmith.distributed.data_parallel import part_size
 from tinsmith.distributed.experts import Experts
 from tinsmith.distributed.sequence import Gathered, Scattered
-from tinsmith.distributed.world import Mesh, ProcessGroup, Rule, divided, group_of, note_placement, placement, stage_of
+from tinsmith.distributed.world import (
+    Mesh,
+    ProcessGroup,
+    Rule,
+    divided,
+    group_of,
+    is_simulated,
+    note_placement,
+    placement,
+    stage_of,
+)
 from tinsmith.nn import Embedding, Linear
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.autograd.backward import Function
@@ -125,15 +135,21 @@ def _rule(name: str, t: Tensor, mesh: Mesh, rules: Mapping[str, Rule]) -> Rule:
 
 def _local(name: str, t: Tensor, mesh: Mesh, rule: Rule) -> Tensor:
     """Return a copy of this process's shard of a parameter."""
+    if is_simulated():
+        sizes = [s // mesh.size(a) if a else s for s, a in zip(t.shape, (*rule, *[None] * t.ndim))]
+        return _placed(Tensor.empty(*sizes, dtype=t.dtype, device=t.device, requires_grad=t.requires_grad), mesh, rule)
     values = t.detach()._array()  # cut by the host: a program for each shape would be made to run once
     for dim, axis in enumerate(rule):
         if axis is not None:
             number, count = mesh.place[axis], mesh.size(axis)
             each = part_size(t.shape, dim, count, f"dist.shard of {name}")
             values = values[(slice(None),) * dim + (slice(number * each, (number + 1) * each),)]
-    found = Tensor(values.copy(), dtype=t.dtype, device=t.device, requires_grad=t.requires_grad).realize()
-    note_placement(found, mesh, tuple(rule))
-    return found
+    return _placed(Tensor(values.copy(), dtype=t.dtype, device=t.device, requires_grad=t.requires_grad), mesh, rule)
+
+
+def _placed(t: Tensor, mesh: Mesh, rule: Rule) -> Tensor:
+    note_placement(t.realize(), mesh, tuple(rule))
+    return t
 
 
 def _layers(model: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[Any, dict[str, str]]]:

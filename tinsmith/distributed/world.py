@@ -154,6 +154,7 @@ class World:
         hosts: the host of each process.
         mpi: ``mpi4py.MPI``; None in a program of one process.
         turn: the lock held while a thread communicates.
+        simulated: sizes of axes of meshes that replace the program's; None unless this process alone simulates a rank.
     """
 
     group: ProcessGroup
@@ -163,6 +164,7 @@ class World:
     mpi: Any = None
     turn: threading.RLock = field(default_factory=threading.RLock)
     thread: int = 0
+    simulated: dict[str, int] | None = None
 
     def check_thread(self) -> None:
         """Check that this thread may communicate.
@@ -201,6 +203,17 @@ def world() -> World:
                 found = launched()
                 _world.append(_started(found) if found.size > 1 else World(ProcessGroup("world", (0,))))
     return _world[0]
+
+
+def install(simulated: World) -> None:
+    """Make this process a rank of a simulated world; no communication may have been started."""
+    assert not _world, "communication has been started"
+    _world.append(simulated)
+
+
+def is_simulated() -> bool:
+    """Return True in a process that simulates a rank: no kernel runs, and tensors have no values."""
+    return bool(_world) and _world[0].simulated is not None
 
 
 def is_started() -> bool:
@@ -362,6 +375,8 @@ def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
     """
     names = tuple(Device.canonicalize(d) for d in devices or ())
     count = len(names) or world().group.size
+    if not names:
+        axes |= {name: size for name, size in (world().simulated or {}).items() if name in axes}
     sizes = {name: integer("dist.mesh", name, size, least=-1) for name, size in axes.items()}
     known = math.prod(s for s in sizes.values() if s > 0)
     free = [name for name, size in sizes.items() if size == -1]
@@ -378,6 +393,11 @@ def mesh(devices: Sequence[str] | None = None, **axes: int) -> Mesh:
         _made[key] = Mesh(sizes, names)
     _current[:] = [_made[key]]
     return _made[key]
+
+
+def meshes() -> list[Mesh]:
+    """Return all meshes that were made."""
+    return list(_made.values())
 
 
 def current() -> Mesh | None:
