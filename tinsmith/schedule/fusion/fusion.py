@@ -6,10 +6,11 @@ that several kernels read, or one kernel at several indices, is recomputed if th
 fused into the kernel of its reader if the loops can be nested so that it is computed once: the sets of ranges that the
 kernel's reductions depend on must form a chain.
 
-A contraction can fuse with a computed operand (a stream, back-to-back GEMM as in attention): a block of the operand's
-rows is computed over the full reduced axis, inside the loop that consumes it, with the statistics of these rows. A
-row-by-column value (the scores) is recomputed tile by tile in every kernel that can; the statistics of its rows are
-stored if several kernels read them.
+A contraction can fuse with an operand that is a function of another contraction (a stream, back-to-back GEMM as in
+attention): a block of the operand's rows is computed over the full reduced axis, inside the loop that consumes it, with
+the statistics of these rows. Any other computed operand is stored, unless it is cheap. A row-by-column value (the
+scores) is recomputed tile by tile in every kernel that can; the statistics of its rows are stored if several kernels
+read them.
 """
 from __future__ import annotations
 
