@@ -89,7 +89,8 @@ def moved(text: str, path: str) -> tuple[str, set[str]]:
         if (ROOT / target).exists():
             targets.add(target)
             place = posixpath.relpath(site_path(target), posixpath.dirname(site_path(path)) or ".")
-            found += [text[end : m.start()], m["before"], place, m["anchor"] or "", m["after"]]
+            listed = target != "README.md" and not target.startswith("docs/")  # a file's text has no headings there
+            found += [text[end : m.start()], m["before"], place, "" if listed else m["anchor"] or "", m["after"]]
             end = m.end()
     return "".join(found) + text[end:], targets
 
