@@ -5,6 +5,7 @@ import functools
 from dataclasses import dataclass, field, fields
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import UOp
 from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.structure import Role
 from tinsmith.target.cpu_model import CORE, CpuModel
@@ -52,16 +53,20 @@ class Target:
     blocks: GpuModel = BLOCKS  # tuning data of thread blocks
     core: CpuModel = CORE  # tuning data of a CPU core
 
-    def tile_rows(self, size: int, even: bool = False) -> int:
+    def tile_rows(self, size: int | UOp, even: bool = False) -> int:
         """Return the rows of a register tile of computed operands, of ``size`` rows in all; a divisor if ``even``.
 
         The accumulators, a vector of each column and one element of the other operand fit the vector registers. More
-        accumulators hide more latency, and a last tile that is not full costs as much as the others.
+        accumulators hide more latency, and a last tile that is not full costs as much as the others; of equal choices,
+        within 2 %, the highest tile.
         """
+        if not isinstance(size, int) or size < 1:
+            return 1
         columns = self.core.tile_vectors
         most = max(min(self.core.tile_rows, (self.vector_registers - 1) // columns - 1, size), 1)
-        rows = [n for n in range(1, most + 1) if not even or size % n == 0]
-        return max(rows, key=lambda n: size / -(-size // n) * columns / (n * columns + 1))
+        use = {n: size / -(-size // n) * columns / (n * columns + 1)
+               for n in range(most, 0, -1) if not even or size % n == 0}
+        return next(n for n, share in use.items() if share >= 0.98 * max(use.values()))
 
     @functools.cached_property
     def key(self) -> str:
