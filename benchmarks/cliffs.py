@@ -4,7 +4,7 @@ A program is a chain of 2 to 6 ops on one 4-d value: convolutions, pools, norms,
 concatenations, gathers, scans; every third one also computes a gradient. It is captured as written, with
 ``.contiguous()`` after every op, and with it after one op drawn at random, and measured in processor time, in turn.
 Fusion that is chosen by price is never slower than a stored value: a program that takes more than `CLIFF` times the
-best of the others shows a wrong price, and is printed with the kernels of both.
+best of the others shows a wrong price, and is printed; with ``--plans``, with the plans of both.
 """
 from __future__ import annotations
 
@@ -48,17 +48,12 @@ class Program:
         chain = "".join(s.text for s in self.steps)
         return f"seed {self.seed}: x{self.shape}{chain}" + " with gradient" * self.gradient
 
-    def run(self, x: Any, stored: frozenset[int]) -> Any:
-        """Compute the program; the results of the steps in ``stored`` are made contiguous."""
+    def values(self, x: Any, stored: frozenset[int]) -> list[Any]:
+        """Return the result, and the gradient if it has one; results of the steps in ``stored`` are contiguous."""
         y = x
         for n, step in enumerate(self.steps):
-            y = step.apply(y)
-            if n in stored:
-                y = y.contiguous()
-        if not self.gradient:
-            return y.realize()
-        (grad,) = (y * y).sum().gradient(x)
-        return grad.realize(y)
+            y = step.apply(y).contiguous() if n in stored else step.apply(y)
+        return [y, *(y * y).sum().gradient(x)] if self.gradient else [y]
 
 
 def _weights(*shape: int) -> Any:
@@ -172,7 +167,7 @@ def captured(program: Program, stored: frozenset[int]) -> tuple[Callable[[], obj
     """Return a replay of the program with these steps stored, and its captured function."""
     from tinsmith import Tensor, TinyJit
 
-    jit = TinyJit(lambda x: program.run(x, stored))
+    jit = TinyJit(lambda x: Tensor.realize(*program.values(x, stored)))
     x = Tensor.randn(*program.shape, requires_grad=program.gradient).realize()
     for _ in range(3):
         jit(x)
@@ -220,11 +215,9 @@ def measure(program: Program) -> Finding:
 
 
 def show(found: Finding) -> None:
-    """Print a finding with the kernels of both variants."""
-    print(f"\n{found.ratio:.2f}× ({found.written * 1e6:,.0f} against {found.best * 1e6:,.0f} µs with steps "
-          f"{sorted(found.stored)} stored)  {found.program}")
+    """Print the plans of both variants of a finding."""
     for stored in (frozenset[int](), found.stored):
-        print("  as written" if not stored else f"  stored {sorted(stored)}")
+        print(f"  stored {sorted(stored)}" if stored else "  as written")
         print("    " + str(captured(found.program, stored)[1].plan()).replace("\n", "\n    "))
 
 
@@ -234,7 +227,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--programs", type=int, default=100, help="programs to draw (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first one (default 0)")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    parser.add_argument("--plans", action="store_true", help="print the kernels of the cliffs")
+    parser.add_argument("--plans", action="store_true", help="print the plans of the cliffs")
     options = parser.parse_args(arguments)
     os.environ.setdefault("THREADS", "1")
     os.environ["DYNAMIC"] = "0"

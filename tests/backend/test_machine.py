@@ -76,6 +76,7 @@ def test_the_interpreter_is_measured_without_waiting_for_it(empty: Path) -> None
     found = measure("PYTHON", budget=0.1)
     sane(found)
     assert len(found.memory) == 1 and found.peak(dtypes.float32).one < 1e9
+    assert found.units == (), "a product of a matrix unit takes it seconds"
 
 
 def test_memory_without_programs_is_refused(empty: Path) -> None:

@@ -162,3 +162,15 @@ def test_units_of_a_multiprocessor_bound_its_products(arch: str, a_cycle: int) -
     units = [u for u in target.units if u.threads == widest and u.a.itemsize == 2]
     assert units and {round(unit_peak(u, target, machine).all / cycles_of_all) for u in units} == {a_cycle}
     assert machine.size == "132 multiprocessors"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_loops_side_by_side_are_not_nested(axis: int) -> None:
+    """The parts of a concatenation, once its loop is cut where they meet."""
+    sides = [(0, 64), (64, 0)]
+    parts = (param(n + 1, (64, 64)).pad(tuple(side if a == axis else (0, 0) for a in range(2))) for n, side in
+             enumerate(sides))
+    joined = kernel(next(parts) + next(parts))
+    whole = estimate(joined, MACHINE).arithmetic
+    joined.apply(Opt(OptOps.CUT, axis, (64,)))
+    assert 0 < estimate(joined, MACHINE).arithmetic <= whole

@@ -67,6 +67,31 @@ def test_padding_becomes_a_condition_of_the_load() -> None:
     assert load.src[2].dtype is dtypes.bool
 
 
+@pytest.mark.parametrize(("padded", "conditions"), [(0, 1), (1, 0)])
+def test_a_reduction_keeps_the_conditions_of_its_own_index(padded: int, conditions: int) -> None:
+    """The statistic of a row does not depend on a padding of columns: it would be computed in the loop over them."""
+    x = param(1, 5, 7)
+    top = x.reduce("MAX", (1,)).expand((5, 7))
+    root = (x - top).pad(tuple((2, 1) if a == padded else (0, 0) for a in range(2)))
+    (fold,) = (n for n in toposort(lowered(root)) if n.op is Ops.FOLD)
+    guards = [load.src[2] for load in toposort(fold) if load.op is Ops.LOAD and len(load.src) == 3]
+    assert len(guards) == conditions and len(fold.ranges) == 1
+    values = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    (got,) = run_graph(UOp(Ops.SINK, None, (root,)), {x: values}, ())
+    want = np.pad(values - values.max(1, keepdims=True), [(2, 1) if a == padded else (0, 0) for a in range(2)])
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+def test_a_reduction_keeps_conditions_that_bound_it_through_others() -> None:
+    """Two paddings of one merged axis: the condition on the inner range holds only where that on both does."""
+    x = param(1, 4, 3)
+    top = x.reduce("MAX", (1,)).reshape((2, 2)).pad(((1, 0), (0, 1))).reshape((9,)).pad(((1, 2),))
+    values = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    (got,) = run_graph(UOp(Ops.SINK, None, (top,)), {x: values}, ())
+    want = np.pad(np.pad(values.max(1).reshape(2, 2), ((1, 0), (0, 1))).reshape(9), (1, 2))
+    np.testing.assert_array_equal(got.reshape(-1), want)
+
+
 def test_outputs_of_one_shape_share_their_ranges() -> None:
     x, y = param(2, 5, 7), param(3, 5, 7)
     graph = lowered(x + y, x * y)

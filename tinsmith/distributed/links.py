@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.planner.roofline import Machine, Rate, default_machine, estimate
-from tinsmith.codegen.planner.work import Work
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.target.target import Target
@@ -161,7 +160,7 @@ class Links:
         rates = self.device.get("rates")
         if rates is None:
             found = estimate(kernel.kernel, machine, kernel.work)
-            return found.launch, min(found.seconds - found.launch, _scalar(kernel.work, machine)), found.bound
+            return found.launch, found.seconds - found.launch, found.bound
         reached, work = rates["reached"], kernel.work
         peak = next((u.all * reached["units"][u.name.partition("_")[0]] for u in machine.units
                      if u.name == kernel.unit), machine.peak(dtypes.float32).all * reached["peaks"])
@@ -197,14 +196,3 @@ class Links:
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError("tinsmith simulate", f"{found} does not describe a machine: {error}",
                                 f"the fields of {FOLDER / 'h200.json'}") from None
-
-
-def _scalar(work: Work, machine: Machine) -> float:
-    """Return the seconds of a kernel that computes and moves one element at a time, on one worker.
-
-    It limits the model's time, which is too long where a kernel's results have loops of their own, one after the other
-    (a concatenation): the model counts them as nested.
-    """
-    lanes = 2 * max(machine.vector_bytes // 4, 1)
-    return work.bytes / machine.memory[-1].one + (
-        work.operations + work.bytes / 4) * lanes / machine.peak(dtypes.float32).one

@@ -50,7 +50,7 @@ class Costs(NamedTuple):
     recompute: int = 48  # operations per element up to which a value is recomputed by all of its kernels but one
     light: int = 12  # the same for a value of small reductions that is stored in any case
     places: int = 128  # operations per element for recomputing a value at several places of one kernel, at most
-    join: int = 64  # operations per element of a concatenation: its masked loads take scalar instructions
+    join: int = 64  # operations per element of a gather or concatenation, whose loads are one per element
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
     rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     small_work: int = 1 << 14  # elements below which parallelism does not matter

@@ -261,6 +261,8 @@ class _Model:
 
     def enclosing(self, n: UOp, readers: set[UOp]) -> list[UOp]:
         """Return the loops of ``n`` and of its readers down to the innermost that ``n`` depends on, outermost first."""
+        if n.op in (Ops.SINK, Ops.AFTER):
+            return []  # statements side by side: each has loops of its own
         own = {r for r in n.ranges if not r.arg[1].expanded}
         loops = sorted(readers | own, key=self.rank.__getitem__)
         return loops[: max((at + 1 for at, r in enumerate(loops) if r in own), default=0)]

@@ -117,8 +117,10 @@ def is_computed_in_rows(product: UOp, factor: UOp, inner: Callable[[UOp], bool])
 def _rows_by_columns(inner: UOp, place: Index, columns: frozenset[UOp]) -> bool:
     """Return True if one operand of the contraction ``inner`` has all ``columns``, the other its other ranges."""
     body = inner.src[0]
+    while body.op is Ops.CAST:
+        body = body.src[0]
     if body.op is not Ops.MUL:
-        return True
+        return False
     a, b = (_ranges_read(s, tuple(ZERO if n in inner.arg[1] else i for n, i in enumerate(place))) for s in body.src)
     return any(columns.isdisjoint(other) and side - columns <= other for side, other in ((a, b), (b, a)))
 
@@ -133,7 +135,8 @@ def _is_view(node: UOp) -> bool:
 
 
 def _reductions_at(factor: UOp, index: Index) -> list[tuple[UOp, Index]]:
-    """Return the reductions at the end of the cone of ``factor``, each with its index."""
+    """Return the reductions at the end of the cone of ``factor``, each with its index; of a cone beyond 2 · MOST_CONE
+    nodes, those that are found first."""
     found: dict[tuple[UOp, Index], None] = {}
     seen: set[tuple[UOp, Index]] = set()
     stack = [(factor, index)]

@@ -140,7 +140,7 @@ class Fusion:
             epilogues would take more memory.
         functions: contraction → its epilogues that would be staged (candidates for ``bare``).
         reasons: staged node → the reason.
-        heavy, cost, light, depth, scores, grows, windowed, joined, joins, products, contracts: see ``measure``.
+        heavy, cost, light, depth, scores, grows, windowed, joins, products, contracts: see ``measure``.
         factors: contraction → its computed operand, or None.
         groups: staged node → its kernel.
         reduce_ranges: (reduction, index) → the ranges it is reduced over at this index.
@@ -160,7 +160,6 @@ class Fusion:
     scores: dict[UOp, bool] = field(default_factory=dict)
     grows: dict[UOp, bool] = field(default_factory=dict)
     windowed: dict[UOp, bool] = field(default_factory=dict)
-    joined: dict[UOp, bool] = field(default_factory=dict)
     joins: dict[UOp, int] = field(default_factory=dict)
     products: dict[UOp, bool] = field(default_factory=dict)
     contracts: dict[UOp, bool] = field(default_factory=dict)
@@ -193,14 +192,11 @@ class Fusion:
         - grows: that contraction's result is at least as large as its operands;
         - scores: it is, or depends on, a row-by-column value of small depth;
         - windowed: it depends on a window or a padding;
-        - joined: it is gathered, or assembled from padded parts;
-        - joins: the number of concatenations that compute it from stored values and reductions;
+        - joins: gathers, and concatenations of padded parts, to compute it from stored values and reductions;
         - products: it is, or depends on, a sum of products of two broadcast factors;
         - contracts: it is, or depends on, such a sum that is large.
         """
         for n in order:
-            self.joined[n] = n.op is Ops.GATHER or (n.op.elementwise and _joins(n)) or ((
-                n.op.elementwise or n.op.kind == "movement") and any(self.joined[s] for s in n.src))
             self.windowed[n] = n.op in (Ops.WINDOW, Ops.UNWINDOW, Ops.PAD) or any(self.windowed[s] for s in n.src)
             below = () if n.op in SOURCES or n.op in STAGED else n.src
             self.scores[n] = any(self.scores[s] or 0 < self.depth[s] <= self.costs.stream_depth for s in below)
@@ -208,7 +204,8 @@ class Fusion:
                 self.measure_reduce(n)
                 continue
             own = n.op.cost if n.op.elementwise or n.op is Ops.GATHER else 0
-            self.joins[n] = (n.op.elementwise and _joins(n)) + sum(self.joins[s] for s in below)
+            joins = n.op is Ops.GATHER or (n.op.elementwise and _joins(n))
+            self.joins[n] = min(joins + sum(self.joins[s] for s in below), 1 << 20)
             self.cost[n] = min(own + sum(self.cost[s] for s in below), 1 << 20)
             self.light[n] = min(own + sum(self.light[s] for s in below), 1 << 20)
             self.depth[n] = max((self.depth[s] for s in below), default=0)
@@ -285,7 +282,7 @@ class Fusion:
             return f"windows read each element {again + 1:.1f} times, and recomputing it costs {work} operations"
         passes = sum(bool(r.around) for r in requests)
         if (passes - 1) * self.costs.join * self.joins[node] > self.costs.recompute:
-            return f"{passes} reductions read it, and it is assembled from parts"
+            return f"{passes} reductions read it, and it is gathered or assembled from parts"
         again = len(requests) - len(groups)
         if again * self.light[node] > self.costs.places:
             return (f"it is read at {len(requests)} indices, and recomputing it costs {self.light[node]} operations "
@@ -555,7 +552,7 @@ class Fusion:
             if self.cost[source] > self.costs.operand:
                 return (f"a reduction reads it repeatedly, and recomputing it costs {self.cost[source]} operations "
                         "per element")
-            if request.group.contraction and self.joined[source]:
+            if request.group.contraction and self.joins[source]:
                 return "a matmul reads it repeatedly, and it is gathered or assembled from parts"
         return None
 
