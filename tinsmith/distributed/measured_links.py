@@ -23,6 +23,7 @@ SMALL: Final = 1 << 6  # bytes of the message whose time is that of a call
 LARGE: Final = 8 << 20  # bytes of the message whose time gives the bandwidth
 ROUNDS: Final = 60
 SPIN: Final = 1.0  # seconds in which all processes compute, to see how many cores they get
+MOST_CPUS: Final = 1 << 13  # numbers of processors
 _OPTIONS: Final = {"all_reduce": ("sum",), "reduce_scatter": ("sum",), "broadcast": (0,)}
 
 
@@ -58,15 +59,20 @@ def measure(path: Path) -> int:
 
 
 def _cores(group: ProcessGroup) -> float:
-    """Return the cores that processes get on each host, with whatever else it runs."""
+    """Return the cores that processes get on each host, with whatever else it runs: the share of a core that a thread
+    of each gets, for all cores that one of them may use (MPI may bind each to some)."""
     _seconds(group, "barrier", SMALL, 1)
     begin, used = time.perf_counter(), time.process_time()
     while time.perf_counter() - begin < SPIN:
         pass
     share = np.array([(time.process_time() - used) / (time.perf_counter() - begin)])
-    total = np.empty(1)
+    total, usable = np.empty(1), np.zeros(MOST_CPUS, np.int32)
     run("all_reduce", group, ("sum",), total, share)
-    return float(min(total[0] * world().local_size / group.size, len(os_calls.usable_cpus())))
+    usable[list(os_calls.usable_cpus())] = 1
+    anywhere = np.empty_like(usable)
+    run("all_reduce", group, ("max",), anywhere, usable)
+    local, count = world().local_size, int(anywhere.sum())
+    return float(min(total[0] * local / group.size * max(count / local, 1), count))
 
 
 def _seconds(group: ProcessGroup, kind: str, nbytes: int, rounds: int) -> float:
