@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from tinsmith.core.errors import CommunicationError, user_line
-from tinsmith.distributed import watch
-from tinsmith.distributed.commands import Array, all_reduce, all_to_all, check
+from tinsmith.core.errors import CommunicationError
+from tinsmith.distributed import nccl, order, watch
+from tinsmith.distributed.commands import Array, all_reduce, all_to_all
 from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.tensor.host_data import host_value
@@ -88,13 +88,6 @@ class Worker:
 _WORKER: Final = Worker()
 
 
-def communicator(group: ProcessGroup) -> None:
-    """Make the communicator of the thread; all processes of the group call it at the same time."""
-    if group.background is None:
-        with world().turn:
-            group.background = group.comm.Dup()
-
-
 def start(kind: str, group: ProcessGroup, number: int, x: Tensor, *options: str, after: Sequence[Tensor] = ()
           ) -> Tensor:
     """Return a token: a command that starts a collective on ``x``, which ``finish`` must be given, too.
@@ -104,6 +97,11 @@ def start(kind: str, group: ProcessGroup, number: int, x: Tensor, *options: str,
         number: of the collective among those that are started before the next ``finish``.
         after: as of ``commands.value``.
     """
+    if nccl.is_used(x, group):
+        return host_value(nccl.begin(kind, group, number, options), (1,), x, after=after)
+    if group.background is None:  # all processes of the group are here at the same time
+        with world().turn:
+            group.background = group.comm.Dup()
     name = "_".join(("mpi_start", kind, str(number), *options, group.name))
     WRITERS.setdefault(name, functools.partial(_start, kind, group, number, options))
     return host_value(name, (1,), x, after=after)
@@ -115,19 +113,19 @@ def finish(group: ProcessGroup, number: int, x: Tensor, after: Sequence[Tensor])
     Args:
         after: with the token of ``start``.
     """
+    if nccl.is_used(x, group):
+        return host_value(nccl.end(group, number), tuple(x.shape), x, after=after)
     name = "_".join(("mpi_finish", str(number), group.name))
     WRITERS.setdefault(name, functools.partial(_finish, group, number))
     return host_value(name, tuple(x.shape), x, after=after)
 
 
 def _start(kind: str, group: ProcessGroup, number: int, options: tuple[str, ...], out: Array, *arrays: Array) -> None:
-    here, line, x = world(), user_line(), arrays[-1]
+    here, x = world(), arrays[-1]
     here.check_thread()
-    what = f"{kind}({', '.join(map(str, (*options, x.dtype.name, tuple(x.shape))))})"
-    call = watch.Waiting(kind, group.name, group.ranks, group.ranks, group.calls + 1, what, 0, line, time.monotonic())
+    call = order.call_of(kind, group, options, x.dtype.name, tuple(x.shape))
     with here.turn, watch.waiting(call):
-        group.calls += 1
-        check(group, kind, what, line)
+        order.count(group, call)
     out[...] = 0
     result = _WORKER.memory(x)
     run = functools.partial(_RUN[kind], group, result, x, *options, comm=group.background)

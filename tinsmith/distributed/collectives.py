@@ -1,7 +1,7 @@
 """Collectives on tensors: each runs when it is called, in all processes of the group, and has a gradient.
 
-Results are on the device of the argument; values outside the host's memory are copied there and back. 16-bit floats,
-which MPI does not know, are exchanged by MPI and summed in float32 by kernels.
+Results are on the device of the argument. Values on a GPU are sent by NCCL where it is installed, else copied to the
+host and back. 16-bit floats, which MPI does not know, are exchanged by MPI and summed in float32 by kernels.
 
 In a function captured by ``TinyJit`` a collective is a command of its program. Gradients are computed with the program
 that needs them, in the order of the graph, which is the same in processes that run the same program.
@@ -12,6 +12,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, shown
+from tinsmith.distributed import nccl
 from tinsmith.distributed.commands import value
 from tinsmith.distributed.world import ProcessGroup, group_of
 from tinsmith.tensor.arguments import integer
@@ -162,7 +163,7 @@ def reduced(x: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return the lazy reduction of all processes' ``x``."""
     if op == "mean":
         return reduced(x, "sum", group).mul(1.0 / group.size).cast(x.dtype)
-    if not by_kernel(x):
+    if not by_kernel(x, group):
         return value("all_reduce", group, tuple(x.shape), x, op)
     rows = rows_for_kernel(x, group)
     return reduced_rows(value("all_to_all", group, tuple(rows.shape), rows), x, group, op)
@@ -189,19 +190,22 @@ def scattered(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return this process's row of the reduction of all processes' ``rows``; lazy."""
     if op == "mean":
         return scattered(rows, "sum", group).mul(1.0 / group.size).cast(rows.dtype)
-    if not by_kernel(rows):
+    if not by_kernel(rows, group):
         return value("reduce_scatter", group, tuple(rows.shape[1:]), rows, op)
     return _own_row(value("all_to_all", group, tuple(rows.shape), rows), op)
 
 
 def _own_row(every: Tensor, op: str) -> Tensor:
-    """Return the reduction of the rows that the processes have sent, in float32."""
-    found: Tensor = getattr(every.cast(dtypes.float32), op)(0)
+    """Return the reduction of the rows that the processes have sent; floats in float32."""
+    found: Tensor = getattr(every.cast(dtypes.float32) if every.dtype.is_float else every, op)(0)
     return found.cast(every.dtype)
 
 
-def by_kernel(x: Tensor) -> bool:
-    """Return True for dtypes that MPI cannot reduce: each process gets its row of all others, and reduces them."""
+def by_kernel(x: Tensor, group: ProcessGroup) -> bool:
+    """Return True for dtypes that MPI or NCCL cannot reduce: each process gets its row of all others, and reduces
+    them."""
+    if nccl.is_used(x, group):
+        return not nccl.reduces(x)
     return x.dtype.is_float and x.dtype.itemsize < 4
 
 

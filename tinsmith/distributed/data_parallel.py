@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
-from tinsmith.distributed import background
+from tinsmith.distributed import background, nccl
 from tinsmith.distributed.collectives import (
     OPS,
     all_reduce,
@@ -50,9 +50,10 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
         axis: an axis of the mesh; all processes unless given. Parameters that are divided along it are left out: their
             gradients are reduced as they are computed.
         bucket_bytes: size at which a bucket is full.
-        overlap: reduce a bucket in a thread, as soon as it is computed, while the backward pass goes on; else when all
-            are computed. The bits are the same. Unless given: if the processes are on several hosts, since on one host
-            copies need the cores that kernels run on. Gradients on a GPU are reduced at the end.
+        overlap: reduce a bucket beside kernels (in a thread, or in a second stream of a GPU), as soon as it is
+            computed, while the backward pass goes on; else when all are computed. The bits are the same. Unless given:
+            on GPUs with NCCL, and if the processes are on several hosts, since on one host copies need the cores that
+            kernels run on. Gradients that MPI takes from a GPU are reduced at the end.
     """
     group = group_of("dist.all_reduce_gradients", axis)
     if op not in OPS[:2]:
@@ -70,8 +71,9 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     buckets = [(members, flat([p.grad for p in members if p.grad is not None])) for members in _buckets(owners, limit)]
     statistics = [b for part in optimizer.parts() for b in part.buffers]
     lines = [values for _, values in buckets]
-    wanted = len(set(world().hosts)) > 1 if overlap is None else overlap
-    if wanted and all(on_host(values) for values in lines):
+    on_gpu = all(nccl.is_used(values, group) for values in lines)
+    wanted = on_gpu or len(set(world().hosts)) > 1 if overlap is None else overlap
+    if wanted and (on_gpu or all(on_host(values) for values in lines)):
         found = reduced_meanwhile(lines, op, group)
         realize_tensors([*found, *Tensor.take_losses(), *statistics])
     else:
@@ -86,19 +88,18 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
 def reduced_meanwhile(lines: Sequence[Tensor], op: str, group: ProcessGroup) -> list[Tensor]:
     """Return the lazy reductions of all processes' ``lines``: each is started when it is computed, and waited for when
     all are."""
-    background.communicator(group)
-    sent = [rows_for_kernel(x, group) if by_kernel(x) else x for x in lines]
+    sent = [rows_for_kernel(x, group) if by_kernel(x, group) else x for x in lines]
     token: list[Tensor] = []
     starts = []
     for n, (x, values) in enumerate(zip(lines, sent)):
-        kind = ("all_to_all",) if by_kernel(x) else ("all_reduce", "sum")
+        kind = ("all_to_all",) if by_kernel(x, group) else ("all_reduce", "sum")
         token = [background.start(kind[0], group, n, values, *kind[1:], after=token)]
         starts += token
     found = []
     for n, (x, values) in enumerate(zip(lines, sent)):
         came = background.finish(group, n, values, after=[starts[n], *token])
         token = [came]
-        total = reduced_rows(came, x, group) if by_kernel(x) else came
+        total = reduced_rows(came, x, group) if by_kernel(x, group) else came
         found.append(total if op == "sum" else total.mul(1.0 / group.size).cast(x.dtype))
     return found
 

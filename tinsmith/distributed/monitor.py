@@ -216,10 +216,11 @@ class Monitor:
         """End all if ranks wait for each other in calls that cannot all come.
 
         Each has been in its call for ``ENDED`` seconds, by its own account, which is younger than that: so there was a
-        moment at which all were, and a message that was sent before would have come.
+        moment at which all were, and a message that was sent before would have come. The queue of a GPU is not judged.
         """
         def stays(rank: Peer) -> bool:
-            return now - rank.seen < ENDED / 2 and (rank.waiting or {}).get("seconds", 0.0) > ENDED
+            call = rank.waiting or {}
+            return now - rank.seen < ENDED / 2 and call.get("seconds", 0.0) > ENDED and call["sure"]
 
         free = {n for n, rank in known.items() if not (stays(rank) if rank in waiting else rank.state != "running" and (
             now - rank.seen > ENDED))}  # one that has just ended may have come before

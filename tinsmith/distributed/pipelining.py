@@ -28,7 +28,6 @@ from tinsmith.distributed.world import Mesh, divided, note_stage, world
 from tinsmith.nn.state import get_parameters, get_state_dict
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.create import random
-from tinsmith.tensor.host_data import on_host
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -301,7 +300,7 @@ class _Run:
 
     def command(self, kind: str, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
         """Return the result of a command that comes after all others."""
-        found = value(kind, self.group, shape, x, *options, after=[self.token, *map(_on_host, self.after)])
+        found = value(kind, self.group, shape, x, *options, after=[self.token, *self.after], by_host=True)
         if self.pipe._at_once:
             realize_tensors([found, *self.after])
         self.after, self.token = [], found
@@ -379,11 +378,6 @@ class _Run:
                 world().mpi.Request.Waitall(self.told)
         self.plan.complete = True
         random.restore((self.seed, self.base + self.plan.total))
-
-
-def _on_host(t: Tensor) -> Tensor:
-    """Return a tensor that the host can read and that is computed after ``t``: an element of it if it is elsewhere."""
-    return t if on_host(t) else t.contiguous().reshape(-1)[:1].to("CPU")
 
 
 # *** layers and batches ***

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ class Waiting(NamedTuple):
         call: its number in the group's sequence.
         what: the kind with op, dtype and shape.
         tag: the tag of a message.
+        sure: False for work in the queue of a GPU, which may still be behind kernels.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Waiting(NamedTuple):
     tag: int
     line: tuple[str, int]
     since: float
+    sure: bool = True
 
     def message(self) -> dict[str, Any]:
         """Return the report to the monitor."""
@@ -53,6 +55,7 @@ class Waiting(NamedTuple):
 
 
 sending: list[int] = []  # ranks that messages of this process are on their way to
+queued: list[Callable[[], Waiting | None]] = []  # functions that return a collective in the queue of a GPU
 _now: list[Waiting] = []
 _failed: list[Waiting] = []  # the last call that raised
 
@@ -72,7 +75,13 @@ def waiting(call: Waiting) -> Iterator[None]:
 
 def _call() -> dict[str, Any] | None:
     found = list(_now)  # other threads change it
+    found += [call for look in queued if not found and (call := look()) is not None]
     return found[-1].message() if found else None
+
+
+def say(text: str) -> None:
+    """Print a message to the user."""
+    print(f"tinsmith: {text}", file=sys.stderr, flush=True)
 
 
 class Address(NamedTuple):

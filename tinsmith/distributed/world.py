@@ -1,8 +1,9 @@
 """The processes of a program: variables of launchers, the start of MPI, groups and meshes.
 
 The launchers are ``mpirun`` of Open MPI and MPICH, ``srun`` and ``torchrun``. MPI is started at the first use, and only
-if a launcher started several processes: a program of one process does not import ``mpi4py``. All communication of a
-process is done by one thread at a time (``World.turn``), in one order.
+if a launcher started several processes: a program of one process does not import ``mpi4py``. Processes of ``torchrun``
+find each other through a store (``rendezvous.py``). All communication of a process is done by one thread at a time
+(``World.turn``), in one order.
 
 A mesh arranges processes, or devices of one process, in a grid with named axes; each line along an axis is a group.
 """
@@ -20,11 +21,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tinsmith.backend.cpu import os_calls
+from tinsmith.backend.cuda.driver import gpu_count
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import ArgumentError, CommunicationError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
+from tinsmith.distributed.rendezvous import STORE, Store, StoreGroup
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
@@ -83,16 +86,22 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
 
 
 def check_launcher(found: LauncherVariables) -> None:
-    """Check that MPI can connect the processes.
+    """Check that the processes can be connected.
 
     Raises:
-        CommunicationError: under ``torchrun``, which starts processes that MPI knows nothing of.
+        CommunicationError: under ``torchrun`` on CPUs: MPI knows nothing of its processes.
     """
-    if found.launcher == "torchrun" and found.size > 1:
+    if found.launcher == "torchrun" and found.size > 1 and not Device.DEFAULT.startswith("CUDA"):
         raise CommunicationError(
             "dist.init", f"torchrun started {found.size} processes; on CPUs they communicate through MPI, which does "
             "not know processes of torchrun", f"mpirun -n {found.size} python train.py, or "
-            f"tinsmith launch -n {found.size} train.py")
+            f"tinsmith launch -n {found.size} train.py; or DEV=CUDA")
+
+
+def share_gpus(found: LauncherVariables) -> None:
+    """Let ``DEV=CUDA`` without a number be the GPU with this process's number on its host, if there are as many."""
+    if settings.DEV.upper() == "CUDA" and found.local_size > 1 and gpu_count() >= found.local_size:
+        settings.DEV = f"CUDA:{found.local_rank}"
 
 
 def threads_of(found: LauncherVariables, cpus: int, every: int) -> int:
@@ -121,6 +130,7 @@ class ProcessGroup:
         comm: MPI's communicator for data; None in a group of one process.
         checks: MPI's communicator for comparisons of their sequences.
         background: MPI's communicator of the thread of collectives that overlap with kernels; made at first use.
+        nccl: NCCL's communicators, by number of the GPU; None where NCCL cannot be used.
         calls: number of collectives so far.
         sequence: a hash of these collectives.
         recent: those since processes compared their sequences: the call's text, and the user's line.
@@ -132,6 +142,7 @@ class ProcessGroup:
     comm: Any = None
     checks: Any = None
     background: Any = None
+    nccl: dict[int, Any] = field(default_factory=dict)
     calls: int = 0
     sequence: bytes = b""
     recent: list[tuple[str, tuple[str, int]]] = field(default_factory=list)
@@ -152,7 +163,7 @@ class World:
         group: the group of all processes.
         local_rank, local_size: number of this process, and of processes, on this host.
         hosts: the host of each process.
-        mpi: ``mpi4py.MPI``; None in a program of one process.
+        mpi: ``mpi4py.MPI``, or ``rendezvous.STORE`` under ``torchrun``; None in a program of one process.
         turn: the lock held while a thread communicates.
         simulated: sizes of axes of meshes that replace the program's; None unless this process alone simulates a rank.
     """
@@ -184,13 +195,14 @@ _starting = threading.Lock()
 def init() -> None:
     """Start the communication between processes, if a launcher started several; implicit at the first use.
 
-    The random streams of all processes become that of rank 0, and each takes its share of the host's cores. Call it
-    before the model is made.
+    The random streams of all processes become that of rank 0, and each takes its share of the host's cores and, with
+    ``DEV=CUDA``, the GPU with its number. Call it before the model is made.
 
     >>> init(); init()  # a second call does nothing
 
     Raises:
-        CommunicationError: if MPI is not installed, does not belong to the launcher, or the launcher is ``torchrun``.
+        CommunicationError: if MPI is not installed, does not belong to the launcher, or the launcher is ``torchrun``
+            and the device no GPU.
     """
     world()
 
@@ -256,10 +268,15 @@ def share_cores(found: LauncherVariables) -> None:
 
 def _started(found: LauncherVariables) -> World:
     check_launcher(found)
+    share_gpus(found)
     address = watch.start_monitor(found.size, settings.DIST_TIMEOUT) if found.rank == 0 else None
     agent = watch.Agent() if found.local_rank == 0 else None
-    mpi = _mpi(found)
-    everyone = mpi.COMM_WORLD
+    mpi: Any = STORE
+    if found.launcher == "torchrun":
+        everyone: Any = StoreGroup(Store(found.rank, os.environ), "world", found.size, found.rank)
+    else:
+        mpi = _mpi(found)
+        everyone = mpi.COMM_WORLD
     if everyone.Get_size() != found.size:
         raise CommunicationError(
             "dist.init", f"the launcher started {found.size} processes, MPI knows {everyone.Get_size()}: the launcher "
@@ -270,7 +287,7 @@ def _started(found: LauncherVariables) -> World:
     # pickled, but only once: names and numbers
     told = everyone.allgather((host, seed, calls, address, os.getpid()))
     random.restore(told[0][1:3])
-    address = told[0][3]
+    address = watch.Address(*told[0][3])
     watch.Watcher(address, number, everyone.Abort)
     watch.print_as(number, settings.RANKS)
     local = [n for n, (other, *_) in enumerate(told) if other == host]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, NVRTCCompiler, gpu_count, reach
 from tinsmith.backend.cuda.memory import CUDAAllocator, TensorMap
+from tinsmith.backend.cuda.stream_calls import StreamCall
 from tinsmith.backend.device import Compiled
 from tinsmith.backend.program import Call, Graph, Launched, Program
 from tinsmith.codegen.launch import Launch
@@ -124,29 +126,60 @@ class CUDACopy(Program):
 class _Replay:
     """One instantiated CUDA graph, with the current arguments of its nodes.
 
+    Stream calls are child graphs. One that begins work beside the kernels is a branch: no later node waits for it, but
+    the call that ends the work, and the next stream call, because work of one communicator must not overlap.
+
     Args:
         levels: level of each launch. Launches of one level run concurrently and wait for those of the previous level.
         early: use programmatic dependent launch: a kernel may start early and itself waits for its predecessor.
     """
 
-    def __init__(self, gpu: CudaGPU, programs: Sequence[CUDAProgram], rows: Sequence[tuple[int, ...]],
+    def __init__(self, gpu: CudaGPU, programs: Sequence[CUDAProgram | StreamCall], rows: Sequence[tuple[int, ...]],
                  levels: Sequence[int], early: bool = False) -> None:
         self.gpu, self.programs, self.rows, self.levels = gpu, programs, list(rows), list(levels)
-        driver = gpu.driver
-        self.graph = gpu.call(driver.cuGraphCreate, 0)
-        self.params = [p.node() for p in programs]
+        self.early = early
+        self.graph = gpu.call(gpu.driver.cuGraphCreate, 0)
+        self.children: list[Any] = []
+        self.params: list[Any] = []  # of kernels; None for stream calls
         self.nodes: list[Any] = []
-        before, level_begins, now = list[Any](), 0, 0
-        for program, params, row, level in zip(programs, self.params, rows, levels):
-            program.write(row)
+        waited: list[tuple[Any, bool]] = []  # nodes of the previous level, each with True for a kernel
+        current: list[tuple[Any, bool]] = []
+        beside: list[tuple[Any, bool]] = []  # the last stream call that began work beside the kernels
+        now = 0
+        for program, row, level in zip(programs, rows, levels):
             if level > now:
-                before, level_begins, now = self.nodes[level_begins:], len(self.nodes), level
-            node = gpu.call(driver.cuGraphAddKernelNode, self.graph, [], 0, params)
-            edges = [self.edge(early and len(before) == 1) for _ in before]
-            if before:
-                gpu.call(driver.cuGraphAddDependencies, self.graph, before, [node] * len(before), edges, len(before))
+                waited, current, now = current or waited, [], level
+            if isinstance(program, StreamCall):
+                node = self.call_node(program, row, [*waited, *beside])
+                beside = [(node, False)] if program.function.beside else []
+                if not beside:
+                    current.append((node, False))
+            else:
+                node = self.kernel_node(program, row, waited)
+                current.append((node, True))
             self.nodes.append(node)
-        self.ready = gpu.call(driver.cuGraphInstantiate, self.graph, 0)
+        self.ready = gpu.call(gpu.driver.cuGraphInstantiate, self.graph, 0)
+
+    def kernel_node(self, program: CUDAProgram, row: Sequence[int], waited: Sequence[tuple[Any, bool]]) -> Any:
+        """Add a kernel after the nodes ``waited``."""
+        program.write(row)
+        self.params.append(program.node())
+        node = self.gpu.call(self.gpu.driver.cuGraphAddKernelNode, self.graph, [], 0, self.params[-1])
+        self.depend(node, waited, self.early and len(waited) == 1 and waited[0][1])
+        return node
+
+    def call_node(self, program: StreamCall, row: Sequence[int], waited: Sequence[tuple[Any, bool]]) -> Any:
+        """Add the work of a stream call after the nodes ``waited``."""
+        self.params.append(None)
+        self.children.append(program.captured(row))
+        node = self.gpu.call(self.gpu.driver.cuGraphAddChildGraphNode, self.graph, [], 0, self.children[-1])
+        self.depend(node, waited, False)
+        return node
+
+    def depend(self, node: Any, waited: Sequence[tuple[Any, bool]], early: bool) -> None:
+        if waited:
+            self.gpu.call(self.gpu.driver.cuGraphAddDependencies, self.graph, [w for w, _ in waited],
+                          [node] * len(waited), [self.edge(early) for _ in waited], len(waited))
 
     def edge(self, early: bool) -> Any:
         """Return the edge between two nodes: full dependency, or programmatic (the successor starts early and waits
@@ -158,10 +191,12 @@ class _Replay:
         return edge
 
     def update(self, rows: Sequence[tuple[int, ...]], numbers: Iterable[int]) -> None:
-        """Update the arguments of the nodes ``numbers``."""
+        """Update the arguments of the kernels ``numbers``."""
         gpu = self.gpu
         for n in numbers:
-            self.programs[n].write(rows[n])
+            program = self.programs[n]
+            assert isinstance(program, CUDAProgram)
+            program.write(rows[n])
             gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
         self.rows = list(rows)
 
@@ -169,7 +204,7 @@ class _Replay:
         driver = self.gpu.driver
         if hasattr(self, "ready"):
             self.gpu.dead.append((driver.cuGraphExecDestroy, self.ready))
-        self.gpu.dead.append((driver.cuGraphDestroy, self.graph))
+        self.gpu.dead.extend((driver.cuGraphDestroy, graph) for graph in (self.graph, *self.children))
 
 
 class CUDAGraph(Graph):
@@ -186,7 +221,9 @@ class CUDAGraph(Graph):
     def __init__(self, device: Compiled, gpu: CudaGPU, launches: Sequence[Launched]) -> None:
         super().__init__(device, launches)
         self.gpu, self.runs, self.updated = gpu, 0, 0
-        self.programs = [e.program for e in launches if isinstance(e.program, CUDAProgram) and e.program.gpu is gpu]
+        self.programs = [e.program for e in launches
+                         if isinstance(e.program, (CUDAProgram, StreamCall)) and e.program.gpu is gpu]
+        self.calls = [p for p in self.programs if isinstance(p, StreamCall)]
         self.whole_graph = len(self.programs) == len(launches) >= LEAST_NODES
         self.bases = sorted({p.base for e in launches for p in e.places})
         self.values = sorted({v for e in launches for v in e.variables})
@@ -210,12 +247,16 @@ class CUDAGraph(Graph):
             return self.one_by_one(bases, values, key)
         gpu = self.gpu
         gpu.use()
+        for call in self.calls:
+            call.announce()
         with gpu.lock:
             replay = self.replays.pop(key, None) or self.made(key, bases)
             self.replays[key] = replay
             status, = gpu.driver.cuGraphLaunch(replay.ready, gpu.stream)
         if status:
             gpu.fail(status)
+        if self.calls:
+            self.calls[-1].launched(gpu.stream)
         gpu.launched.append(self.names)
         return None
 
@@ -233,7 +274,8 @@ class CUDAGraph(Graph):
         for n in others:
             rows[n] = self.row(n, key)
         levels = self.levels(rows, bases)
-        if replay.levels != levels:  # other launches share memory now
+        if replay.levels != levels or any(isinstance(self.programs[n], StreamCall) for n in others):
+            # other launches share memory now, or work must be captured again
             return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
         self.updated += len(others)
         replay.update(rows, others)
@@ -252,11 +294,12 @@ class CUDAGraph(Graph):
             spans = [(start, start + (bases[p.base].nbytes if p.dtype is None else p.size * p.dtype.itemsize))
                      for p, start in zip(e.places, row)]
             mine = [span for span, n in zip(spans, kernel.buffers) if n in kernel.written]
-            together = found and kernel.bytes >= WIDE and not _meet(spans, written) and not _meet(mine, read)
+            wide = kernel.bytes >= WIDE and not isinstance(e.program, StreamCall)
+            together = found and wide and not _meet(spans, written) and not _meet(mine, read)
             if not together:
                 read, written = [], []
             found.append(found[-1] + (not together) if found else 0)
-            if kernel.bytes >= WIDE:
+            if wide:
                 read, written = [*read, *spans], [*written, *mine]
             else:  # conflicts with everything, so the next launch waits for it
                 read = written = [(0, 1 << 64)]
@@ -269,7 +312,7 @@ class CUDAGraph(Graph):
     def one_by_one(self, bases: Sequence[Buffer], values: Sequence[int], key: tuple[int, ...]) -> None:
         for n, e in enumerate(self.launches):
             try:
-                if isinstance(e.program, CUDAProgram):
+                if isinstance(e.program, (CUDAProgram, StreamCall)):
                     e.program.launch(self.row(n, key))
                 else:
                     e.program([p.of(bases) for p in e.places], [values[v] for v in e.variables])
@@ -283,14 +326,20 @@ def _meet(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) ->
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
+def _program(gpu: CudaGPU, kernel: Launch, binary: bytes) -> Program:
+    return StreamCall(gpu, kernel) if kernel.host else CUDAProgram(gpu, kernel, binary)
+
+
 class CUDADevice(Compiled):
     """A GPU with one stream, in which copies and kernels run in order."""
+
+    calls_in_stream = True
 
     def __init__(self, name: str, gpu: CudaGPU) -> None:
         self.gpu = gpu
         self._clock: tuple[Any, Any] | None = None
         super().__init__(name, CUDAAllocator(gpu), NVRTCCompiler(gpu.arch, gpu=gpu.model),
-                         lambda kernel, binary: CUDAProgram(gpu, kernel, binary), CUDARenderer(gpu_target(gpu)))
+                         functools.partial(_program, gpu), CUDARenderer(gpu_target(gpu)))
         self.hardware = gpu.model
         self.dlpack = 2, gpu.number
 

@@ -102,8 +102,9 @@ class CudaGPU:
         self.device = self.call(self.driver.cuDeviceGet, number)
         self.context = self.call(self.driver.cuDevicePrimaryCtxRetain, self.device)
         self.use()
-        self.stream = self.call(self.driver.cuStreamCreate, int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.stream = self._stream()
         self._fence: Any = None
+        self._between: Any = None
         _all.add(self)
 
     def use(self) -> None:
@@ -220,6 +221,11 @@ class CudaGPU:
         self.use()
         self.call(self.driver.cuStreamWaitEvent, self.stream, event, 0)
 
+    def is_reached(self, event: Any) -> bool:
+        """Return True if everything before a recorded event has run."""
+        self.use()
+        return not self.driver.cuEventQuery(event)[0]
+
     def fence(self) -> Any:
         """Return an event after everything launched so far. The event is reused by the next call, so wait for it at
         once."""
@@ -227,6 +233,29 @@ class CudaGPU:
             self.use()
             self._fence = self.event()
         return self.record(self._fence)
+
+    # *** streams beside that of the kernels ***
+
+    @functools.cached_property
+    def beside(self) -> Any:
+        """The stream of work that kernels do not wait for."""
+        return self._stream()
+
+    @functools.cached_property
+    def capturing(self) -> Any:
+        """The stream whose work is captured as a graph, and never run."""
+        return self._stream()
+
+    def _stream(self) -> Any:
+        self.use()
+        return self.call(self.driver.cuStreamCreate, int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def order(self, before: Any, after: Any) -> None:
+        """Let later work of the stream ``after`` wait for everything in the stream ``before``."""
+        if self._between is None:
+            self._between = self.event()
+        self.call(self.driver.cuEventRecord, self._between, before)
+        self.call(self.driver.cuStreamWaitEvent, after, self._between, 0)
 
     # *** facts ***
 
@@ -246,6 +275,11 @@ class CudaGPU:
         """The architecture, such as ``sm_80``; ``sm_90a`` includes that generation's specific features."""
         found = f"sm_{self.attribute('COMPUTE_CAPABILITY_MAJOR')}{self.attribute('COMPUTE_CAPABILITY_MINOR')}"
         return "sm_90a" if found == "sm_90" else found
+
+    @functools.cached_property
+    def uuid(self) -> bytes:
+        """The 16 bytes that identify the GPU among all."""
+        return bytes(self.call(self.driver.cuDeviceGetUuid, self.device).bytes)
 
     def memory(self) -> tuple[int, int]:
         """Return (free bytes, total bytes)."""

@@ -1,0 +1,97 @@
+"""The store of processes of torchrun: what MPI's communicators would exchange, and strangers at its port."""
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith.core.errors import CommunicationError
+from tinsmith.distributed.rendezvous import PORTS, Store, StoreGroup
+
+
+def _free_ports() -> dict[str, str]:
+    """Return variables of a launcher whose next ports are free at the moment."""
+    with socket.create_server(("", 0)) as found:
+        port = found.getsockname()[1]
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(min(port, 65535 - PORTS)), "WORLD_SIZE": "3"}
+
+
+def _in_threads(count: int, work: Callable[[StoreGroup], Any]) -> list[Any]:
+    """Return what ``work`` returns for each of ``count`` processes, here threads."""
+    variables = _free_ports()
+    found: list[Any] = [None] * count
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(StoreGroup(Store(rank, variables, wait=20), "world", count, rank))
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(r,)) for r in range(count)]
+    for t in reversed(threads):  # rank 0, which serves the store, comes last
+        t.start()
+    for t in threads:
+        t.join(60)
+    for value in found:
+        if isinstance(value, BaseException):
+            raise value
+    return found
+
+
+def test_small_messages() -> None:
+    def work(group: StoreGroup) -> Any:
+        every = np.empty((3, 2), np.int64)
+        group.Allgather(np.array([group.rank, 7], np.int64), every)
+        first = np.full(3, group.rank, np.int32)
+        group.Bcast(first, 2)
+        group.Barrier()
+        return every.tolist(), first.tolist(), group.allgather({"rank": group.rank})
+
+    for every, first, told in _in_threads(3, work):
+        assert every == [[0, 7], [1, 7], [2, 7]]
+        assert first == [2, 2, 2]
+        assert told == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+
+
+def test_groups_do_not_hear_each_other() -> None:
+    def work(group: StoreGroup) -> Any:
+        part = group.Split(group.rank % 2, -group.rank)
+        copy = part.Dup()
+        return part.allgather(group.rank), copy.allgather(f"copy {group.rank}"), part.Get_rank(), part.Get_size()
+
+    found = _in_threads(3, work)
+    even = [2, 0], ["copy 2", "copy 0"]
+    assert found == [(*even, 1, 2), ([1], ["copy 1"], 0, 1), (*even, 0, 2)]
+
+
+def test_values_of_the_host_are_refused() -> None:
+    def work(group: StoreGroup) -> str:
+        with pytest.raises(CommunicationError, match="memory of the host") as error:
+            group.Allreduce(np.zeros(1), np.zeros(1), "sum")
+        return str(error.value)
+
+    assert all("mpirun" in text for text in _in_threads(2, work))
+
+
+def test_a_stranger_at_the_port_is_passed_over() -> None:
+    """The first port belongs to another program: rank 0 takes the next, and the others find it there."""
+    variables = _free_ports()
+    with socket.create_server(("", int(variables["MASTER_PORT"]) + 1)):
+        stores: list[Store] = []
+        other = threading.Thread(target=lambda: stores.append(Store(1, variables, wait=20)))
+        first = Store(0, variables, wait=20)
+        other.start()
+        first.put("key", b"value", 1)
+        other.join(60)
+        assert stores[0].get("key") == b"value"
+
+
+def test_missing_variables() -> None:
+    with pytest.raises(CommunicationError, match="MASTER_PORT"):
+        Store(0, {"MASTER_ADDR": "127.0.0.1"})
+    with pytest.raises(CommunicationError, match="rank 0 was not found"):
+        Store(1, _free_ports(), wait=0.0)

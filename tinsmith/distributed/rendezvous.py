@@ -1,0 +1,252 @@
+"""A small store over TCP, through which processes of ``torchrun`` find each other; data travel by NCCL.
+
+Rank 0 serves the store. ``torchrun`` keeps a server of its own at ``MASTER_PORT``, and gives no other port: the store
+takes the first free one of the next ``PORTS`` ports, and a process recognizes it by a hash of the launcher's variables.
+Like PyTorch's store it protects from mistakes, not from attackers: use it in a network that you trust.
+
+``StoreGroup`` and ``STORE`` have those methods of ``mpi4py``'s communicators and module that the rest of the package
+uses for small messages; tensors in the memory of the host are refused.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from tinsmith.core.errors import CommunicationError
+
+PORTS: Final = 16
+MOST: Final = 1 << 24  # bytes of a message
+_WAIT: Final = 300.0  # seconds until rank 0 must have started
+_ANSWER: Final = 3.0  # seconds for a connection and for its first answer
+_PAUSE: Final = 0.1  # seconds between two looks for rank 0
+_HELLO: Final = b"tinsmith\n"
+
+
+class _Store(socketserver.ThreadingTCPServer):
+    """The server: values by key, each kept until as many have read it as its writer said."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int, word: str) -> None:
+        super().__init__(("", port), _Connection)
+        self.word = word
+        self.values: dict[str, tuple[bytes, int]] = {}
+        self.changed = threading.Condition()
+
+    def put(self, key: str, value: bytes, readers: int) -> None:
+        with self.changed:
+            self.values[key] = value, readers
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            while key not in self.values:
+                self.changed.wait()
+            value, readers = self.values.pop(key)
+            if readers > 1:
+                self.values[key] = value, readers - 1
+            return value
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    """One process: a line of JSON per request, and the value after it."""
+
+    server: _Store
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        try:
+            if json.loads(self.rfile.readline(1 << 10)) != self.server.word:
+                return
+            self.wfile.write(_HELLO)
+            while line := self.rfile.readline(1 << 10):
+                request = json.loads(line)
+                if "bytes" in request:
+                    if not 0 <= request["bytes"] <= MOST:
+                        return
+                    self.server.put(request["key"], self.rfile.read(request["bytes"]), request["readers"])
+                else:
+                    value = self.server.get(request["key"])
+                    self.wfile.write(f"{len(value)}\n".encode() + value)
+        except (OSError, ValueError, KeyError, TypeError):  # a stranger, or a process that has died
+            return
+
+
+class Store:
+    """The connection of a process to the store.
+
+    Args:
+        environment: the launcher's variables.
+
+    Raises:
+        CommunicationError: if a variable is missing, no port is free, or rank 0 does not start.
+    """
+
+    def __init__(self, rank: int, environment: Mapping[str, str], wait: float = _WAIT) -> None:
+        host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+        if not host or not port.isdecimal():
+            raise CommunicationError("dist.init", f"MASTER_ADDR={host!r} and MASTER_PORT={port!r}",
+                                     "torchrun, which sets them")
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
+        word = hashlib.sha256("\0".join((host, port, *(environment.get(n, "") for n in names))).encode()).hexdigest()
+        ports = range(int(port) + 1, int(port) + 1 + PORTS)
+        self.lock = threading.Lock()
+        self.server = _served(ports, word) if rank == 0 else None
+        self.connection = _connected("127.0.0.1" if self.server else host, ports, word, wait)
+        self.file = self.connection.makefile("rwb")
+
+    def put(self, key: str, value: bytes, readers: int) -> None:
+        """Write a value that ``readers`` processes read."""
+        with self.lock, _lost():
+            request = {"key": key, "bytes": len(value), "readers": readers}
+            self.file.write(json.dumps(request).encode() + b"\n" + value)
+            self.file.flush()
+
+    def get(self, key: str) -> bytes:
+        """Return a value, once it has been written."""
+        with self.lock, _lost():
+            self.file.write(json.dumps({"key": key}).encode() + b"\n")
+            self.file.flush()
+            line = self.file.readline()
+            if not line:
+                raise ConnectionError("the store has ended")
+            return self.file.read(int(line))
+
+
+class _lost:
+    """A context in which a broken connection is an error of communication."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise CommunicationError("dist", f"the connection to rank 0 is lost: {error}",
+                                     "the output of rank 0, which has ended") from None
+
+
+def _served(ports: Sequence[int], word: str) -> _Store:
+    """Return the store at the first free port, served by threads."""
+    for port in ports:
+        try:
+            server = _Store(port, word)
+        except OSError:
+            continue
+        threading.Thread(target=server.serve_forever, name="tinsmith-store", daemon=True).start()
+        return server
+    raise CommunicationError("dist.init", f"ports {ports[0]} to {ports[-1]} are all in use",
+                             "another --master-port for torchrun")
+
+
+def _connected(host: str, ports: Sequence[int], word: str, wait: float) -> socket.socket:
+    """Return a connection to the store, which another process may yet start."""
+    end = time.monotonic() + wait
+    while True:
+        for port in ports:
+            found = _greeted(host, port, word)
+            if found is not None:
+                return found
+        if time.monotonic() > end:
+            raise CommunicationError("dist.init", f"rank 0 was not found at {host}, ports {ports[0]} to {ports[-1]}",
+                                     "a MASTER_ADDR that all hosts reach, and open ports after MASTER_PORT")
+        time.sleep(_PAUSE)
+
+
+def _greeted(host: str, port: int, word: str) -> socket.socket | None:
+    """Return a connection to the store at a port; None if it is not there: a stranger gives another answer, or none."""
+    with contextlib.suppress(OSError):
+        connection = socket.create_connection((host, port), timeout=_ANSWER)
+        with contextlib.suppress(OSError):
+            connection.sendall(json.dumps(word).encode() + b"\n")
+            if connection.recv(len(_HELLO)) == _HELLO:
+                connection.settimeout(None)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+        connection.close()
+    return None
+
+
+class StoreGroup:
+    """Processes that exchange small messages through the store, with the methods of an ``mpi4py`` communicator.
+
+    Args:
+        name: the same in all of them, and of no other group.
+        size, rank: number of processes, and of this one among them.
+    """
+
+    def __init__(self, store: Store, name: str, size: int, rank: int) -> None:
+        self.store, self.name, self.size, self.rank = store, name, size, rank
+        self.calls = 0
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def exchanged(self, own: bytes) -> list[bytes]:
+        """Return what all processes give."""
+        self.calls += 1
+        self.store.put(f"{self.name}/{self.calls}/{self.rank}", own, self.size)
+        return [self.store.get(f"{self.name}/{self.calls}/{r}") for r in range(self.size)]
+
+    def Allgather(self, own: np.ndarray[Any, Any], every: np.ndarray[Any, Any]) -> None:
+        rows = self.exchanged(own.tobytes())
+        every[...] = np.frombuffer(b"".join(rows), every.dtype).reshape(every.shape)
+
+    def allgather(self, own: Any) -> list[Any]:
+        return [json.loads(row) for row in self.exchanged(json.dumps(own).encode())]
+
+    def Bcast(self, values: np.ndarray[Any, Any], root: int) -> None:
+        rows = self.exchanged(values.tobytes() if self.rank == root else b"")
+        values[...] = np.frombuffer(rows[root], values.dtype).reshape(values.shape)
+
+    def Barrier(self) -> None:
+        self.exchanged(b"")
+
+    def Split(self, color: int, key: int) -> StoreGroup:
+        every = self.allgather([color, key, self.rank])
+        members = sorted((k, r) for c, k, r in every if c == color)
+        return StoreGroup(self.store, f"{self.name}/{self.calls}c{color}", len(members),
+                          members.index((key, self.rank)))
+
+    def Dup(self) -> StoreGroup:
+        self.calls += 1
+        return StoreGroup(self.store, f"{self.name}/{self.calls}d", self.size, self.rank)
+
+    def Abort(self, code: int) -> None:
+        """End this process; the launcher ends the others."""
+        os._exit(code)
+
+    def __getattr__(self, name: str) -> Any:
+        raise CommunicationError("dist", f"torchrun connects processes by NCCL, which has no {name} for tensors in the "
+                                 "memory of the host", "tensors on a GPU, or mpirun in place of torchrun")
+
+
+class _Requests:
+    """Messages of MPI that have not arrived: none."""
+
+    @staticmethod
+    def Waitall(requests: Sequence[Any]) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def Testall(requests: Sequence[Any]) -> bool:
+        return True
+
+
+# What stands for ``mpi4py.MPI``; threads may communicate, one at a time (``World.turn``).
+STORE: Final = SimpleNamespace(Exception=ConnectionError, Request=_Requests, THREAD_SERIALIZED=2, THREAD_MULTIPLE=3,
+                               Query_thread=lambda: 2, SUM="sum", MAX="max", MIN="min", PROD="prod")
