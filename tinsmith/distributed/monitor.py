@@ -220,7 +220,7 @@ class Monitor:
         """
         def stays(rank: Peer) -> bool:
             call = rank.waiting or {}
-            return now - rank.seen < ENDED / 2 and call.get("seconds", 0.0) > ENDED and call["sure"]
+            return now - rank.seen < ENDED / 2 and call.get("seconds", 0.0) > ENDED and call.get("sure", True)
 
         free = {n for n, rank in known.items() if not (stays(rank) if rank in waiting else rank.state != "running" and (
             now - rank.seen > ENDED))}  # one that has just ended may have come before
