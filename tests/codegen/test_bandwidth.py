@@ -83,6 +83,29 @@ def test_a_row_that_is_only_read_has_more_of_it_under_way() -> None:
     assert "GROUP(2,416)" in opts(softmax)
 
 
+@pytest.mark.parametrize("shape", [(3, 5, 8, 16), (16, 7, 12, 11), (64, 4, 14, 14), (2, 300, 9, 13), (5, 1, 16, 16)])
+def test_channels_of_images_are_reduced_by_groups_of_threads(shape: tuple[int, ...]) -> None:
+    """Statistics of each channel over images and pixels, and what is stored of them in one kernel."""
+    device = "PYTHON:G256"
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x = Tensor(values, device=device).realize()
+    np.testing.assert_allclose(x.sum((0, 2, 3)).numpy(), values.sum((0, 2, 3)), rtol=1e-4, atol=1e-3)
+    variance, mean = x.var_mean((0, 2, 3))
+    Tensor.realize(variance, mean)
+    np.testing.assert_allclose(variance.numpy(), values.var((0, 2, 3), ddof=1), rtol=1e-4)
+    centered = x - x.mean((0, 2, 3), keepdim=True)
+    np.testing.assert_allclose(centered.numpy(), values - values.mean((0, 2, 3), keepdims=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(x.max((0, 2)).numpy(), values.max((0, 2)))
+
+
+def test_a_channel_has_a_full_block() -> None:
+    """512 channels of 64 images have too few rows for a warp each: the images are divided among warps, too."""
+    x = empty(64, 512, 28, 28, dtype=dtypes.bfloat16)
+    (sums,) = kernels(lambda: x.float().sum((0, 2, 3)))
+    threads = int(re.findall(r"__launch_bounds__\((\d+)\)", sums.source)[0])
+    assert threads == 512
+
+
 def test_rows_of_a_mean_over_rows_compile() -> None:
     """A sum over rows cannot share its threads with the sums along those rows."""
     x, y = empty(100, 1000), empty(100, dtype=dtypes.int32)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -73,7 +74,21 @@ def test_what_a_unit_reads_along_the_reduction_only_is_turned() -> None:
         assert copies(f32(2049, 2049) @ f32(2049, 2049)) == [(2049, 1, 2080), (1, 2049, 2080)], "padded as well"
         assert copies(f32(4, 2048, 2048) @ f32(4, 2048, 2048)) == [(4, 1, 2048, 2048)]
         assert copies(f32(256, 256) @ f32(256, 256)) == [], "too small for a launch"
-        assert copies(x @ f32(2048, 2048).relu()) == [], "its own kernel computes it"
+        assert copies(x @ f32(2048, 2048).relu()) == [(1, 2048, 2048)], "computed and turned at once"
+
+
+def test_operands_that_fusion_would_compute_for_each_tile_are_stored_once() -> None:
+    """As the weights that autocast converts: a unit reads boxes of memory."""
+    def sizes(*values: Tensor) -> list[int]:
+        return [math.prod(shape) for shape in copies(*values)]
+
+    x, w, v = bf16(2048, 2048), Tensor.empty(2048, 2048), Tensor.empty(2048, 2048)
+    assert sizes(x @ w.cast("bfloat16").T) == [1 << 22]
+    assert sizes(x @ w.cast("bfloat16"), x @ w.cast("bfloat16").T) == [1 << 22], "one copy for both"
+    assert sizes(w.cast("bfloat16") @ (v * 2).cast("bfloat16").T) == [1 << 22] * 2
+    assert sizes(bf16(128, 128) @ Tensor.empty(128, 128).cast("bfloat16")) == [], "too small for a launch"
+    assert sizes(x @ (x @ x).cast("bfloat16")) == [], "fusion stores reductions in any case"
+    assert sizes(x @ v.exp().sin().cos().tan().cast("bfloat16")) == [], "and long functions"
 
 
 @pytest.mark.parametrize("form", ["ab", "aB", "Ab", "AB", "batch"])

@@ -53,6 +53,9 @@ class Costs(NamedTuple):
     join: int = 64  # operations per element of a gather or concatenation, whose loads are one per element
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
     rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
+    # the same if a row is not contiguous in memory, as a channel of a batch of images: separate kernels then access
+    # each value along its own memory
+    rows_apart: int = 8
     small_work: int = 1 << 14  # elements below which parallelism does not matter
     # Products per element up to which a row-by-column value (score matrix) is recomputed instead of stored.
     stream_depth: int = 128
@@ -81,6 +84,6 @@ class Costs(NamedTuple):
 
 
 CORE_COSTS = Costs()
-GRID_COSTS = Costs(light=48, join=0, rows=128, streams=False, chain_bytes=2, sum_steps=8, maps_beside=True,
-                   chunk=1 << 9, sum_chunk=1 << 12, digits=range(4, 7))
+GRID_COSTS = Costs(light=48, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2, sum_steps=8,
+                   maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, digits=range(4, 7))
 RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

@@ -435,7 +435,8 @@ class Fusion:
 
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
         work = max(count_of(outer), size_of(node.src[0]) if node.op is Ops.REDUCE else 0)
-        return work <= self.costs.small_work or count_of(depends) >= self.costs.rows
+        rows = self.costs.rows_apart if _lie_between(depends, outer) else self.costs.rows
+        return work <= self.costs.small_work or count_of(depends) >= rows
 
     def lacks_rows(self, node: UOp, request: KernelInput) -> bool:
         """Return True if a reduction has too few results to run in parallel, but its input has enough rows.
@@ -571,6 +572,13 @@ class Fusion:
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
+
+
+def _lie_between(rows: Ranges, outer: Ranges) -> bool:
+    """Return True if other ranges of the value that a kernel stores lie on both sides of ``rows``, as images and pixels
+    around channels: the elements of a row are not contiguous."""
+    inside = [r in rows for r in sorted(outer, key=lambda r: r.arg[0])]
+    return any(inside) and not inside[0] and not inside[-1]
 
 
 def _overlap(index: UOp, size: Any) -> float:

@@ -32,9 +32,18 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, in_memory
 from tinsmith.ir.ops.op import is_product
-from tinsmith.schedule.fusion.fan_in import Read, below_reshapes, ranges_of, read_by, stored_type
+from tinsmith.schedule.fusion.fan_in import (
+    MOST_CONE,
+    Read,
+    below_reshapes,
+    cone_of,
+    ranges_of,
+    read_by,
+    reductions_of,
+    stored_type,
+)
 from tinsmith.schedule.passes.rewrites import rebuilt
-from tinsmith.schedule.values import SOURCES
+from tinsmith.schedule.values import SOURCES, STAGED
 from tinsmith.target.target import Target
 
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
@@ -198,19 +207,23 @@ def _reads(total: UOp) -> list[Read]:
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
-    """Return the product ``total`` with padded copies of its operands, where these pay.
+    """Return the product ``total`` with copies of its operands, where these pay: padded ones, and those of values that
+    fusion would compute again for each tile, such as weights that ``autocast`` converts.
 
     An operand is copied if its rows begin inside a memory sector. To make boxes possible, all operands that are not
     boxes must be copied, or none is.
     """
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
-    rows = [r.source.shape[-1] * r.source.dtype.itemsize for r in reads]
+    rows = [r.source.shape[_row(r.source)] * r.source.dtype.itemsize for r in reads]
     across = [not (unit.turned or (r.place[-1].op is Ops.RANGE and r.place[-1].arg[0] in total.arg[1])) for r in reads]
-    odd = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
+    inlined = [_is_inlined(r.source, costs.operand) for r in reads]
+    dense = [_is_dense(r.source) or again for r, again in zip(reads, inlined)]
+    short = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
+    odd = [o or again for o, again in zip(short, inlined)]
     prices = [price_of_copy(r.source, target) for r in reads]
-    dense = [_is_dense(r.source) for r in reads]
-    if any(odd) and not (product.ndim - 1 in total.arg[1] and all(d for d, o in zip(dense, odd) if o) and
+    whole = not any(short) or product.ndim - 1 in total.arg[1]
+    if any(odd) and not (whole and all(d for d, o in zip(dense, odd) if o) and
                          size * costs.no_boxes > sum(p for p, o in zip(prices, odd) if o)):
         return product
     factors = list(product.src)
@@ -218,9 +231,16 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit)
         split = row % costs.sector > 0 and dense[n] and size * costs.split_lines > prices[n]
         if across[n]:
             factors[n] = _turned(factors[n])
+        elif inlined[n] and not short[n] and not split:
+            factors[n] = read.views.of(below_reshapes(read.source).contiguous().reshape(read.source.shape))
         elif odd[n] or split:
-            factors[n] = read.views.of(_with_pitch(_padded(read.source, read.source.ndim - 1), read.source))
+            factors[n] = read.views.of(_with_pitch(_padded(read.source, _row(read.source)), read.source))
     return product.replace(src=tuple(factors))
+
+
+def _row(x: UOp) -> int:
+    """Return the axis along which the rows of a value in memory run."""
+    return next((a for a in reversed(range(x.ndim)) if x.shape[a] != 1), x.ndim - 1)
 
 
 def _turned(factor: UOp) -> UOp:
@@ -233,6 +253,14 @@ def _turned(factor: UOp) -> UOp:
 def _is_dense(x: UOp) -> bool:
     """Return True if a value is in memory with contiguous rows."""
     return below_reshapes(x).op in _STORED
+
+
+def _is_inlined(x: UOp, most: int) -> bool:
+    """Return True for an elementwise function of values in memory that costs at most ``most`` operations per element:
+    fusion computes it in the kernel that reads it."""
+    cone = cone_of(x, STAGED)
+    work = sum(n.op.cost for n in cone if n.op.elementwise)
+    return not _is_dense(x) and 0 < work <= most and len(cone) <= MOST_CONE and not reductions_of(cone)
 
 
 def _padded(x: UOp, axis: int, itemsize: int = 0) -> UOp:

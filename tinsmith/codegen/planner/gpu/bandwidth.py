@@ -58,12 +58,20 @@ def results_of(kernel: Kernel) -> int:
 
 
 class RowRanges(NamedTuple):
-    """The ranges along the rows of a row reduction, all of one size: the reduced ones, and at most one that is
-    stored."""
+    """The ranges of a row reduction.
+
+    Attributes:
+        size: elements along memory, of each of the following ranges.
+        reduced: the reduced ranges along memory.
+        beside: the range along memory of what is stored of the same rows; at most one.
+        apart: further ranges of the rows, which are not contiguous in memory (the images of a batch, of which a channel
+            is reduced): a reduced one for each reduction that has one, and those that are stored.
+    """
 
     size: int
     reduced: list[UOp]
     beside: list[UOp]
+    apart: list[UOp]
 
 
 def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
@@ -72,6 +80,7 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
     if kernel.ordered or kernel.products or not added:
         return None
     reduced: dict[UOp, None] = {}
+    apart: dict[UOp, None] = {}
     for f in kernel.folds:
         loads = [n for n in toposort(f.src[0]) if n.op is Ops.LOAD]
         along = [r for r in f.src[1:] if any(stride_of(n.src[1], r) == 1 for n in loads)]
@@ -79,15 +88,19 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
         if len(found) != 1:
             return None
         reduced[found[0]] = None
-    beside = [r for r in kernel.parallel if r.arg[1] is Role.LOOP]
-    if not reduced or len(beside) > 1 or not all(any(r in s.ranges for s in kernel.stores) for r in beside):
+        apart |= dict.fromkeys([r for r in f.src[1:] if r is not found[0] and isinstance(range_size(r), int)][:1])
+    loops = [r for r in kernel.parallel if r.arg[1] is Role.LOOP]
+    beside = [r for r in loops if any(stride_of(s.src[1], r) == 1 for s in kernel.stores)] if len(loops) > 1 else loops
+    others = [r for r in loops if r not in beside]
+    if not reduced or len(beside) != min(len(loops), 1) or len(others) > 1 or not all(
+            any(r in s.ranges for s in kernel.stores) for r in loops):
         return None
     sizes = {range_size(r) for r in (*reduced, *beside)}
     size = sizes.pop()
     plain = all(stride_of(n.src[1], r) in (0, 1) for n in (*kernel.loads, *kernel.stores) for r in (*reduced, *beside))
     if sizes or not isinstance(size, int) or size < target.blocks.long or not plain:
         return None
-    return RowRanges(size, list(reduced), beside)
+    return RowRanges(size, list(reduced), beside, [*apart, *others])
 
 
 def row_opts(kernel: Kernel, target: Target) -> bool:
@@ -100,9 +113,12 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     count = math.prod(map(range_size, outer))
     turns = blocks.turns if rows.beside else blocks.loads
     threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
+    groups = groups_for(rows, target, count * threads, min(blocks.most_threads, target.block_threads) // threads)
     share = max(count // target.cores, target.warp // threads, 1)  # fills a warp, leaves a block per core
-    rows_of_block = min(min(blocks.threads, target.block_threads) // threads, 1 << (share.bit_length() - 1))
+    rows_of_block = min(min(blocks.threads, target.block_threads) // (threads * groups), 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
+    for r in rows.apart:
+        split(kernel, OptOps.GROUP if r.arg[1] is Role.REDUCE else OptOps.LOCAL, kernel.numbered[r.arg[0]], groups)
     for r in (*rows.reduced, *rows.beside):
         reduced = r in rows.reduced
         left = split(kernel, OptOps.VECTOR, kernel.numbered[r.arg[0]], lanes)
@@ -110,9 +126,18 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
         if left is not None:
             turns = range_size(left)
             kept = min(blocks.thread_values, blocks.row_values // threads)
-            amount = turns if turns * lanes <= kept else max(d for d in range(1, blocks.loads + 1) if turns % d == 0)
+            whole = turns * lanes <= kept and not rows.apart
+            amount = turns if whole else max(d for d in range(1, blocks.loads + 1) if turns % d == 0)
             split(kernel, OptOps.UNROLL if reduced else OptOps.UPCAST, left, amount)
     return True
+
+
+def groups_for(rows: RowRanges, target: Target, threads: int, most: int) -> int:
+    """Return the number of groups of threads that share the ranges apart of a row, so that ``threads`` threads become
+    enough to occupy the device: a power of two up to ``most``, 1 if there is no such range."""
+    sizes = [range_size(r) for r in rows.apart]
+    wanted = min([most, *sizes, target.cores * target.resident // max(threads, 1)]) if sizes else 1
+    return 1 << (max(wanted, 1).bit_length() - 1)
 
 
 def rows_to_block(kernel: Kernel, amount: int) -> None:
