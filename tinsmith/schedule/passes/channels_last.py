@@ -21,7 +21,8 @@ pays if the operand's elements are reused often enough; a price in products deci
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import Index, flatten
@@ -32,6 +33,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, in_memory
 from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import (
     MOST_CONE,
     Read,
@@ -177,9 +179,12 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
         return list(roots)
-    products = set[UOp]()
+    products, shared = set[UOp](), set[UOp]()  # shared: values with several readers
+    readers = Counter(s for n in toposort(roots) for s in dict.fromkeys(n.src))
 
     def rule(node: UOp, n: UOp) -> UOp:
+        if readers[n] > 1:
+            shared.add(node)
         if node.op is Ops.CAST and node.dtype.itemsize == 2 and below_reshapes(node.src[0]) in products:
             return _with_rows(node, target)
         if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD:
@@ -189,7 +194,7 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
         reads = _reads(node) if node.op is Ops.REDUCE else []
         units = {types.get((r.source.dtype, node.dtype)) for r in reads}
         if len(units) == 1 and (unit := units.pop()) is not None:
-            node = node.replace(src=(_copied(node, reads, target, unit),))
+            node = node.replace(src=(_copied(node, reads, target, unit, shared),))
             products.add(node)
         return node
 
@@ -206,7 +211,7 @@ def _reads(total: UOp) -> list[Read]:
         n.op is Ops.CAST and n.dtype is product.dtype), lambda v: True) for f in product.src]
 
 
-def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit) -> UOp:
+def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit, shared: Set[UOp]) -> UOp:
     """Return the product ``total`` with copies of its operands, where these pay: padded ones, and those of values that
     fusion would compute again for each tile, such as weights that ``autocast`` converts.
 
@@ -217,7 +222,7 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit)
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
     rows = [r.source.shape[_row(r.source)] * r.source.dtype.itemsize for r in reads]
     across = [not (unit.turned or (r.place[-1].op is Ops.RANGE and r.place[-1].arg[0] in total.arg[1])) for r in reads]
-    inlined = [_is_inlined(r.source, costs.operand) for r in reads]
+    inlined = [_is_inlined(r.source, costs.operand, shared) for r in reads]
     dense = [_is_dense(r.source) or again for r, again in zip(reads, inlined)]
     short = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
     odd = [o or again for o, again in zip(short, inlined)]
@@ -255,9 +260,12 @@ def _is_dense(x: UOp) -> bool:
     return below_reshapes(x).op in _STORED
 
 
-def _is_inlined(x: UOp, most: int) -> bool:
-    """Return True for an elementwise function of values in memory that costs at most ``most`` operations per element:
-    fusion computes it in the kernel that reads it."""
+def _is_inlined(x: UOp, most: int, shared: Set[UOp]) -> bool:
+    """Return True for what fusion computes in the kernel that reads it: an elementwise function of values in memory
+    that costs at most ``most`` operations per element, or the conversion of a value that others read, too."""
+    value = below_reshapes(x)
+    if value.op is Ops.CAST and value.src[0] in shared and value.src[0].op not in SOURCES:
+        return True
     cone = cone_of(x, STAGED)
     work = sum(n.op.cost for n in cone if n.op.elementwise)
     return not _is_dense(x) and 0 < work <= most and len(cone) <= MOST_CONE and not reductions_of(cone)
