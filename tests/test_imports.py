@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -41,44 +42,53 @@ def package(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, bool, bool, int]]:
-    """Yield (module, inside a function, for types only, line) of every import."""
-    stack = [(tree, False, False)]
+class Import(NamedTuple):
+    """An import statement's module: where it stands, and if it serves types only."""
+    name: str
+    inside: bool  # a function
+    typing: bool
+    line: int
+
+
+class Lazy(NamedTuple):
+    """A module that is imported at its first use: ``Late("module")``."""
+    name: str
+    line: int
+
+
+@functools.cache
+def parsed(module: str) -> tuple[list[Import], list[Lazy]]:
+    """Return the imports of a module and its lazy imports. Cached: a worker parses the modules of its tests only."""
+    found: list[Import] = []
+    lazy: list[Lazy] = []
+    stack: list[tuple[ast.AST, bool, bool]] = [(ast.parse(MODULES[module].read_text("utf-8")), False, False)]
     while stack:
         node, inside, typing = stack.pop()
         if isinstance(node, ast.Import):
-            yield from ((a.name, inside, typing, node.lineno) for a in node.names)
+            found += [Import(a.name, inside, typing, node.lineno) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             for a in node.names:
                 full = f"{node.module}.{a.name}"
-                yield full if full in MODULES else node.module or "", inside, typing, node.lineno
+                found.append(Import(full if full in MODULES else node.module or "", inside, typing, node.lineno))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Late" and isinstance(
+                node.args[0], ast.Constant):
+            lazy.append(Lazy(node.args[0].value, node.lineno))
         inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             stack += [(n, inside, True) for n in node.body]
             stack += [(n, inside, typing) for n in node.orelse]
         else:
             stack += [(n, inside, typing) for n in ast.iter_child_nodes(node)]
-
-
-def lazy_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield (module, line) of every module that is imported at its first use: ``Late("module")``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Late" and isinstance(
-                node.args[0], ast.Constant):
-            yield node.args[0].value, node.lineno
-
-
-LAZY = {name: list(lazy_imports(ast.parse(path.read_text("utf-8")))) for name, path in MODULES.items()}
-PARSED = {name: list(imports(ast.parse(path.read_text("utf-8")))) for name, path in MODULES.items()}
+    return found, lazy
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_go_down(module: str) -> None:
     here = FLOOR[package(module)]
-    found = [*((name, typing, line) for name, _, typing, line in PARSED[module]),
-             *((name, False, line) for name, line in LAZY[module])]
-    wrong = [f"line {line}: {name}" for name, typing, line in found
+    found, lazy = parsed(module)
+    found = [*found, *(Import(name, True, False, line) for name, line in lazy)]
+    wrong = [f"line {line}: {name}" for name, _, typing, line in found
              if name.split(".")[0] == "tinsmith" and not typing and package(name) != package(module)
              and FLOOR[package(name)] >= here]
     assert not wrong, wrong
@@ -86,15 +96,15 @@ def test_imports_go_down(module: str) -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_stand_at_the_top(module: str) -> None:
-    wrong = [f"line {line}: {name}" for name, inside, _, line in PARSED[module]
+    wrong = [f"line {line}: {name}" for name, inside, _, line in parsed(module)[0]
              if inside and name.split(".")[0] not in OPTIONAL]
     assert not wrong, wrong
 
 
 def test_no_circles() -> None:
     """Module-level imports have no cycles, except type-only imports outside the packages in ``STRICT``."""
-    below = {m: {n for n, inside, typing, _ in found if n in MODULES and not inside and n != m
-                 and not (typing and package(m) not in STRICT)} for m, found in PARSED.items()}
+    below = {m: {n for n, inside, typing, _ in parsed(m)[0] if n in MODULES and not inside and n != m
+                 and not (typing and package(m) not in STRICT)} for m in MODULES}
     while below:
         free = {m for m, found in below.items() if not found & below.keys()}
         assert free, f"a circle among {sorted(below)}"
@@ -151,8 +161,12 @@ def test_environment_is_read_by_the_settings_alone() -> None:
     wrong = []
     for path in FILES:
         name = path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            reads = isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv")
+        text = path.read_text("utf-8")
+        if "environ" not in text and "getenv" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            reads = (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+                     and ast.unparse(node) in ("os.environ", "os.getenv"))
             if reads and name not in allowed:
                 wrong.append(f"{name}: {ast.unparse(node)}")
     assert not wrong, wrong

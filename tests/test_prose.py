@@ -38,19 +38,20 @@ def name(path: Path) -> str:
 @functools.cache
 def identifiers() -> frozenset[str]:
     """Return every identifier, attribute, argument and short string that code outside of docstrings has."""
-    found = {*keyword.kwlist, *dir(builtins)}
+    texts: set[str] = set()
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"),
                  *(ROOT / "examples").rglob("*.py")]:
-        tree = ast.parse(path.read_text("utf-8"))
-        prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        for node in ast.walk(tree):
-            for field in ("id", "attr", "arg", "name", "asname", "module"):
-                value = getattr(node, field, None)
-                if isinstance(value, str):
-                    found |= set(value.split("."))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-                found |= set(re.findall(r"\w+", node.value))
-    return frozenset(found)
+        stack: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+        while stack:  # not ast.walk, which takes twice the time
+            for value in stack.pop().__dict__.values():
+                for part in value if isinstance(value, list) else (value,):
+                    if isinstance(part, str):
+                        texts.add(part)
+                    elif isinstance(part, ast.AST) and not (
+                            isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
+                        stack.append(part)
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    return frozenset({*keyword.kwlist, *dir(builtins), *words})
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -16,50 +17,56 @@ from tinsmith.distributed import checkpoint
 
 TRAIN = """
 import json
-Tensor.manual_seed(3)
-mesh = dist.mesh(**json.loads(os.environ["MESH"]))
-rng = np.random.default_rng(0)
-x = rng.normal(size=(40, 6)).astype(np.float32)
+x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 y = (x.sum(1) > 0).astype(np.int32)
-model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
-zero3 = {"0.weight": ("model", "data"), "0.bias": ("model",), "2.weight": (None, "model")}
-if os.environ["KIND"] == "zero3":
-    dist.shard(model, mesh, zero3)
-make = lambda p: nn.optim.AdamW(p, lr=0.02)
-parameters = nn.state.get_parameters(model)
-zero2 = os.environ["KIND"] == "zero2"
-optimizer = dist.ZeroOptimizer(parameters, make) if zero2 else make(parameters)
-loader = nn.DataLoader((x, y), 8, shuffle=True, shard=(mesh.place["data"], mesh.size("data")))
+
+def train(kind, shape, first, last):
+    Tensor.manual_seed(3)
+    mesh = dist.mesh(data=shape[0], model=shape[1])
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+    if kind == "zero3":
+        dist.shard(model, mesh, {"0.weight": ("model", "data"), "0.bias": ("model",), "2.weight": (None, "model")})
+    make = lambda p: nn.optim.AdamW(p, lr=0.02)
+    parameters = nn.state.get_parameters(model)
+    zero2 = kind == "zero2"
+    optimizer = dist.ZeroOptimizer(parameters, make) if zero2 else make(parameters)
+    loader = nn.DataLoader((x, y), 8, shuffle=True, shard=(mesh.place["data"], mesh.size("data")))
+    parts = dict(model=model, optimizer=optimizer, loader=loader, rng=Tensor)
+    if first:
+        assert dist.load_checkpoint(kind, **parts, step=None)["step"] == first
+    losses = []
+
+    def step(x, y):
+        h = model[1](model[0](x))
+        h = h * (Tensor.rand(1, 1) + 0.5)  # a draw that is the same in all processes
+        loss = model[2](h).sparse_categorical_crossentropy(y)
+        optimizer.zero_grad()
+        loss.backward()
+        if not zero2:
+            dist.all_reduce_gradients(optimizer, axis="data")
+        optimizer.step()
+        return dist.all_reduce(loss, "mean", "data").item()
+
+    saving = None
+    while first + len(losses) < last:
+        for a, b in loader:
+            losses.append(step(a, b))
+            if first + len(losses) == 7 and not first:
+                saving = dist.save_checkpoint(kind, asynchronous=True, **parts, step=7)
+            if first + len(losses) == last:
+                break
+    if saving is not None:
+        saving.wait()
+    return losses
+
 first, last = json.loads(os.environ["STEPS"])
-parts = dict(model=model, optimizer=optimizer, loader=loader, rng=Tensor)
-if first:
-    assert dist.load_checkpoint("run", **parts, step=None)["step"] == first
-losses = []
-
-def step(x, y):
-    h = model[1](model[0](x))
-    h = h * (Tensor.rand(1, 1) + 0.5)  # a draw that is the same in all processes
-    loss = model[2](h).sparse_categorical_crossentropy(y)
-    optimizer.zero_grad()
-    loss.backward()
-    if not zero2:
-        dist.all_reduce_gradients(optimizer, axis="data")
-    optimizer.step()
-    return dist.all_reduce(loss, "mean", "data").item()
-
-saving = None
-while first + len(losses) < last:
-    for a, b in loader:
-        losses.append(step(a, b))
-        if first + len(losses) == 7 and not first:
-            saving = dist.save_checkpoint("run", asynchronous=True, **parts, step=7)
-        if first + len(losses) == last:
-            break
-if saving is not None:
-    saving.wait()
+found = {kind: train(kind, shape, first, last) for kind, shape in json.loads(os.environ["RUNS"]).items()}
 if r == 0:
-    print(json.dumps(losses))
+    print(json.dumps(found))
 """
+# The processes of the mesh (data, model) that saves each kind of checkpoint, and of those that go on from it.
+SAVED = {"plain": (2, 1), "zero3": (2, 2), "zero2": (4, 1)}
+RESUMED = {"plain": ((2, 1), (4, 1), (1, 1)), "zero3": ((2, 2), (1, 2), (1, 1)), "zero2": ((4, 1), (2, 1), (1, 1))}
 
 
 @pytest.fixture(scope="module")
@@ -67,29 +74,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def mesh(data: int, model: int) -> str:
-    return json.dumps({"data": data, "model": model})
-
-
 @needs_mpi
-@pytest.mark.parametrize(("kind", "saved", "others"), [
-    ("plain", (2, 1), [(2, 1), (4, 1), (1, 1)]),
-    ("zero3", (2, 2), [(2, 2), (1, 2), (1, 1)]),
-    ("zero2", (4, 1), [(4, 1), (2, 1), (1, 1)])])
-def test_training_goes_on_exactly(kind: str, saved: tuple[int, int], others: list[tuple[int, int]], tmp_path: Path,
-                                  cache: Path) -> None:
-    """Steps 8 to 13, from within the second epoch on, in the same number of processes to the bit."""
-    def losses(shape: tuple[int, int], steps: list[int]) -> list[float]:
-        count = shape[0] * shape[1]
-        out = passes(count if count > 1 else 0, tmp_path, TRAIN, cache, MESH=mesh(*shape), KIND=kind,
-                     STEPS=json.dumps(steps))
-        found: list[float] = json.loads(out.splitlines()[-1])
+def test_training_goes_on_exactly(tmp_path: Path, cache: Path) -> None:
+    """Steps 8 to 13, from within the second epoch on, in the same number of processes to the bit. The trainings with
+    the same number of processes share a launch."""
+    def losses(count: int, runs: dict[str, tuple[int, int]], steps: list[int]) -> dict[str, list[float]]:
+        out = passes(count if count > 1 else 0, tmp_path, TRAIN, cache, RUNS=json.dumps(runs), STEPS=json.dumps(steps))
+        found: dict[str, list[float]] = json.loads(out.splitlines()[-1])
+        assert found.keys() == runs.keys()
         return found
 
-    want = losses(saved, [0, 13])
-    for shape in others:
-        found = losses(shape, [7, 13])
-        assert found == want[7:] if shape == saved else np.allclose(found, want[7:], rtol=1e-4), (shape, found, want)
+    want: dict[str, list[float]] = {}
+    for count in (2, 4):
+        want |= losses(count, {kind: s for kind, s in SAVED.items() if math.prod(s) == count}, [0, 13])
+    for count in (4, 2, 1):
+        runs = {kind: s for kind, shapes in RESUMED.items() for s in shapes if math.prod(s) == count}
+        for kind, found in losses(count, runs, [7, 13]).items():
+            right = want[kind][7:]
+            same = found == right if runs[kind] == SAVED[kind] else np.allclose(found, right, rtol=1e-4)
+            assert same, (kind, runs[kind], found, right)
 
 
 @needs_mpi
