@@ -190,6 +190,10 @@ if __name__ == "__main__":
         from benchmarks import check
 
         sys.exit(check.main(sys.argv[2:]))
+    elif sys.argv[1:2] == ["models"]:
+        from benchmarks import models
+
+        models.main(sys.argv[2:])
     elif sys.argv[1:2] == ["cliffs"]:
         from benchmarks import cliffs
 
