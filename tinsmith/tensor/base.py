@@ -269,7 +269,7 @@ class TensorBase(metaclass=WithModes):
 
     def _array(self) -> np.ndarray[Any, Any]:
         """Return the values in the tensor's own dtype; under compat ``numpy`` widens some."""
-        if 0 in self.shape:
+        if 0 in self.uop.shape:
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
         if files.on_disk(self._device):
             return files.values(self.uop).copy()
@@ -292,10 +292,9 @@ class TensorBase(metaclass=WithModes):
         Raises:
             ShapeError: if the tensor does not have exactly one element.
         """
-        count = value_of_size(self.uop.size)
-        if count != 1:
+        if self.uop.shape and (count := value_of_size(self.uop.size)) != 1:
             raise ShapeError("item", f"shape {self.shape} holds {count} elements, not one", ".tolist()")
-        value: int | float | bool = self.numpy().reshape(()).item()
+        value: int | float | bool = self._array().item()
         return value
 
     def tolist(self) -> Any:

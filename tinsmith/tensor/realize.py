@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import signal
 import threading
 from collections import Counter
@@ -16,12 +17,12 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import WeakTable, references
-from tinsmith.core.settings import Context, settings
+from tinsmith.core.settings import Context, current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
-from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, uncopied
+from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, span_of, uncopied
 from tinsmith.runtime.realize import realize
 from tinsmith.runtime.thread_turns import is_read, overwriting, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
@@ -155,10 +156,7 @@ def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
             return None
         views.append(uop)
         uop = uop.src[0]
-    found = done[uop]
-    for view in reversed(views):
-        found = view.replace(src=(found,))
-    return found
+    return _over(views[0], uop, done[uop]) if views else done[uop]
 
 
 @contextlib.contextmanager
@@ -188,27 +186,41 @@ def interrupt_later() -> Iterator[None]:
         handler(*came[0])
 
 
-@_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
     """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
+    with state:
+        return _value_of(tensor)
+
+
+def _value_of(tensor: TensorBase) -> UOp:
     while wait_below([uop := tensor.uop]):
         pass
-    if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
+    if is_realized(uop) and (uop.base.arg.size <= 2 * _least(uop.size) or span_of(uop) is not None):
         return uop
     if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
         realize_tensors([tensor])
-        return value_of(tensor)
+        return _value_of(tensor)
     below = _below_views(uop)
-    if below in _read:
-        view = _read[below]
+    known = _read.entries.get(id(below))
+    if known is not None:
+        view = known[1]
     else:
-        found = compute([uop], [tensor._device])
-        if below.device is None or is_realized(uop):  # the same node on every device; memory that may be written
-            return uop.substitute(found)
-        for node, computed in found.items():
-            _read[node] = computed
-        view = found[below]
-    return uop.substitute({below: view})
+        view = compute([uop], [tensor._device])[below]
+        if below.device is not None and not is_realized(uop):  # not a constant, not written
+            _read[below] = view
+    return _over(uop, below, view)
+
+
+def _over(uop: UOp, below: UOp, view: UOp) -> UOp:
+    """Return ``uop``, which has only movement ops above ``below``, with these ops above ``view`` instead."""
+    if uop is below:
+        return view
+    above = [uop]
+    while (node := above[-1].src[0]) is not below:
+        above.append(node)
+    for node in reversed(above):
+        view = node.replace(src=(view,))
+    return view
 
 
 def known_value(uop: UOp) -> UOp | None:
@@ -303,29 +315,37 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         free: BUFFERs that nothing reads afterwards.
         known: the result of an earlier analysis of these nodes, if available.
     """
-    for recorder in recorders:
-        recorder.wanted(uops)
+    if recorders.threads:
+        for recorder in recorders:
+            recorder.wanted(uops)
     device = devices[0]
     try:
         targets, roots = _roots(uops, devices)
         if known is None or known.roots != roots:
             known = seen(roots)
-        roots, data = _with_data(roots, known is None or known.form.copies)
-        distinct = [n for n in dict.fromkeys(roots) if n not in data]
+        data: dict[UOp, Buffer] = {}
+        if known is None or known.key[0].copies:
+            roots, data = _with_data(roots)
+        distinct = roots if len(roots) == 1 and not data else [n for n in dict.fromkeys(roots) if n not in data]
         if not distinct:
             found = []
-        elif settings.CHECKED:
+        elif current().CHECKED:
             checks = Checks(distinct)
             found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
             checks.judge(found[len(distinct) :], lambda more: realize(more, device))
         else:
             found = realize(distinct, device, free, known if known is not None and known.roots == distinct else None)
-        buffers = data | dict(zip(distinct, found))
+        if len(roots) > 1 or data:
+            buffers = data | dict(zip(distinct, found))
+            found = _apart([buffers[root] for root in roots])
     except OutOfMemoryError as error:
         if error.plan is None:
             error.plan = _plan(uops, devices, free)
         raise
-    return {target: _as_view(b, target) for target, b in zip(targets, _apart([buffers[root] for root in roots]))}
+    views: dict[UOp, UOp] = {}
+    for target, buffer in zip(targets, found):
+        views[target] = _as_view(buffer, target)
+    return views
 
 
 def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
@@ -335,14 +355,30 @@ def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list
     """
     targets = dict(zip(map(_below_views, uops), devices))
     nodes = list(targets)
-    if _read or _written:
-        known = [*_written.items(), *_read.items()]
-        nodes = substitute(nodes, {n: view for n, view in known if _is_settled(n)})
+    if (_read.entries or _written.entries) and (known := _known_below(nodes)):
+        nodes = substitute(nodes, known)
+    if len(nodes) == 1:
+        return list(targets), [_concrete(nodes[0])]
     return list(targets), [_concrete(n) if n.device is not None or d == devices[0] else n.copy_to(d)
                            for n, d in zip(nodes, targets.values())]  # a constant of another device
 
 
-def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict[UOp, Buffer]]:
+def _known_below(nodes: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Return the topmost nodes of graphs whose values were read before or written over others, with these values."""
+    found: dict[UOp, UOp] = {}
+
+    def is_new(node: UOp) -> bool:
+        entry = _read.entries.get(id(node)) or _written.entries.get(id(node))
+        if entry is None or not _is_settled(node):
+            return True
+        found[node] = entry[1]
+        return False
+
+    toposort(nodes, is_new)
+    return found
+
+
+def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """Copy the host data below ``roots`` to its device now; return the roots over it, and buffers of copied roots.
 
     A copy is made once and kept as long as its node lives. A root that is itself such data maps to its buffer, which
@@ -350,8 +386,6 @@ def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict
     """
     new: dict[UOp, UOp] = {}
     data: dict[UOp, Buffer] = {}
-    if not copies_anything:
-        return roots, data
     copies = [n for n in toposort(roots) if n.op is Ops.COPY]
     parts = _with_parts(roots, copies)
     for n in copies if parts is roots else toposort(parts):
@@ -471,9 +505,9 @@ def _as_view(buffer: Buffer, target: UOp) -> UOp:
     """Return the buffer in the shape of ``target``; with a symbolic size only its beginning is used."""
     shape = target.shape
     flat = UOp(Ops.BUFFER, target.dtype, (), buffer)
-    if shape == buffer.shape:
+    if shape == ((buffer.size,) if buffer.layout is None else buffer.shape):
         return flat
-    size = target.size
+    size = math.prod(shape)
     if isinstance(size, UOp):
         return flat.shrink(((0, size.simplify()),)).reshape(shape)
     return UOp(Ops.RESHAPE, None, (flat,), shape)
@@ -502,7 +536,9 @@ def _below_views(uop: UOp) -> UOp:
     computed completely."""
     while uop.op in _KEPT_VIEWS:
         uop = uop.src[0]
-    base = uop.base
+    base = uop
+    while base.op.kind == "movement":
+        base = base.src[0]
     return base if base.op is Ops.ASSIGN else uop
 
 
