@@ -216,9 +216,9 @@ class Buffer:
 
     def allocate(self) -> Buffer:
         """Allocate the memory now."""
+        now, device = current(), self.device
         if _returned or dead:
-            give_back()
-        device = self.device
+            _give_back(now.timed)
         allocator, held = Device[device].allocator, self.size * self.dtype.itemsize
         nbytes = held + 2 * self.offset
         try:
@@ -232,7 +232,6 @@ class Buffer:
         used = count[device] = count[device] + held
         if used > peak[device]:
             peak[device] = used
-        now = current()
         if now.timed:
             timeline.memory(device)
         _owned.add(owned)
@@ -390,9 +389,12 @@ def damaged() -> list[Buffer]:
 
 def give_back() -> None:
     """Free the memory of dead buffers. Every allocation and every read of ``mem_used`` calls this first."""
+    _give_back(current().timed)
+
+
+def _give_back(timed: bool) -> None:
     if dead:
         forget_dead()  # dead nodes in the intern table still hold buffers
-    timed = current().timed
     while _returned:
         try:
             owned = _returned.popleft()

@@ -26,7 +26,7 @@ V = TypeVar("V")
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 
 
-class _Identity(weakref.ref[K]):
+class IdentityRef(weakref.ref[K]):
     """A weak reference that compares and hashes by its own identity, regardless of its object's equality."""
 
     __slots__ = ()
@@ -37,6 +37,9 @@ class _Identity(weakref.ref[K]):
 class LiveSet(Generic[K]):
     """A set of objects, compared by identity, that does not keep them alive.
 
+    Attributes:
+        refs, forget: the references to the members, and the callback of each, for fast paths that add one directly.
+
     >>> class Thing: ...
     >>> live, thing = LiveSet(), Thing()
     >>> live.add(thing); live.add(thing); list(live) == [thing]
@@ -46,23 +49,23 @@ class LiveSet(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._refs: dict[_Identity[K], None] = {}  # in insertion order
-        self._forget = self._refs.pop  # weak-reference callback: called once with the dead reference
+        self.refs: dict[IdentityRef[K], None] = {}  # in insertion order
+        self.forget = self.refs.pop  # weak-reference callback: called once with the dead reference
 
     def add(self, value: K) -> None:
         """Add ``value``."""
-        self._refs[_Identity(value, self._forget)] = None
+        self.refs[IdentityRef(value, self.forget)] = None
 
     def clear(self) -> None:
         """Remove all members."""
-        self._refs.clear()
+        self.refs.clear()
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over a snapshot of the members, even if another thread adds some meanwhile."""
-        return iter({id(v): v for ref in _settled(self._refs) if (v := ref()) is not None}.values())
+        return iter({id(v): v for ref in _settled(self.refs) if (v := ref()) is not None}.values())
 
     def __len__(self) -> int:
-        return len(self._refs)
+        return len(self.refs)
 
 
 class WeakTable(Generic[K, V]):

@@ -23,7 +23,7 @@ from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
 from tinsmith.ir.ops import FOR_GRADIENTS, Op, Ops
-from tinsmith.ir.ops.op import Node
+from tinsmith.ir.ops.op import Node, shape_of_all
 from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 from tinsmith.shape.sint import SInt, Symbols
@@ -254,7 +254,7 @@ class UOp(Operators):
     @property
     def shape(self) -> tuple[Any, ...]:
         """Shape of a tensor-graph node: ints, or symbolic integers in normal form (equal sizes are the same node)."""
-        return self._shape if self._shape is not None else _filled(self, "_shape", _shape_of)
+        return self._shape if self._shape is not None else _shape_now(self)
 
     @property
     def ndim(self) -> int:
@@ -472,7 +472,7 @@ class UOp(Operators):
     def reduce(self, op: str | Op, axes: tuple[int, ...]) -> UOp:
         """Reduce with ``op`` along ``axes``, which stay with size 1; empty ``axes`` return the node unchanged."""
         row = op if isinstance(op, Op) else getattr(Ops, op)
-        return UOp(Ops.REDUCE, None, (self,), (row, tuple(sorted(axes)))) if axes else self
+        return UOp(Ops.REDUCE, self.dtype, (self,), (row, tuple(sorted(axes)))) if axes else self
 
     def gather(self, index: UOp, axis: int) -> UOp:
         return UOp(Ops.GATHER, None, (self, index), axis)
@@ -713,6 +713,27 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
         stack.pop()
     found: Found = getattr(node, attribute)
     return found
+
+
+def _shape_now(node: UOp) -> tuple[Any, ...]:
+    """Compute the shape of a node, in one step if those of its sources are known."""
+    shape: tuple[Any, ...] | None = None
+    if (node.op is Ops.RESHAPE or node.op is Ops.EXPAND) and UOp not in map(type, node.arg):
+        node._shape = shape = node.arg
+        return shape
+    for s in node.src:
+        if s._shape is None:
+            return _filled(node, "_shape", _shape_of)
+    if node.op.shape is shape_of_all:
+        shape = node.src[0]._shape
+        for s in node.src:
+            if s._shape is not shape:
+                shape = None
+                break
+    if shape is None:
+        shape = _shape_of(node)
+    node._shape = shape
+    return shape
 
 
 def _shape_of(node: UOp) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     bound = compiled.bound_for(values) if exact else compiled.bound
     if compiled.layouts:
         inputs = flattened(inputs)
-    outputs = output_buffers(bound, inputs, free, values if exact else None)
+    outputs = output_buffers(bound, inputs, free, values if exact else None) if free or exact else bound.new_outputs()
     launch(bound, inputs, outputs, values, bound.new_blocks() if bound.blocks else ())
     results = outputs if bound.in_order else [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results
@@ -92,7 +92,7 @@ def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> li
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
            blocks: Sequence[Buffer]) -> None:
     """Run the parts of a schedule in order on buffers for its inputs, outputs and temporaries."""
-    bases = [inputs[n] for n in bound.inputs]
+    bases = list(map(inputs.__getitem__, bound.inputs))
     for b in bases:
         if b.failed is not None:
             b.check()
@@ -370,6 +370,10 @@ def span_of(uop: UOp) -> tuple[int, int] | None:
     first, count = 0, math.prod(shape)
     if type(count) is not int:
         return None
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    if node.op is not Ops.BUFFER:
+        shape = node.shape
     while node.op is not Ops.BUFFER:
         op, arg, node = node.op, node.arg, node.src[0]
         above, shape = shape, node.shape
@@ -442,12 +446,13 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
 
 def _host_copy(buffer: Buffer, first: int, count: int) -> np.ndarray[Any, Any]:
     """Return ``count`` elements of a buffer, from number ``first`` on, as a one-dimensional array."""
-    nbytes = count * buffer.dtype.itemsize
+    itemsize, opaque = buffer.dtype.itemsize, buffer._opaque
+    nbytes = count * itemsize
     host = Device["NPY"].allocator.alloc(nbytes)
     start = time.perf_counter()
     if nbytes:
-        begin = buffer.offset + first * buffer.dtype.itemsize
-        Device[buffer.device].allocator.copyout(host.data, buffer.opaque, begin)
+        at = buffer.offset + first * itemsize
+        Device[buffer.device].allocator.copyout(host.data, buffer.opaque if opaque is None else opaque, at)
     _report_copy("NPY", buffer.device, nbytes, start)
     found: np.ndarray[Any, Any] = host.view(buffer.dtype.numpy)
     return found

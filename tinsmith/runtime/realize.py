@@ -4,6 +4,7 @@ A line of the user's that compiles a program for every size of its data, such as
 """
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Collection, Sequence
@@ -15,7 +16,7 @@ from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.errors import user_line
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import Recent, no_collection
-from tinsmith.core.settings import current, settings
+from tinsmith.core.settings import Values, current, settings
 from tinsmith.core.timeline import PYTHON, SCHEDULING, phase, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute, toposort
@@ -38,6 +39,9 @@ else:
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
 
 
+_argument = operator.attrgetter("arg")
+
+
 def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known: Seen | None = None) -> list[Buffer]:
     """Compute ``roots`` (concrete nodes) and return a buffer for each.
 
@@ -47,14 +51,14 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
         free: BUFFERs that nothing reads after this program: new versions may overwrite their memory.
         known: the result of ``seen`` for the same roots, if available.
     """
-    if current().timed:
-        with phase(SCHEDULING):
-            return _realize(roots, device, free, known)
-    return _realize(roots, device, free, known)
-
-
-def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Seen | None) -> list[Buffer]:
     now = current()
+    if now.timed:
+        with phase(SCHEDULING):
+            return _realize(now, roots, device, free, known)
+    return _realize(now, roots, device, free, known)
+
+
+def _realize(now: Values, roots: Sequence[UOp], device: str, free: Collection[UOp], known: Seen | None) -> list[Buffer]:
     settled = device, now.program_key
     found, compiled = known or seen(roots), None
     if found is not None:
@@ -95,7 +99,7 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
         buffers, values = found.buffers, found.values
     if now.one_by_one and compiled.places:
         _name_origins(compiled, roots)
-    inputs = [b.arg for b in buffers]
+    inputs = list(map(_argument, buffers))
     outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
     if recorders.threads:
         for recorder in recorders:

@@ -176,7 +176,10 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
         else:
             if n is None:
                 rows.extend(map(number, roots))
-                form = _form_of(tuple(rows))
+                key = tuple(rows)
+                form = forms.get(key)
+                if form is None:
+                    form = forms[key] = ProgramForm(key)
                 return Seen(roots, (form, tuple(sizes), tuple(constants)), buffers, values, plain)
             op, src = n.op, n.src
             if op in FOR_GRADIENTS:
@@ -206,13 +209,6 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
 def is_value(dtype: DType) -> bool:
     """Return True if tensors can have elements of this dtype, each with its own bytes in memory."""
     return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
-
-
-def _form_of(rows: tuple[Any, ...]) -> ProgramForm:
-    form = forms.get(rows)
-    if form is None:
-        form = forms[rows] = ProgramForm(rows)
-    return form
 
 
 _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes

@@ -173,7 +173,7 @@ def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, 
         ArgumentError: if one is given twice.
     """
     if axis is None:
-        return tuple(range(x.ndim))
+        return tuple(range(len(x.uop.shape)))
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     found = sorted(axis_of(op, x, a) for a in given)
     if len(set(found)) != len(found):

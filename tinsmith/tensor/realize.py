@@ -24,7 +24,7 @@ from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, span_of, uncopied
 from tinsmith.runtime.realize import realize
-from tinsmith.runtime.thread_turns import is_read, overwriting, state, wait_below
+from tinsmith.runtime.thread_turns import is_read, overwriting, overwritten, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.passes.rewrites import note_origin
 from tinsmith.tensor import storage
@@ -45,6 +45,7 @@ else:
     explanation = Late("tinsmith.inspect.explanation")
     database = Late("tinsmith.inspect.search.database")
 
+_MAYBE_LEAVES = {Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.BUFFER, Ops.ASSIGN}  # ops below leaves
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
 # Values that were read while their tensors keep their history, for backward() to find: node -> view of a buffer.
@@ -156,7 +157,7 @@ def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
             return None
         views.append(uop)
         uop = uop.src[0]
-    return _over(views[0], uop, done[uop]) if views else done[uop]
+    return _moved(views[0], uop, done[uop]) if views else done[uop]
 
 
 @contextlib.contextmanager
@@ -188,36 +189,48 @@ def interrupt_later() -> Iterator[None]:
 
 def value_of(tensor: TensorBase) -> UOp:
     """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
+    return stored_value(tensor).reshape(tensor.uop.shape)
+
+
+def stored_value(tensor: TensorBase) -> UOp:
+    """Return ``value_of(tensor)`` up to a reshape."""
     with state:
-        return _value_of(tensor)
-
-
-def _value_of(tensor: TensorBase) -> UOp:
-    while wait_below([uop := tensor.uop]):
-        pass
-    if is_realized(uop) and (uop.base.arg.size <= 2 * _least(uop.size) or span_of(uop) is not None):
-        return uop
-    if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
-        realize_tensors([tensor])
-        return _value_of(tensor)
-    below = _below_views(uop)
-    known = _read.entries.get(id(below))
-    if known is not None:
-        view = known[1]
-    else:
-        view = compute([uop], [tensor._device])[below]
-        if below.device is not None and not is_realized(uop):  # not a constant, not written
-            _read[below] = view
-    return _over(uop, below, view)
+        while overwritten and wait_below([tensor.uop]):
+            pass
+        uop = base = tensor.uop
+        while base.op.kind == "movement":
+            base = base.src[0]
+        realized = is_realized(uop) if base.op is Ops.BUFFER else False
+        if realized and (base.arg.size <= 2 * _least(uop.size) or span_of(uop) is not None):
+            return uop
+        below = _below_views(uop)
+        if below is base and not realized and base.op in _MAYBE_LEAVES and is_leaf(uop):  # a slice keeps its history
+            realize_tensors([tensor])
+            return stored_value(tensor)
+        known = _read.entries.get(id(below))
+        if known is not None:
+            view = known[1]
+        else:
+            view = compute([uop], [tensor._device])[below]
+            if below.device is not None and not realized:  # not a constant, not written
+                _read[below] = view
+        return _over(uop, below, view)
 
 
 def _over(uop: UOp, below: UOp, view: UOp) -> UOp:
+    """Return ``uop``, which has only movement ops above ``below``, with these ops above ``view`` instead, except
+    outermost reshapes."""
+    while uop is not below and uop.op is Ops.RESHAPE:
+        uop = uop.src[0]
+    return view if uop is below else _moved(uop, below, view)
+
+
+def _moved(uop: UOp, below: UOp, view: UOp) -> UOp:
     """Return ``uop``, which has only movement ops above ``below``, with these ops above ``view`` instead."""
-    if uop is below:
-        return view
-    above = [uop]
-    while (node := above[-1].src[0]) is not below:
-        above.append(node)
+    above: list[UOp] = []
+    while uop is not below:
+        above.append(uop)
+        uop = uop.src[0]
     for node in reversed(above):
         view = node.replace(src=(view,))
     return view
@@ -510,7 +523,7 @@ def _as_view(buffer: Buffer, target: UOp) -> UOp:
     size = math.prod(shape)
     if isinstance(size, UOp):
         return flat.shrink(((0, size.simplify()),)).reshape(shape)
-    return UOp(Ops.RESHAPE, None, (flat,), shape)
+    return UOp(Ops.RESHAPE, target.dtype, (flat,), shape)
 
 
 def is_realized(uop: UOp) -> bool:

@@ -30,10 +30,13 @@ class Reduce:
 
     __slots__ = ()
 
-    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
+    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
+                dtype: DType | None = None) -> Tensor:
         x = self.uop if x is None else x
         out = x.reduce(op, axes)
-        return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
+        if not keepdim:
+            out = out.reshape(_reduced(x.shape, axes, False))
+        return self._new(out if dtype is None or dtype is out.dtype else out.cast(dtype))
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Tensor:
@@ -42,9 +45,9 @@ class Reduce:
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         [4, 6]
         """
-        axes = axes_of("sum", self, axis_or_dim("sum", axis, dim))
-        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+        axes = axes_of("sum", self, axis if dim is None else axis_or_dim("sum", axis, dim))
+        result = sum_dtype(self.uop.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
     def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
@@ -55,7 +58,7 @@ class Reduce:
         """
         axes = axes_of("prod", self, axis_or_dim("prod", axis, dim))
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
     def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """Return the maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
@@ -330,8 +333,8 @@ def accumulator(dtype: DType) -> DType:
 
 def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
     if keep:
-        return tuple(1 if i in axes else s for i, s in enumerate(shape))
-    return tuple(s for i, s in enumerate(shape) if i not in axes)
+        return tuple([1 if i in axes else s for i, s in enumerate(shape)])
+    return () if len(axes) == len(shape) else tuple([s for i, s in enumerate(shape) if i not in axes])
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
