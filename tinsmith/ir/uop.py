@@ -452,13 +452,16 @@ class UOp(Operators):
         return self if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, self.dtype, (self,), order)
 
     def pad(self, amounts: tuple[tuple[Any, Any], ...]) -> UOp:
-        none = all(type(b) is int and type(e) is int and b == 0 == e for b, e in amounts)
-        return self if none else UOp(Ops.PAD, self.dtype, (self,), amounts)
+        for b, e in amounts:
+            if not (type(b) is int and type(e) is int and b == 0 == e):
+                return UOp(Ops.PAD, self.dtype, (self,), amounts)
+        return self
 
     def shrink(self, box: tuple[tuple[Any, Any], ...]) -> UOp:
-        whole = all(type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))
-                    for (b, e), s in zip(box, self.shape))
-        return self if whole else UOp(Ops.SHRINK, self.dtype, (self,), box)
+        for (b, e), s in zip(box, self.shape):
+            if not (type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))):
+                return UOp(Ops.SHRINK, self.dtype, (self,), box)
+        return self
 
     def flip(self, axes: tuple[int, ...]) -> UOp:
         return UOp(Ops.FLIP, self.dtype, (self,), axes) if axes else self

@@ -329,10 +329,13 @@ def copy_from_host(node: UOp) -> Buffer:
     return found
 
 
-def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
+def copy_to_host(uop: UOp, span: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
     """Return the values of a view of a BUFFER as a NumPy array: one copy, which is reported.
 
     Only the elements of the view are copied if they are consecutive in memory, else the whole buffer.
+
+    Args:
+        span: the result of ``span_of``, if available.
     """
     if recorders.threads:
         for recorder in recorders:
@@ -341,7 +344,8 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
     while node.op is not Ops.BUFFER:
         node = node.src[0]
     buffer = node.arg
-    span = span_of(uop)
+    if span is None:
+        span = span_of(uop)
     using = [buffer]
     under_way[id(using)] = using
     try:
@@ -350,7 +354,8 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
         if buffer.failed is not None or buffer.layout is not None:
             buffer.check()
         if span is not None:
-            return _host_copy(buffer, *span).reshape(uop.shape)
+            found = _host_copy(buffer, *span)
+            return found if uop._shape is None else found.reshape(uop._shape)
         if isinstance(buffer, Shards):
             flat = buffer.joined([_host_copy(b, 0, b.size) for b in buffer.needed()])
         else:
@@ -366,26 +371,24 @@ def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
 def span_of(uop: UOp) -> tuple[int, int] | None:
     """Return (first, count) if a view of a BUFFER shows ``count`` consecutive elements of it, from number ``first`` on;
     else None. A view of one element is such a span."""
-    node, shape = uop, uop.shape
-    first, count = 0, math.prod(shape)
+    node, first, count = uop, 0, math.prod(uop.shape)
     if type(count) is not int:
         return None
-    while node.op is Ops.RESHAPE:
-        node = node.src[0]
-    if node.op is not Ops.BUFFER:
-        shape = node.shape
     while node.op is not Ops.BUFFER:
-        op, arg, node = node.op, node.arg, node.src[0]
-        above, shape = shape, node.shape
-        if op is Ops.SHRINK and (whole := _box_start(arg, shape)) is not None:
-            first += whole
-        elif op is not Ops.RESHAPE:
-            if count != 1 or (at := _moved(op, arg, _coordinates(first, above), shape)) is None:
-                return None
-            first = 0
-            for c, s in zip(at, shape):
-                first = first * s + c
-    return None if node.arg.layout is not None or type(first) is not int else (first, count)
+        above, node = node, node.src[0]
+        op, arg = above.op, above.arg
+        if op is Ops.RESHAPE:
+            continue
+        shape = node.shape
+        if op is Ops.SHRINK and (begin := _box_start(arg, shape)) is not None:
+            first += begin
+            continue
+        if count != 1 or (at := _moved(op, arg, _coordinates(first, above.shape), shape)) is None:
+            return None
+        first = 0
+        for c, size in zip(at, shape):
+            first = first * size + c
+    return None if node.arg.layout is not None else (first, count)
 
 
 def _box_start(box: Sequence[tuple[Any, Any]], shape: Sequence[Any]) -> int | None:

@@ -139,10 +139,13 @@ class TensorBase(metaclass=WithModes):
         """Return a copy-on-write copy: the node is shared until one of the two tensors is written."""
         return self._new(self.uop)
 
-    def _view(self, look: Look, arg: Any) -> Tensor:
-        """Return a view of this tensor's memory: a write through either is visible in both."""
+    def _view(self, look: Look, arg: Any, *more: tuple[Look, Any]) -> Tensor:
+        """Return a view of this tensor's memory, with ``more`` views of the first: a write through either is visible in
+        both."""
         with state:
             uop, shared = storage.shown(self, look, arg)
+            for look, arg in more:
+                uop, shared = look.node(uop, arg), Share(shared.storage, shared.looks.then(look, arg))
             t = type(self)._wrap(uop, self._device)
             if t.uop is not uop:
                 shared = Share(shared.storage, shared.looks.then(DETACH, None))
@@ -273,7 +276,7 @@ class TensorBase(metaclass=WithModes):
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
         if files.on_disk(self._device):
             return files.values(self.uop).copy()
-        return copy_to_host(stored_value(self)).reshape(self.uop.shape)
+        return copy_to_host(*stored_value(self)).reshape(self.uop.shape)
 
     def data(self) -> memoryview:
         """Return a memoryview of a copy of the values.

@@ -189,20 +189,22 @@ def interrupt_later() -> Iterator[None]:
 
 def value_of(tensor: TensorBase) -> UOp:
     """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
-    return stored_value(tensor).reshape(tensor.uop.shape)
+    return stored_value(tensor)[0].reshape(tensor.uop.shape)
 
 
-def stored_value(tensor: TensorBase) -> UOp:
-    """Return ``value_of(tensor)`` up to a reshape."""
+def stored_value(tensor: TensorBase) -> tuple[UOp, tuple[int, int] | None]:
+    """Return ``value_of(tensor)`` up to a reshape, and the result of ``span_of`` for it if that is known."""
     with state:
         while overwritten and wait_below([tensor.uop]):
             pass
         uop = base = tensor.uop
         while base.op.kind == "movement":
             base = base.src[0]
-        realized = is_realized(uop) if base.op is Ops.BUFFER else False
-        if realized and (base.arg.size <= 2 * _least(uop.size) or span_of(uop) is not None):
-            return uop
+        realized = base.op is Ops.BUFFER and (base.device != "NPY" or is_realized(uop))
+        if realized:
+            span = span_of(uop)
+            if span is not None or base.arg.size <= 2 * _least(uop.size):
+                return uop, span
         below = _below_views(uop)
         if below is base and not realized and base.op in _MAYBE_LEAVES and is_leaf(uop):  # a slice keeps its history
             realize_tensors([tensor])
@@ -214,7 +216,7 @@ def stored_value(tensor: TensorBase) -> UOp:
             view = compute([uop], [tensor._device])[below]
             if below.device is not None and not realized:  # not a constant, not written
                 _read[below] = view
-        return _over(uop, below, view)
+        return _over(uop, below, view), None
 
 
 def _over(uop: UOp, below: UOp, view: UOp) -> UOp:

@@ -19,7 +19,7 @@ def _pad_shape(n: Node) -> tuple[Any, ...]:
 
 
 def _shrink_shape(n: Node) -> tuple[Any, ...]:
-    return tuple(e - b for b, e in n.arg)
+    return tuple([e - b for b, e in n.arg])
 
 
 def _window_shape(n: Node) -> tuple[Any, ...]:
