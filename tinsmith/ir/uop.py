@@ -23,7 +23,7 @@ from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
 from tinsmith.ir.ops import FOR_GRADIENTS, Op, Ops
-from tinsmith.ir.ops.op import Node, shape_of_all
+from tinsmith.ir.ops.op import Node, same, shape_of_all
 from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 from tinsmith.shape.sint import SInt, Symbols
@@ -199,9 +199,13 @@ class UOp(Operators):
         if dead:
             forget_dead()
         if dtype is None:
-            if op.dtype is None:
+            rule = op.dtype
+            if rule is None:
                 raise TypeError(f"{op.name} needs a dtype")
-            dtype = op.dtype(src, arg)
+            if rule is same and len(src) == 2 and src[0].dtype is src[1].dtype:
+                dtype = src[0].dtype
+            else:
+                dtype = rule(src, arg)
         key = (op, dtype, src, arg.hex() if type(arg) is float else arg)
         ref = interned.get(key)
         if ref is not None:
@@ -730,7 +734,7 @@ def _shape_now(node: UOp) -> tuple[Any, ...]:
     if node.op.shape is shape_of_all:
         shape = node.src[0]._shape
         for s in node.src:
-            if s._shape is not shape:
+            if s._shape is not shape and s._shape != shape:
                 shape = None
                 break
     if shape is None:

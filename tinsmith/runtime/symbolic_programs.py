@@ -106,6 +106,7 @@ def _serve(key: Key, settled: Any, program: SymbolicProgram, compiled: CompiledS
     device = settled[0]
     arguments = [argument_buffer(form.constants[n], device) for n in program.arguments]
     found = _served[key, settled] = Served(program, compiled, device, arguments, values, history)
+    _served.trim(max(settings.PROGRAMS, 1))
     return found
 
 

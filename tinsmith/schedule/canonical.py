@@ -215,8 +215,13 @@ _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes
 
 
 def _is_plain(arg: Any) -> bool:
-    if any(True for _ in symbols(arg)):
-        return False
+    if type(arg) is not tuple:
+        if any(True for _ in symbols(arg)):
+            return False
+    else:
+        for a in arg:
+            if type(a) is UOp or (type(a) is tuple and UOp in map(type, a)):
+                return False
     if len(_plain) > 10_000:
         _plain.clear()
     _plain.add(arg)

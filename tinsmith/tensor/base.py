@@ -272,11 +272,14 @@ class TensorBase(metaclass=WithModes):
 
     def _array(self) -> np.ndarray[Any, Any]:
         """Return the values in the tensor's own dtype; under compat ``numpy`` widens some."""
-        if 0 in self.uop.shape:
-            return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
+        shape: Sequence[Any] = self.uop.shape
+        if UOp in map(type, shape):
+            shape = [value_of_size(s) for s in shape]
+        if 0 in shape:
+            return np.empty(shape, self.dtype.numpy)
         if files.on_disk(self._device):
             return files.values(self.uop).copy()
-        return copy_to_host(*stored_value(self)).reshape(self.uop.shape)
+        return copy_to_host(*stored_value(self)).reshape(shape)
 
     def data(self) -> memoryview:
         """Return a memoryview of a copy of the values.

@@ -104,13 +104,19 @@ def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
 
     The new origins have the method and the line of that call, and the label ``grad of`` with the node's layer.
     """
-    plain = origin_of(frame, tensor) or ("", "", 0)
+    found = origin_of(frame, tensor)
+    if found is None:
+        return lambda _: ()
+    plain, labelled = (found,), dict[str, tuple[Origin, ...]]()
 
-    @functools.cache
-    def of(label: str) -> tuple[Origin, ...]:
-        return (InLayer(*plain, f"{GRADIENT}{label}") if label else plain,) if plain[1] else ()
+    def of(origins: tuple[Origin, ...]) -> tuple[Origin, ...]:
+        if not origins or type(origins[-1]) is tuple or not (label := layer_of(origins[-1])):
+            return plain
+        if label not in labelled:
+            labelled[label] = (InLayer(*found, f"{GRADIENT}{label}"),)
+        return labelled[label]
 
-    return lambda origins: of(layer_of(origins[-1]) if origins else "")
+    return of
 
 
 _kinds: Final[dict[str, int]] = {}

@@ -82,12 +82,15 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             return realize_tensors(tensors)
     with state:
         while True:
-            pending = {id(t): t for t in tensors if not is_realized(t.uop)}
+            pending: dict[int, TensorBase] = {}
+            for t in tensors:
+                if not is_realized(t.uop):
+                    pending[id(t)] = t
             if not pending:
                 return
             wanted = list(pending.values())
             mine = _below(wanted)
-            if not wait_below(mine):
+            if not overwritten or not wait_below(mine):
                 break
         known = seen(list(mine))
         made = history.prepared(mine, wanted[0].live, known)
@@ -102,7 +105,10 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             _forget_read(free)
         else:
             done = _take_values(wanted, made, known)
-        leaves = {n: view for n, view in done.items() if is_leaf(n)}
+        leaves = {}
+        for n, view in done.items():
+            if is_leaf(n):
+                leaves[n] = view
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
@@ -127,12 +133,17 @@ def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made 
         history.remember(view.base, made[node], tensors[0].live)
         if free and node.op is Ops.ASSIGN and threading.active_count() > 1:
             _written[node] = view
-    ours = [t for t, old in zip(tensors, before) if t.uop is old]
-    for t in ours:
-        found = _seen_again(t.uop, done)
-        assert found is not None, "a wanted value was not computed"
-        t.uop = found
-    storage.replaced(ours, lambda uop: _seen_again(uop, done))
+    ours: list[TensorBase] = []
+    shared = False
+    for t, old in zip(tensors, before):
+        if t.uop is old:
+            found = _seen_again(old, done)
+            assert found is not None, "a wanted value was not computed"
+            t.uop = found
+            ours.append(t)
+            shared = shared or t._shared is not None
+    if shared:
+        storage.replaced(ours, lambda uop: _seen_again(uop, done))
     if len(ours) < len(tensors):
         mine = set(map(id, ours))
         _take_into([t for t in tensors if id(t) not in mine and not is_realized(t.uop)], done)
@@ -538,7 +549,11 @@ def is_realized(uop: UOp) -> bool:
 
 def is_leaf(uop: UOp) -> bool:
     """Return True if ``uop`` is made from data, not by an operation."""
-    base = uop.base
+    base = uop
+    while base.op.kind == "movement":
+        base = base.src[0]
+    if base.op not in _MAYBE_LEAVES:
+        return False
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS):
         base = base.src[0].base
     if base.op is Ops.DETACH:

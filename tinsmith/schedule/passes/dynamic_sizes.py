@@ -171,15 +171,20 @@ def form_of(graph: Sequence[UOp]) -> Form | None:
 def _taken_apart(arg: Any, sizes: list[int]) -> Any:
     """Append the integers of a movement op's argument to ``sizes`` and return the rest of it; None if one is
     symbolic."""
+    found: list[Any] = []
     if isinstance(arg, Window):
-        found = (arg.inputs, arg.outputs)
+        found += (arg.inputs, arg.outputs)
         kept: Any = (arg.axis, arg.window_axis, arg.stride, arg.dilation)
     else:
-        found = tuple(s for a in arg for s in a) if arg and type(arg[0]) is tuple else arg
         kept = len(arg)
-    if any(isinstance(s, UOp) for s in found):
+        for a in arg:
+            if type(a) is tuple:
+                found += a
+            else:
+                found.append(a)
+    if UOp in map(type, found):
         return None
-    sizes.extend(found)
+    sizes += found
     return kept
 
 

@@ -464,6 +464,8 @@ def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list
     moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
              UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
     spread = [n for n, t in enumerate(tensors) if is_group(t._device)]
+    if not spread:
+        return moved
     wanted, places = places_of([tensors[n].uop for n in spread]), places_of([moved[n] for n in spread])
     for n, want, got in zip(spread, wanted, places):
         _, axis, bounds = want

@@ -18,7 +18,6 @@ from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
-from tinsmith.ir.ops.op import same
 from tinsmith.runtime.thread_turns import writing
 from tinsmith.tensor.arguments import Scalar, integer, shown
 from tinsmith.tensor.autograd.backward import with_slopes
@@ -93,8 +92,7 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
                 y = operand_node(name, other, self)
                 a, b = matched_nodes(name, [y, a] if reverse else [a, y])
                 reverse = False
-        node = UOp(op, a.dtype if op.dtype is same else None, (b, a) if reverse else (a, b))
-        return type(self)._wrap(node, self._device)
+        return type(self)._wrap(UOp(op, None, (b, a) if reverse else (a, b)), self._device)
 
     def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
         y = operand(name, other, self)
