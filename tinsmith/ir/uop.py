@@ -23,7 +23,7 @@ from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
 from tinsmith.ir.ops import FOR_GRADIENTS, Op, Ops
-from tinsmith.ir.ops.op import Node, same, shape_of_all
+from tinsmith.ir.ops.op import Node, of_first, same, shape_of_all, shape_of_first
 from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 from tinsmith.shape.sint import SInt, Symbols
@@ -202,7 +202,7 @@ class UOp(Operators):
             rule = op.dtype
             if rule is None:
                 raise TypeError(f"{op.name} needs a dtype")
-            if rule is same and len(src) == 2 and src[0].dtype is src[1].dtype:
+            if rule is of_first or (rule is same and (len(src) == 1 or src[0].dtype is src[1].dtype) and len(src) < 3):
                 dtype = src[0].dtype
             else:
                 dtype = rule(src, arg)
@@ -218,7 +218,17 @@ class UOp(Operators):
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        shape = None
+        if src and (shape := src[0]._shape) is not None:  # known at once where the op keeps it
+            if op.shape is shape_of_all:
+                for s in src:
+                    if s._shape is not shape and s._shape != shape:
+                        shape = None
+                        break
+            elif op.shape is not shape_of_first:
+                shape = None
+        self._shape = shape
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -724,22 +734,15 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
 
 def _shape_now(node: UOp) -> tuple[Any, ...]:
     """Compute the shape of a node, in one step if those of its sources are known."""
-    shape: tuple[Any, ...] | None = None
     if (node.op is Ops.RESHAPE or node.op is Ops.EXPAND) and UOp not in map(type, node.arg):
-        node._shape = shape = node.arg
-        return shape
+        node._shape = node.arg
+        return node.shape
     for s in node.src:
         if s._shape is None:
-            return _filled(node, "_shape", _shape_of)
-    if node.op.shape is shape_of_all:
-        shape = node.src[0]._shape
-        for s in node.src:
-            if s._shape is not shape and s._shape != shape:
-                shape = None
-                break
-    if shape is None:
-        shape = _shape_of(node)
-    node._shape = shape
+            if s.op is not Ops.EXPAND and s.op is not Ops.RESHAPE:
+                return _filled(node, "_shape", _shape_of)
+            _shape_now(s)
+    shape = node._shape = _shape_of(node)
     return shape
 
 

@@ -33,9 +33,11 @@ class Reduce:
     def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
                 dtype: DType | None = None) -> Tensor:
         x = self.uop if x is None else x
-        out = x.reduce(op, axes)
-        if not keepdim:
-            out = out.reshape(_reduced(x.shape, axes, False))
+        out = x
+        if axes:
+            out = x.reduce(op, axes)
+            if not keepdim:
+                out = UOp(Ops.RESHAPE, x.dtype, (out,), _reduced(x.shape, axes, False))
         return self._new(out if dtype is None or dtype is out.dtype else out.cast(dtype))
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
