@@ -450,12 +450,13 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
 def _host_copy(buffer: Buffer, first: int, count: int) -> np.ndarray[Any, Any]:
     """Return ``count`` elements of a buffer, from number ``first`` on, as a one-dimensional array."""
     itemsize, opaque = buffer.dtype.itemsize, buffer._opaque
+    if opaque is None:
+        opaque = buffer.opaque  # may be computed now, which decides where it begins
     nbytes = count * itemsize
     host = Device["NPY"].allocator.alloc(nbytes)
     start = time.perf_counter()
     if nbytes:
-        at = buffer.offset + first * itemsize
-        Device[buffer.device].allocator.copyout(host.data, buffer.opaque if opaque is None else opaque, at)
+        Device[buffer.device].allocator.copyout(host.data, opaque, buffer.offset + first * itemsize)
     _report_copy("NPY", buffer.device, nbytes, start)
     found: np.ndarray[Any, Any] = host.view(buffer.dtype.numpy)
     return found

@@ -200,6 +200,8 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
                 elif op in _NAMED:
                     plain = plain and op is not Ops.ASSIGN
                     rows.append((op, n.dtype, None, *map(number, src)))
+                elif len(src) == 2:
+                    rows.append((op, n.dtype, n.arg, numbers[src[0]], numbers[src[1]]))
                 else:
                     rows.append((op, n.dtype, n.arg, *map(number, src)))
             n, sources = stack.pop()

@@ -409,13 +409,20 @@ class Unrolled:
 
     Attributes:
         nodes: the rewritten nodes, in the order of the arguments.
+        order: the nodes below the first of them, sources first.
     """
 
     def __init__(self, nodes: Sequence[UOp]) -> None:
         self._new: dict[UOp, UOp] = {}
         self._back: dict[UOp, UOp] = {}
         self._lost: list[Made] = []
-        self.nodes = [self._of(n) for n in nodes] if _have_histories(nodes) else list(nodes)
+        walked = toposort(nodes)
+        if _have_histories(walked):
+            self.nodes = [self._of(n) for n in nodes]
+            self.order = toposort(self.nodes[0])
+        else:
+            self.nodes = list(nodes)
+            self.order = walked[: walked.index(nodes[0]) + 1]
 
     def node(self, uop: UOp) -> UOp:
         """Return the first version of ``uop`` in the rewritten graph."""
@@ -482,11 +489,11 @@ class Unrolled:
         return substitute(nodes, self._back) if self._back else list(nodes)
 
 
-def _have_histories(nodes: Sequence[UOp]) -> bool:
-    """Return True if ``nodes`` depend on a buffer whose history is kept or was dropped."""
-    if not len(_made):
+def _have_histories(nodes: Iterable[UOp]) -> bool:
+    """Return True if one of ``nodes`` is a buffer whose history is kept or was dropped."""
+    if not _made.entries:
         return False
-    for n in toposort(nodes):
+    for n in nodes:
         if n.op is Ops.BUFFER and (found := _made.entries.get(id(n))) is not None:
             made = found[1]
             if made.graph is not None or made.lost is not None:
