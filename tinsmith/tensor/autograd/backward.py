@@ -235,9 +235,9 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         if node not in wanted:
             del found[node]
     out = []
-    below: set[UOp] = set()  # what is below but got nothing has derivative 0: it passed through floor, comparison, detach
+    below: set[UOp] = set()
     for t in targets:
-        if t not in found:
+        if t not in found:  # below but without a gradient: 0, as it passed through floor, comparison or detach
             below = below or set(order)
             if not missing_ok and t not in below:
                 raise GradientError("gradient", f"the tensor of shape {t.shape} does not influence the result",
