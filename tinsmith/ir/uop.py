@@ -220,7 +220,9 @@ class UOp(Operators):
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
         self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
         shape = None
-        if src and (shape := src[0]._shape) is not None:  # known at once where the op keeps it
+        if op is Ops.RESHAPE or op is Ops.EXPAND:
+            shape = None if UOp in map(type, arg) else arg
+        elif src and (shape := src[0]._shape) is not None:  # known at once where the op keeps it
             if op.shape is shape_of_all:
                 for s in src:
                     if s._shape is not shape and s._shape != shape:
@@ -385,10 +387,12 @@ class UOp(Operators):
 
     def const_like(self, value: Any) -> UOp:
         """Return ``value`` broadcast to this node's dtype and shape."""
-        if self.op.shape is None or not self.shape:
-            return UOp.const(self.dtype, value)
-        kept = self.dtype.as_const(value)  # the cache key of a float is its hex digits: 0.0 == -0.0 as keys
-        return _spread(self.dtype, kept.hex() if type(kept) is float else kept, self.shape)
+        kept = self.dtype.as_const(value)
+        shape = () if self.op.shape is None else self.shape
+        if not shape:
+            return UOp(Ops.CONST, self.dtype, (), kept)
+        # the cache key of a float is its hex digits: 0.0 == -0.0 as keys
+        return _spread(self.dtype, kept.hex() if type(kept) is float else kept, shape)
 
     def zeros(self, dtype: DType) -> UOp:
         """Return zeros of ``dtype`` with this node's shape."""
@@ -679,7 +683,8 @@ def _last_of(_: Any, node: UOp) -> UOp:
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
-    return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
+    kept = float.fromhex(value) if type(value) is str else dtype.as_const(value)
+    return UOp(Ops.CONST, dtype, (), kept).expand_to(shape)
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -734,14 +739,9 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
 
 def _shape_now(node: UOp) -> tuple[Any, ...]:
     """Compute the shape of a node, in one step if those of its sources are known."""
-    if (node.op is Ops.RESHAPE or node.op is Ops.EXPAND) and UOp not in map(type, node.arg):
-        node._shape = node.arg
-        return node.shape
     for s in node.src:
         if s._shape is None:
-            if s.op is not Ops.EXPAND and s.op is not Ops.RESHAPE:
-                return _filled(node, "_shape", _shape_of)
-            _shape_now(s)
+            return _filled(node, "_shape", _shape_of)
     shape = node._shape = _shape_of(node)
     return shape
 

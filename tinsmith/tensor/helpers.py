@@ -343,7 +343,10 @@ def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
 
 def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
     """Return the nodes, which must be on one device, broadcast to one shape."""
-    _one_device(op, nodes)
+    for n in nodes:
+        if n.device != nodes[0].device:
+            _one_device(op, nodes)
+            break
     shapes = tuple(map(_shape_of, nodes))
     shape = broadcast_shape(op, *shapes)
     found = []

@@ -217,12 +217,12 @@ class Reduce:
             masked: True if all values of a row may be -inf; such a row stays -inf.
         """
         axes = axes_of(op, self, axis)
-        x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
-        wide = x.cast(accumulator(x.dtype))
+        x = float_of(self) if dtype is None else self.uop.cast(to_dtype(dtype))
+        wide = self._new(x.cast(accumulator(x.dtype)))
         if 0 in self.shape:
             return wide, axes
         # the result does not depend on the shift: no gradient needed
-        top = wide.detach().max(axes, keepdim=True)
+        top = self._new(UOp(Ops.DETACH, None, (wide.uop,))).max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
     def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
@@ -235,7 +235,9 @@ class Reduce:
         axis = axis_or_dim("softmax", axis, dim, -1)
         shifted, axes = self._shifted("softmax", axis, dtype)
         e = shifted.exp()
-        return e.mul(e._reduce(Ops.ADD, axes, True).reciprocal()).cast(float_of(self).dtype if dtype is None else dtype)
+        out = e.mul(e._reduce(Ops.ADD, axes, True).reciprocal())
+        to = float_of(self).dtype if dtype is None else to_dtype(dtype)
+        return out if to is out.dtype else out.cast(to)
 
     def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Tensor:
