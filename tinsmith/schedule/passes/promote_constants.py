@@ -22,6 +22,7 @@ from tinsmith.schedule.canonical import Key, Seen
 from tinsmith.schedule.multi.sharding import is_group
 
 _AS_IT_IS = (Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH)  # ops that return the values of their source
+_MOST_PROGRAMS = 64  # programs of one history that are found without a second walk
 SEVERAL = 3  # number of different values after which a constant is promoted
 
 
@@ -94,6 +95,8 @@ def note_program(history: ConstantHistory, before: Seen, after: Seen, table: Map
     constants = before.key[2]
     place = {b: n for n, b in enumerate(before.buffers)}
     place |= {table[c].base: -1 - n for n, c in enumerate(constants) if c in table}
+    if len(history.programs) >= _MOST_PROGRAMS:  # the others are constants that change, too, and are compiled each time
+        history.programs.clear()
     history.programs[history.fixed(constants)] = Promoted(after.key, [place[b] for b in after.buffers])
 
 
