@@ -198,6 +198,10 @@ if __name__ == "__main__":
         from benchmarks import cliffs
 
         sys.exit(cliffs.main(sys.argv[2:]))
+    elif sys.argv[1:2] == ["eager"]:
+        from benchmarks import eager
+
+        eager.main(sys.argv[2:])
     elif sys.argv[1:2] == ["zoo"]:
         from benchmarks.zoo import runner
 

@@ -25,7 +25,7 @@ PROGRAMS = {case.kind: case.sizes for case in (BY_NAME["mnist step"], BY_NAME["g
 
 WATCHED = {  # function: phase
     "tensor.autograd.backward:gradients": "gradients",
-    "schedule.canonical:structure": "structure of the graph",
+    "tensor.realize:seen": "structure of the graph",
     "runtime.realize:canonical": "structure of the graph",
     "runtime.disk_programs:entry_key": "disk cache key",
     "runtime.disk_programs:store": "disk cache store",

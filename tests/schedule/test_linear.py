@@ -14,7 +14,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.runtime import disk_programs
-from tinsmith.schedule.canonical import canonical, structure
+from tinsmith.schedule.canonical import canonical, seen
 from tinsmith.schedule.fusion.horizontal import fuse_horizontally
 from tinsmith.schedule.memory.memory_plan import plan_memory
 from tinsmith.schedule.schedule_item import Schedule
@@ -103,7 +103,7 @@ def _grad(x: Tensor) -> UOp:
 
 
 def scheduled(root: UOp) -> Schedule:
-    assert structure([root]) is not None
+    assert seen([root]) is not None
     graph = canonical([root])[0]
     disk_programs.encode(graph)
     found = Scheduler(graph, "CPU").run()

@@ -14,7 +14,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.program import Graph
 from tinsmith.ir import Ops, UOp
-from tinsmith.schedule.canonical import canonical, seen, structure
+from tinsmith.schedule.canonical import canonical, seen
 from tinsmith.tensor.autograd import history
 
 
@@ -74,8 +74,8 @@ def test_a_device_without_a_graph_runs_the_same_launches(monkeypatch: pytest.Mon
     assert ran == [7]
 
 
-def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
-    """Two graphs have equal structure if and only if they have equal canonical graphs; buffers and values are ordered
+def test_keys_tell_graphs_apart_as_canonical_graphs_do() -> None:
+    """Two graphs have equal keys if and only if they have equal canonical graphs; buffers and values are ordered
     alike."""
     x, y, z = given(4, 4), given(4, 4, seed=1), given(4, 4, seed=2)
     short, other = given(16), Tensor([[1.0] * 4] * 4, device="CPU:1").realize()
@@ -89,13 +89,13 @@ def test_structure_tells_graphs_apart_as_canonical_graphs_do() -> None:
                 Tensor.rand(4) + Tensor.rand(4), x[:-1] + 1]
         return [[t.uop] for t in made] + [[(x + 1).uop, (y + 1).uop], [(y + 1).uop, (x + 1).uop], [(x + 1).uop]]
 
-    found = [(structure(roots), canonical(roots)) for roots in graphs()]
+    found = [(seen(roots), canonical(roots)) for roots in graphs()]
     for s, c in found:
-        assert s is not None and s[1:3] == c[1:]
+        assert s is not None and (s.buffers, s.values) == c[1:]
         for s2, c2 in found:
-            assert s2 is not None and (s[0] == s2[0]) == (c[0] == c2[0])
+            assert s2 is not None and (s.key == s2.key) == (c[0] == c2[0])
     n = UOp(Ops.BIND, None, (UOp.variable("n", 1, 4), UOp.index(2)))
-    assert structure([x.uop.shrink(((0, n), (0, 4))).contiguous()]) is None  # a symbolic size
+    assert seen([x.uop.shrink(((0, n), (0, 4))).contiguous()]) is None  # a symbolic size
 
 
 def test_what_gradients_read_is_known_by_the_structure() -> None:

@@ -34,7 +34,7 @@ VALUES = [0.1, 0.3, 7.0, 1e-3, 1.0, 2.0, 0.0, -0.0, -1.0, 0.5, float("inf"), flo
 @pytest.fixture(autouse=True)
 def _nothing_known() -> None:
     realize._compiled.clear()
-    promote_constants.forms.clear()
+    promote_constants.histories.clear()
 
 
 def schedules(function: Callable[[], object]) -> int:
@@ -49,10 +49,10 @@ def test_a_scalar_that_is_an_argument_gives_the_same_bits(name: str) -> None:
     x, program = given(8, 8), PROGRAMS[name]
     for v in VALUES:
         found = program(x, v).numpy()
-        known = promote_constants.forms
-        promote_constants.forms = promote_constants.Recent()  # a form that is new has its constants
+        known = promote_constants.histories
+        promote_constants.histories = promote_constants.Recent()  # a form that is new has its constants
         np.testing.assert_array_equal(found.view(np.uint32), program(x, v).numpy().view(np.uint32), f"{v}")
-        promote_constants.forms = known
+        promote_constants.histories = known
 
 
 def test_a_scalar_that_changes_is_compiled_three_times() -> None:
@@ -92,11 +92,11 @@ def test_what_is_compiled_stays_bounded() -> None:
         for x in given_values:
             computed(x)
             assert all(len(t) <= 12 for t in (realize._compiled, compiled_programs, kernel_programs,
-                                              promote_constants.forms, *symbolic_programs.tables))
+                                              promote_constants.histories, *symbolic_programs.tables))
     with Context(PROGRAMS=12, DYNAMIC=0):
         for x in given_values:
             computed(x)
             assert all(len(t) <= 12 for t in (realize._compiled, compiled_programs, kernel_programs,
-                                              promote_constants.forms))
+                                              promote_constants.histories))
         assert schedules(lambda: computed(given_values[-1])) == 0, "the last one is still there"
         assert schedules(lambda: computed(given_values[0])) == 1, "the first one is not"

@@ -20,9 +20,9 @@ from tinsmith.backend.device import Allocator, Device
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
-from tinsmith.core.settings import current, settings
+from tinsmith.core.settings import current
 from tinsmith.core.timeline import timeline
-from tinsmith.ir.uop import forget_dead
+from tinsmith.ir.uop import dead, forget_dead
 
 
 class MemoryBlock:
@@ -216,27 +216,29 @@ class Buffer:
 
     def allocate(self) -> Buffer:
         """Allocate the memory now."""
-        give_back()
-        allocator = Device[self.device].allocator
-        nbytes = self.nbytes + 2 * self.offset
+        now, device = current(), self.device
+        if _returned or dead:
+            _give_back(now.timed)
+        allocator, held = Device[device].allocator, self.size * self.dtype.itemsize
+        nbytes = held + 2 * self.offset
         try:
             plain = self.options is _NO_WISHES
             self._opaque = allocator.alloc(nbytes) if plain else allocator.alloc_as(nbytes, self.options)
         except OutOfMemoryError as error:
-            raise OutOfMemoryError(error.op, f"{error.message}. {holders(self.device)}", error.mend) from None
+            raise OutOfMemoryError(error.op, f"{error.message}. {holders(device)}", error.mend) from None
         owned = _Owned(self, _note_death)
-        owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, self.device, self.nbytes
+        owned.allocator, owned.opaque, owned.device, owned.nbytes = allocator, self._opaque, device, held
         count, peak = GlobalCounters.memory_on, GlobalCounters.peak_on
-        used = count[self.device] = count[self.device] + self.nbytes
-        if used > peak[self.device]:
-            peak[self.device] = used
-        now = current()
+        used = count[device] = count[device] + held
+        if used > peak[device]:
+            peak[device] = used
         if now.timed:
-            timeline.memory(self.device)
+            timeline.memory(device)
         _owned.add(owned)
         if now.POISON or now.CHECKED:
             self.poison()
-        self.guard()
+        if self.offset:
+            self.guard()
         return self
 
     def guard(self) -> None:
@@ -387,7 +389,12 @@ def damaged() -> list[Buffer]:
 
 def give_back() -> None:
     """Free the memory of dead buffers. Every allocation and every read of ``mem_used`` calls this first."""
-    forget_dead()  # dead nodes in the intern table still hold buffers
+    _give_back(current().timed)
+
+
+def _give_back(timed: bool) -> None:
+    if dead:
+        forget_dead()  # dead nodes in the intern table still hold buffers
     while _returned:
         try:
             owned = _returned.popleft()
@@ -396,7 +403,7 @@ def give_back() -> None:
         _owned.discard(owned)
         owned.allocator.free(owned.opaque)
         GlobalCounters.memory_on[owned.device] -= owned.nbytes
-        if settings.timed:
+        if timed:
             timeline.memory(owned.device)
 
 GlobalCounters.settle = give_back

@@ -108,12 +108,17 @@ class Ran(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
+def count_work(ops: int, nbytes: int, seconds: float) -> None:
+    """Count one kernel or copy."""
+    GlobalCounters.kernel_count += 1
+    GlobalCounters.global_ops += ops
+    GlobalCounters.global_mem += nbytes
+    GlobalCounters.time_sum_s += seconds
+
+
 def report(ran: Ran) -> None:
     """Count ``ran`` and, at ``DEBUG>=2``, print its line."""
-    GlobalCounters.kernel_count += 1
-    GlobalCounters.global_ops += ran.ops
-    GlobalCounters.global_mem += ran.bytes
-    GlobalCounters.time_sum_s += ran.seconds
+    count_work(ran.ops, ran.bytes, ran.seconds)
     if settings.DEBUG < 2:
         return
     _print_summary_at_exit()

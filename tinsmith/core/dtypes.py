@@ -49,7 +49,7 @@ class DType:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.name, self.count, self.pointer)
 
-    @property
+    @functools.cached_property
     def scalar(self) -> DType:
         """The type of one lane: ``dtypes.float32.vec(4).scalar is dtypes.float32``."""
         return self if self.count == 1 and not self.pointer else _BY_NAME[self.name]
@@ -62,24 +62,24 @@ class DType:
         """Return the pointer type to elements of this type."""
         return _derived(self.name, self.count, True)
 
-    @property
+    @functools.cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @functools.cached_property
     def is_int(self) -> bool:
         """True for signed and unsigned integers (not bool)."""
         return self.kind in ("int", "uint")
 
-    @property
+    @functools.cached_property
     def is_unsigned(self) -> bool:
         return self.kind in ("uint", "bool")
 
-    @property
+    @functools.cached_property
     def is_bool(self) -> bool:
         return self.kind == "bool"
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         return 8 * self.itemsize
 
@@ -88,19 +88,19 @@ class DType:
         """``bits``, under tinygrad's name."""
         return self.bits
 
-    @property
+    @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same bits (``ml_dtypes`` supplies bfloat16 and fp8)."""
         return _NUMPY[self.name]
 
-    @property
+    @functools.cached_property
     def min(self) -> int | float | bool:
         """Least value; ``-inf`` for floats."""
         if self.is_float:
             return float("-inf")
         return False if self.is_bool else (0 if self.kind == "uint" else -(1 << (self.bits - 1)))
 
-    @property
+    @functools.cached_property
     def max(self) -> int | float | bool:
         """Greatest value; ``inf`` for floats."""
         if self.is_float:

@@ -26,7 +26,7 @@ V = TypeVar("V")
 references: Final[Callable[[Any], int]] = getattr(sys, "getrefcount", lambda _: -1)
 
 
-class _Identity(weakref.ref[K]):
+class IdentityRef(weakref.ref[K]):
     """A weak reference that compares and hashes by its own identity, regardless of its object's equality."""
 
     __slots__ = ()
@@ -37,6 +37,9 @@ class _Identity(weakref.ref[K]):
 class LiveSet(Generic[K]):
     """A set of objects, compared by identity, that does not keep them alive.
 
+    Attributes:
+        refs, forget: the references to the members, and the callback of each, for fast paths that add one directly.
+
     >>> class Thing: ...
     >>> live, thing = LiveSet(), Thing()
     >>> live.add(thing); live.add(thing); list(live) == [thing]
@@ -46,23 +49,23 @@ class LiveSet(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._refs: dict[_Identity[K], None] = {}  # in insertion order
-        self._forget = self._refs.pop  # weak-reference callback: called once with the dead reference
+        self.refs: dict[IdentityRef[K], None] = {}  # in insertion order
+        self.forget = self.refs.pop  # weak-reference callback: called once with the dead reference
 
     def add(self, value: K) -> None:
         """Add ``value``."""
-        self._refs[_Identity(value, self._forget)] = None
+        self.refs[IdentityRef(value, self.forget)] = None
 
     def clear(self) -> None:
         """Remove all members."""
-        self._refs.clear()
+        self.refs.clear()
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over a snapshot of the members, even if another thread adds some meanwhile."""
-        return iter({id(v): v for ref in _settled(self._refs) if (v := ref()) is not None}.values())
+        return iter({id(v): v for ref in _settled(self.refs) if (v := ref()) is not None}.values())
 
     def __len__(self) -> int:
-        return len(self._refs)
+        return len(self.refs)
 
 
 class WeakTable(Generic[K, V]):
@@ -176,6 +179,9 @@ T = TypeVar("T")
 class OfThread(Generic[T]):
     """A list whose contents are separate for each thread.
 
+    Attributes:
+        threads: the items by thread; empty if no thread has any, for fast paths that read it directly.
+
     >>> listeners = OfThread()
     >>> listeners.append(1); list(listeners), bool(listeners)
     ([1], True)
@@ -184,41 +190,41 @@ class OfThread(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._all: dict[int, list[T]] = {}
+        self.threads: dict[int, list[T]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._all) and get_ident() in self._all
+        return bool(self.threads) and get_ident() in self.threads
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._all.get(get_ident(), ()) if self._all else ())
+        return iter(self.threads.get(get_ident(), ()) if self.threads else ())
 
     def append(self, value: T) -> None:
-        self._all.setdefault(get_ident(), []).append(value)
+        self.threads.setdefault(get_ident(), []).append(value)
 
     def remove(self, value: T) -> None:
-        mine = self._all[get_ident()]
+        mine = self.threads[get_ident()]
         mine.remove(value)
         if not mine:
-            del self._all[get_ident()]
+            del self.threads[get_ident()]
 
     def pop(self) -> T:
         """Remove and return the last item of this thread."""
-        value = self._all[get_ident()][-1]
+        value = self.threads[get_ident()][-1]
         self.remove(value)
         return value
 
     def elsewhere(self) -> list[T]:
         """Return the items of all other threads."""
-        if not self._all:
+        if not self.threads:
             return []
         me = get_ident()
-        return [value for thread, values in list(self._all.items()) if thread != me for value in list(values)]
+        return [value for thread, values in list(self.threads.items()) if thread != me for value in list(values)]
 
     def exchange(self, values: list[T]) -> list[T]:
         """Replace this thread's items by ``values``; return the old ones."""
-        before = self._all.pop(get_ident(), [])
+        before = self.threads.pop(get_ident(), [])
         if values:
-            self._all[get_ident()] = values
+            self.threads[get_ident()] = values
         return before
 
 

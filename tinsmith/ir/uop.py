@@ -23,7 +23,7 @@ from tinsmith.core.origin import Origin as Origin
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.ir.algebra.bounds import ANY, bounds_of, free_ranges
 from tinsmith.ir.ops import FOR_GRADIENTS, Op, Ops
-from tinsmith.ir.ops.op import Node
+from tinsmith.ir.ops.op import Node, of_first, same, shape_of_all, shape_of_first
 from tinsmith.ir.text.node import expression, short
 from tinsmith.shape import ShapeTracker
 from tinsmith.shape.sint import SInt, Symbols
@@ -199,9 +199,13 @@ class UOp(Operators):
         if dead:
             forget_dead()
         if dtype is None:
-            if op.dtype is None:
+            rule = op.dtype
+            if rule is None:
                 raise TypeError(f"{op.name} needs a dtype")
-            dtype = op.dtype(src, arg)
+            if rule is of_first or (rule is same and (len(src) == 1 or src[0].dtype is src[1].dtype) and len(src) < 3):
+                dtype = src[0].dtype
+            else:
+                dtype = rule(src, arg)
         key = (op, dtype, src, arg.hex() if type(arg) is float else arg)
         ref = interned.get(key)
         if ref is not None:
@@ -214,7 +218,19 @@ class UOp(Operators):
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
-        self._shape = self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        self._ranges = self._order = self._simple = self._linear = self._normal = self._below = None
+        shape = None
+        if op is Ops.RESHAPE or op is Ops.EXPAND:
+            shape = None if UOp in map(type, arg) else arg
+        elif src and (shape := src[0]._shape) is not None:  # known at once where the op keeps it
+            if op.shape is shape_of_all:
+                for s in src:
+                    if s._shape is not shape and s._shape != shape:
+                        shape = None
+                        break
+            elif op.shape is not shape_of_first:
+                shape = None
+        self._shape = shape
         self._bounds = ANY if dtype.is_float else None
         self.device = None
         if op.device is not None:
@@ -254,7 +270,7 @@ class UOp(Operators):
     @property
     def shape(self) -> tuple[Any, ...]:
         """Shape of a tensor-graph node: ints, or symbolic integers in normal form (equal sizes are the same node)."""
-        return self._shape if self._shape is not None else _filled(self, "_shape", _shape_of)
+        return self._shape if self._shape is not None else _shape_now(self)
 
     @property
     def ndim(self) -> int:
@@ -371,10 +387,12 @@ class UOp(Operators):
 
     def const_like(self, value: Any) -> UOp:
         """Return ``value`` broadcast to this node's dtype and shape."""
-        if self.op.shape is None or not self.shape:
-            return UOp.const(self.dtype, value)
-        kept = self.dtype.as_const(value)  # the cache key of a float is its hex digits: 0.0 == -0.0 as keys
-        return _spread(self.dtype, kept.hex() if type(kept) is float else kept, self.shape)
+        kept = self.dtype.as_const(value)
+        shape = () if self.op.shape is None else self.shape
+        if not shape:
+            return UOp(Ops.CONST, self.dtype, (), kept)
+        # the cache key of a float is its hex digits: 0.0 == -0.0 as keys
+        return _spread(self.dtype, kept.hex() if type(kept) is float else kept, shape)
 
     def zeros(self, dtype: DType) -> UOp:
         """Return zeros of ``dtype`` with this node's shape."""
@@ -452,13 +470,16 @@ class UOp(Operators):
         return self if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, self.dtype, (self,), order)
 
     def pad(self, amounts: tuple[tuple[Any, Any], ...]) -> UOp:
-        none = all(type(b) is int and type(e) is int and b == 0 == e for b, e in amounts)
-        return self if none else UOp(Ops.PAD, self.dtype, (self,), amounts)
+        for b, e in amounts:
+            if not (type(b) is int and type(e) is int and b == 0 == e):
+                return UOp(Ops.PAD, self.dtype, (self,), amounts)
+        return self
 
     def shrink(self, box: tuple[tuple[Any, Any], ...]) -> UOp:
-        whole = all(type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))
-                    for (b, e), s in zip(box, self.shape))
-        return self if whole else UOp(Ops.SHRINK, self.dtype, (self,), box)
+        for (b, e), s in zip(box, self.shape):
+            if not (type(b) is int and b == 0 and (e is s or (type(e) is type(s) is int and e == s))):
+                return UOp(Ops.SHRINK, self.dtype, (self,), box)
+        return self
 
     def flip(self, axes: tuple[int, ...]) -> UOp:
         return UOp(Ops.FLIP, self.dtype, (self,), axes) if axes else self
@@ -472,7 +493,7 @@ class UOp(Operators):
     def reduce(self, op: str | Op, axes: tuple[int, ...]) -> UOp:
         """Reduce with ``op`` along ``axes``, which stay with size 1; empty ``axes`` return the node unchanged."""
         row = op if isinstance(op, Op) else getattr(Ops, op)
-        return UOp(Ops.REDUCE, None, (self,), (row, tuple(sorted(axes)))) if axes else self
+        return UOp(Ops.REDUCE, self.dtype, (self,), (row, tuple(sorted(axes)))) if axes else self
 
     def gather(self, index: UOp, axis: int) -> UOp:
         return UOp(Ops.GATHER, None, (self, index), axis)
@@ -662,7 +683,8 @@ def _last_of(_: Any, node: UOp) -> UOp:
 @functools.lru_cache(2048)
 def _spread(dtype: DType, value: Any, shape: tuple[Any, ...]) -> UOp:
     """Return a constant (a float given as its hex digits) broadcast to ``shape``; cached, as programs repeat it."""
-    return UOp.const(dtype, float.fromhex(value) if type(value) is str else value).expand_to(shape)
+    kept = float.fromhex(value) if type(value) is str else dtype.as_const(value)
+    return UOp(Ops.CONST, dtype, (), kept).expand_to(shape)
 
 
 def toposort(root: UOp | Iterable[UOp], enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -713,6 +735,15 @@ def _filled(node: UOp, attribute: str, rule: Callable[[UOp], Found]) -> Found:
         stack.pop()
     found: Found = getattr(node, attribute)
     return found
+
+
+def _shape_now(node: UOp) -> tuple[Any, ...]:
+    """Compute the shape of a node, in one step if those of its sources are known."""
+    for s in node.src:
+        if s._shape is None:
+            return _filled(node, "_shape", _shape_of)
+    shape = node._shape = _shape_of(node)
+    return shape
 
 
 def _shape_of(node: UOp) -> tuple[Any, ...]:

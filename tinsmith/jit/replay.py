@@ -502,8 +502,11 @@ class Direct:
         try:
             try:
                 let_go(saved)
-                with self._turn:
+                if self._turn is None:
                     self._graph(found, ())
+                else:
+                    with self._turn:
+                        self._graph(found, ())
             finally:
                 if saved:
                     take(saved[0])

@@ -9,6 +9,7 @@ queues have a thread each and overlap.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -355,7 +356,7 @@ class _Run:
         device = name.removesuffix(COPIES)
         if isinstance(item, KernelItem):
             assert item.graph is not None
-            with item.turn:
+            with item.turn or contextlib.nullcontext():
                 item.graph(self.bases, self.values)
         elif isinstance(item, CopyItem):
             assert self.queue.compiled is not None

@@ -101,14 +101,14 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
 class KernelItem:
     """Consecutive steps of one worker that are launched together, including copies that the device performs itself.
 
-    ``turn`` is the lock to hold during the launch.
+    ``turn`` is the lock to hold during the launch; None if there is none.
     """
 
     steps: list[Step]
     graph: Graph | None = None
     ops: int = 0
     bytes: int = 0
-    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+    turn: contextlib.AbstractContextManager[Any] | None = None
 
     def __repr__(self) -> str:
         return f"KERNEL {', '.join(s.name for s in self.steps)}"
@@ -126,9 +126,10 @@ class KernelItem:
         self.graph, self.turn = device.graph(launches), turn_of(device)
 
     def count(self) -> None:
-        GlobalCounters.kernel_count += len(self.steps)
-        GlobalCounters.global_ops += self.ops
-        GlobalCounters.global_mem += self.bytes
+        counters = GlobalCounters
+        counters.kernel_count += len(self.steps)
+        counters.global_ops += self.ops
+        counters.global_mem += self.bytes
 
 
 @dataclass(eq=False, repr=False)
@@ -172,12 +173,13 @@ class Bound:
     Attributes:
         inputs: the numbers of the inputs that it reads.
         outputs: the slots that it provides for results.
-        results: for each result, the index of its slot in ``outputs``.
+        results: for each result, the index of its slot in ``outputs``; ``in_order`` if these are 0, 1, 2, ….
         in_place: (number of an output, number of the input whose memory it may overwrite).
         blocks: (device, bytes) of each block of temporaries.
         places: slot → its position among the *bases*: inputs, outputs, blocks.
         slots: the slots of the schedule.
         parts: the items to run, in order.
+        alone: the only item, if it launches kernels and several threads may launch them at the same time; else None.
         carried: the (old, new) slots of steps that copy an old version to the memory of a new one.
         queue: the command queue that runs the same steps on several devices concurrently; None if all devices share one
             worker.
@@ -205,6 +207,10 @@ class Bound:
         for part in self.parts:
             if isinstance(part, KernelItem):
                 part.make_ready(self)
+        only = self.parts[0] if len(self.parts) == 1 and not self.carried else None
+        self.alone = only if isinstance(only, KernelItem) and only.turn is None else None
+        self.in_order = self.results == list(range(len(self.results)))
+        self._specs = [(s.device, s.size, s.dtype) for s in self.outputs]
 
     @functools.cached_property
     def parts_in_place(self) -> list[KernelItem | CopyItem]:
@@ -226,7 +232,9 @@ class Bound:
     def new_outputs(self, values: Sequence[int] | None = None) -> list[Buffer]:
         """Return new memory for the outputs: for the sizes at ``values`` of the variables, else for the maximum
         sizes."""
-        return [Buffer(s.device, s.size if values is None else s.elements(values), s.dtype) for s in self.outputs]
+        if values is None:
+            return [Buffer(device, size, dtype) for device, size, dtype in self._specs]
+        return [Buffer(s.device, s.elements(values), s.dtype) for s in self.outputs]
 
     def new_blocks(self) -> list[Buffer]:
         return [Buffer(device, size, dtypes.uint8) for device, size in self.blocks]

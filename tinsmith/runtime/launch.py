@@ -5,6 +5,7 @@ realize calls."""
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +17,7 @@ from tinsmith.backend.memory import Buffer, ShardLayout, copy_buffer
 from tinsmith.backend.program import Call, LaunchError
 from tinsmith.backend.shards import Shards, flattened
 from tinsmith.codegen.launch import KernelProgram
-from tinsmith.core.counters import Ran, report
+from tinsmith.core.counters import Ran, count_work, report
 from tinsmith.core.errors import KernelError, OutOfMemoryError, TinsmithError, VerifyError, is_from_handler
 from tinsmith.core.object_lifetime import OfThread
 from tinsmith.core.settings import current, settings
@@ -24,10 +25,20 @@ from tinsmith.core.terminal import bytes_text
 from tinsmith.core.timeline import LAUNCHING, phase, timeline
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.ir.ops import Op
 from tinsmith.runtime import inspectors
 from tinsmith.runtime.compiled_schedule import Bound, CompiledSchedule
 from tinsmith.runtime.step import Step, copy_name
-from tinsmith.runtime.thread_turns import let_go, looked_at, reading, take, turn_of, under_way
+from tinsmith.runtime.thread_turns import (
+    let_go,
+    looked_at,
+    overwritten,
+    reading,
+    take,
+    turn_of,
+    under_way,
+    wait_to_read,
+)
 
 if TYPE_CHECKING:
     from tinsmith.runtime.compiled_schedule import CompiledSchedule
@@ -65,9 +76,9 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     bound = compiled.bound_for(values) if exact else compiled.bound
     if compiled.layouts:
         inputs = flattened(inputs)
-    outputs = output_buffers(bound, inputs, free, values if exact else None)
-    launch(bound, inputs, outputs, values, bound.new_blocks())
-    results = [outputs[n] for n in bound.results]
+    outputs = output_buffers(bound, inputs, free, values if exact else None) if free or exact else bound.new_outputs()
+    launch(bound, inputs, outputs, values, bound.new_blocks() if bound.blocks else ())
+    results = outputs if bound.in_order else [outputs[n] for n in bound.results]
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
 
@@ -81,15 +92,15 @@ def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> li
 def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], values: Sequence[int],
            blocks: Sequence[Buffer]) -> None:
     """Run the parts of a schedule in order on buffers for its inputs, outputs and temporaries."""
-    bases = [inputs[n] for n in bound.inputs]
+    bases = list(map(inputs.__getitem__, bound.inputs))
     for b in bases:
         if b.failed is not None:
             b.check()
     bases += outputs
     bases += blocks
     for n, b in enumerate(bases, -len(bound.inputs)):
-        if b._opaque is None:
-            b.opaque  # noqa: B018  allocate now: an out-of-memory error must leave old versions unchanged
+        if b._opaque is None:  # allocate now: an out-of-memory error must leave old versions unchanged
+            b.allocate() if b.base is None else b.opaque
             b.origin = bound.origins[n] if 0 <= n < len(outputs) else None
     launched: list[Step] = []
     try:
@@ -100,7 +111,9 @@ def launch(bound: Bound, inputs: Sequence[Buffer], outputs: Sequence[Buffer], va
         else:
             under_way[id(bases)] = bases
             _unlocked(bound, bases, values, launched)
-            if bound.queue is None:
+            if bound.alone is not None:
+                bound.alone.count()
+            elif bound.queue is None:
                 for part in bound.parts_on(bases):
                     if part.graph is not None:
                         part.count()
@@ -118,7 +131,11 @@ def _unlocked(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
     saved: list[object] = []
     try:
         let_go(saved)
-        if bound.queue is not None:
+        if bound.alone is not None:
+            launched[:] = bound.alone.steps
+            assert bound.alone.graph is not None
+            bound.alone.graph(bases, values)
+        elif bound.queue is not None:
             bound.queue(bases, values, launched)
         else:
             _by_parts(bound, bases, values, launched)
@@ -144,6 +161,8 @@ def _by_parts(bound: Bound, bases: Sequence[Buffer], values: Sequence[int], laun
         launched[:] = part.steps
         if part.graph is None:
             copy(*(bound.places[s].of(bases) for s in part.steps[0].slots))
+        elif part.turn is None:
+            part.graph(bases, values)
         else:
             with part.turn:
                 part.graph(bases, values)
@@ -233,7 +252,7 @@ def _timed(step: Step, buffers: list[Buffer], values: Sequence[int]) -> None:
         inspectors.debug.show_kernel(step.item, step.shown, step.name, device)
     call = Call(step.program, buffers, [values[v] for v in step.variables])
     start = time.perf_counter()
-    with turn_of(device):
+    with turn_of(device) or contextlib.nullcontext():
         seconds = device.timed(call)
     kernel = step.launch or call.program.kernel
     _report(Ran(step.device, step.name, len(call.buffers), seconds, kernel.ops, kernel.bytes, step.methods,
@@ -249,9 +268,16 @@ def copy(target: Buffer, source: Buffer) -> None:
     target.opaque  # noqa: B018  allocate now: the allocation is not part of the copy's time
     start = time.perf_counter()
     copy_buffer(target, source)
-    seconds = time.perf_counter() - start
-    _report(Ran(target.device, copy_name(source.nbytes, target.device, source.device), 2, seconds, 0, source.nbytes,
-                kind="copy", start=start))
+    _report_copy(target.device, source.device, source.nbytes, start)
+
+
+def _report_copy(target: str, source: str, nbytes: int, start: float) -> None:
+    """Report a copy between devices that began at ``start`` and ends now."""
+    seconds, now = time.perf_counter() - start, current()
+    if now.DEBUG < 2 and not now.timed:
+        count_work(0, nbytes, seconds)
+    else:
+        _report(Ran(target, copy_name(nbytes, target, source), 2, seconds, 0, nbytes, kind="copy", start=start))
 
 
 def _synchronize(device: str) -> None:
@@ -303,21 +329,105 @@ def copy_from_host(node: UOp) -> Buffer:
     return found
 
 
-def copy_to_host(uop: UOp) -> np.ndarray[Any, Any]:
-    """Return the values of a view of a BUFFER as a NumPy array: one copy, which is reported."""
-    for recorder in recorders:
-        recorder.read()
-    buffer = uop.base.arg
-    with reading(buffer):
-        buffer.check()
+def copy_to_host(uop: UOp, span: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
+    """Return the values of a view of a BUFFER as a NumPy array: one copy, which is reported.
+
+    Only the elements of the view are copied if they are consecutive in memory, else the whole buffer.
+
+    Args:
+        span: the result of ``span_of``, if available.
+    """
+    if recorders.threads:
+        for recorder in recorders:
+            recorder.read()
+    node = uop
+    while node.op is not Ops.BUFFER:
+        node = node.src[0]
+    buffer = node.arg
+    if span is None:
+        span = span_of(uop)
+    using = [buffer]
+    under_way[id(using)] = using
+    try:
+        if overwritten:
+            wait_to_read(using)
+        if buffer.failed is not None or buffer.layout is not None:
+            buffer.check()
+        if span is not None:
+            found = _host_copy(buffer, *span)
+            return found if uop._shape is None else found.reshape(uop._shape)
         if isinstance(buffer, Shards):
-            flat = buffer.joined([_host_copy(b) for b in buffer.needed()])
+            flat = buffer.joined([_host_copy(b, 0, b.size) for b in buffer.needed()])
         else:
-            flat = _host_copy(buffer)
-    if uop is uop.base:
+            flat = _host_copy(buffer, 0, buffer.size)
+    finally:
+        del under_way[id(using)]
+    if uop is node:
         return flat.reshape(uop.shape)
-    (out,) = evaluate([uop], {uop.base: flat})
+    (out,) = evaluate([uop], {node: flat})
     return np.array(out, order="C")
+
+
+def span_of(uop: UOp) -> tuple[int, int] | None:
+    """Return (first, count) if a view of a BUFFER shows ``count`` consecutive elements of it, from number ``first`` on;
+    else None. A view of one element is such a span."""
+    node, first, count = uop, 0, math.prod(uop.shape)
+    if type(count) is not int:
+        return None
+    while node.op is not Ops.BUFFER:
+        above, node = node, node.src[0]
+        op, arg = above.op, above.arg
+        if op is Ops.RESHAPE:
+            continue
+        shape = node.shape
+        if op is Ops.SHRINK and (begin := _box_start(arg, shape)) is not None:
+            first += begin
+            continue
+        if count != 1 or (at := _moved(op, arg, _coordinates(first, above.shape), shape)) is None:
+            return None
+        first = 0
+        for c, size in zip(at, shape):
+            first = first * size + c
+    return None if node.arg.layout is not None else (first, count)
+
+
+def _box_start(box: Sequence[tuple[Any, Any]], shape: Sequence[Any]) -> int | None:
+    """Return the number of the first element of a box, if its elements are consecutive in row-major order."""
+    first, width, partly = 0, 1, False
+    for (begin, end), size in zip(reversed(box), reversed(shape)):
+        if type(begin) is not int or type(end) is not int or type(size) is not int or (partly and end - begin != 1):
+            return None
+        first, width = first + begin * width, width * size
+        partly = partly or end - begin != size
+    return first
+
+
+def _coordinates(number: int, shape: Sequence[int]) -> list[int]:
+    """Return the coordinates of an element, from its number in row-major order."""
+    found = []
+    for size in reversed(shape):
+        number, at = divmod(number, size)
+        found.append(at)
+    return found[::-1]
+
+
+def _moved(op: Op, arg: Any, at: Sequence[int], shape: Sequence[Any]) -> list[int] | None:
+    """Return the coordinates, in a source of ``shape``, of the element that a movement op shows at ``at``; None for
+    padding, windows and symbolic sizes."""
+    if any(type(s) is not int for s in shape):
+        return None
+    if op is Ops.SHRINK:
+        return [c + begin for c, (begin, _) in zip(at, arg)]
+    if op is Ops.PERMUTE:
+        return [at[arg.index(axis)] for axis in range(len(arg))]
+    if op is Ops.FLIP:
+        return [size - 1 - c if axis in arg else c for axis, (c, size) in enumerate(zip(at, shape))]
+    if op is Ops.EXPAND:
+        return [0 if size == 1 else c for c, size in zip(at, shape)]
+    if op is Ops.PAD:
+        found = [c - before for c, (before, _) in zip(at, arg)]
+        return found if all(0 <= c < size for c, size in zip(found, shape)) else None
+    return None
 
 
 def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
@@ -337,7 +447,16 @@ def seen_on_host(uop: UOp) -> np.ndarray[Any, Any]:
     return found.reshape(uop.shape)
 
 
-def _host_copy(buffer: Buffer) -> np.ndarray[Any, Any]:
-    host = Buffer("NPY", buffer.size, buffer.dtype)
-    copy(host, buffer)
-    return np.frombuffer(host.host_view() or b"", buffer.dtype.numpy)
+def _host_copy(buffer: Buffer, first: int, count: int) -> np.ndarray[Any, Any]:
+    """Return ``count`` elements of a buffer, from number ``first`` on, as a one-dimensional array."""
+    itemsize, opaque = buffer.dtype.itemsize, buffer._opaque
+    if opaque is None:
+        opaque = buffer.opaque  # may be computed now, which decides where it begins
+    nbytes = count * itemsize
+    host = Device["NPY"].allocator.alloc(nbytes)
+    start = time.perf_counter()
+    if nbytes:
+        Device[buffer.device].allocator.copyout(host.data, opaque, buffer.offset + first * itemsize)
+    _report_copy("NPY", buffer.device, nbytes, start)
+    found: np.ndarray[Any, Any] = host.view(buffer.dtype.numpy)
+    return found

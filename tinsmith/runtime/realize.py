@@ -4,6 +4,7 @@ A line of the user's that compiles a program for every size of its data, such as
 """
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Collection, Sequence
@@ -15,7 +16,7 @@ from tinsmith.codegen.launch import programs as kernel_programs
 from tinsmith.core.errors import user_line
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import Recent, no_collection
-from tinsmith.core.settings import current, settings
+from tinsmith.core.settings import Values, current, settings
 from tinsmith.core.timeline import PYTHON, SCHEDULING, phase, span
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import substitute, toposort
@@ -28,6 +29,7 @@ from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 from tinsmith.schedule.passes import promote_constants
 from tinsmith.schedule.passes.dynamic_sizes import SizeHistory
+from tinsmith.schedule.passes.promote_constants import ConstantHistory
 
 if TYPE_CHECKING:
     from tinsmith.runtime import lowering
@@ -35,6 +37,9 @@ else:
     lowering = Late("tinsmith.runtime.lowering")
 
 _compiled: Recent[Any, CompiledSchedule] = Recent()  # by structure, and by canonical graph
+
+
+_argument = operator.attrgetter("arg")
 
 
 def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known: Seen | None = None) -> list[Buffer]:
@@ -46,36 +51,39 @@ def realize(roots: Sequence[UOp], device: str, free: Collection[UOp] = (), known
         free: BUFFERs that nothing reads after this program: new versions may overwrite their memory.
         known: the result of ``seen`` for the same roots, if available.
     """
-    with phase(SCHEDULING):
-        return _realize(roots, device, free, known)
-
-
-def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Seen | None) -> list[Buffer]:
     now = current()
+    if now.timed:
+        with phase(SCHEDULING):
+            return _realize(now, roots, device, free, known)
+    return _realize(now, roots, device, free, known)
+
+
+def _realize(now: Values, roots: Sequence[UOp], device: str, free: Collection[UOp], known: Seen | None) -> list[Buffer]:
     settled = device, now.program_key
     found, compiled = known or seen(roots), None
     if found is not None:
         spared = _spared(found.buffers, free) if now.memory_limit else ()
-        compiled = _compiled.get((found.form, settled, spared))
-        if compiled is None and not recorders and (ready := symbolic_programs.ready(found.form, settled)) is not None:
-            return _run_symbolic(ready, roots, found.buffers, found.values, free)
+        compiled = _compiled.get((found.key, settled, spared))
         if compiled is None and not recorders:  # not while recording: a replay keeps the constants of its capture
-            table = promote_constants.arguments(found.form.rows, roots, device, settled)
-            if table:
-                roots = substitute(roots, dict(table))
-                found = seen(roots)
-                assert found is not None
+            ready = symbolic_programs.ready(found.key, settled, device, compile_graph)
+            if ready is not None:
+                return _run_symbolic(ready, roots, found.buffers, found.values, free)
+            history = promote_constants.history_of(found, roots, device, settled)
+            if history is not None and history.arguments:
+                outputs = None if now.memory_limit or now.one_by_one else _run_promoted(history, found, settled, free)
+                if outputs is not None:
+                    return outputs
+                roots, found = _promoted(history, roots, found, device)
                 spared = _spared(found.buffers, free)
-                compiled = _compiled.get((found.form, settled, spared))
-        _, key, buffers, values, _ = found
+                compiled = _compiled.get((found.key, settled, spared))
     if found is None or compiled is None or now.DEBUG >= 3:
         with no_collection():  # nodes form no cycles, and a garbage collection of a large graph takes seconds
             graph, buffers, values = canonical(roots)
             spared = _spared(buffers, free)
             compiled = _compiled.get((tuple(graph), settled, spared))
-            history = None
+            sizes = None
             if compiled is None and found is not None and not recorders and not now.memory_limit:
-                served, history = symbolic_programs.find(graph, found.form, settled, device, compile_graph)
+                served, sizes = symbolic_programs.find(graph, found.key, settled, device, compile_graph)
                 if served is not None:
                     forget_old()
                     return _run_symbolic(served, roots, buffers, values, free)
@@ -83,18 +91,45 @@ def _realize(roots: Sequence[UOp], device: str, free: Collection[UOp], known: Se
                 first, begin = compiled is None, time.perf_counter()
                 compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
                 if first:
-                    note(graph, time.perf_counter() - begin, history)
+                    note(graph, time.perf_counter() - begin, sizes)
         if found is not None:
-            _compiled[key, settled, spared] = compiled
+            _compiled[found.key, settled, spared] = compiled
         forget_old()
+    else:
+        buffers, values = found.buffers, found.values
     if now.one_by_one and compiled.places:
         _name_origins(compiled, roots)
-    inputs = [b.arg for b in buffers]
-    numbers = _numbers(buffers, free) if free else ()
-    outputs = run(compiled, inputs, values, numbers)
-    for recorder in recorders:
-        recorder.ran(roots, compiled, inputs, values, outputs)
+    inputs = list(map(_argument, buffers))
+    outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
+    if recorders.threads:
+        for recorder in recorders:
+            recorder.ran(roots, compiled, inputs, values, outputs)
     return outputs
+
+
+def _run_promoted(history: ConstantHistory, found: Seen, settled: tuple[Any, ...],
+                  free: Collection[UOp]) -> list[Buffer] | None:
+    """Run the program that has served a graph with other values of its promoted constants; None if there is none."""
+    constants = found.key[2]
+    promoted = history.programs.get(history.fixed(constants))
+    compiled = None if promoted is None else _compiled.get((promoted.key, settled, ()))
+    if promoted is None or compiled is None:
+        return None
+    buffers = found.buffers
+    inputs = [buffers[n].arg if n >= 0 else promote_constants.argument_buffer(constants[-1 - n], settled[0])
+              for n in promoted.inputs]
+    numbers = [k for k, n in enumerate(promoted.inputs) if n >= 0 and buffers[n] in free] if free else ()
+    return run(compiled, inputs, found.values, numbers)
+
+
+def _promoted(history: ConstantHistory, roots: Sequence[UOp], found: Seen, device: str) -> tuple[list[UOp], Seen]:
+    """Return the graph with buffers in place of its promoted constants, and its analysis."""
+    table = promote_constants.arguments(history, found.key[2], device)
+    roots = substitute(roots, table)
+    after = seen(roots)
+    assert after is not None
+    promote_constants.note_program(history, found, after, table)
+    return roots, after
 
 
 def _run_symbolic(served: Served, roots: Sequence[UOp], buffers: Sequence[UOp], values: Sequence[int],
@@ -127,7 +162,7 @@ def compile_graph(graph: list[UOp], device: str) -> CompiledSchedule:
 
 def forget_old() -> None:
     """Trim all caches of compiled programs and kernels to the PROGRAMS most recently used entries."""
-    for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.forms,
+    for table in (_compiled, forms, compiled_programs, kernel_programs, promote_constants.histories,
                   *symbolic_programs.tables):
         table.trim(max(settings.PROGRAMS, 1))
 

@@ -15,8 +15,15 @@ from tinsmith.core.object_lifetime import Recent
 from tinsmith.core.settings import settings
 from tinsmith.ir import UOp
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
-from tinsmith.schedule.canonical import ProgramForm
-from tinsmith.schedule.passes.dynamic_sizes import SizeHistory, SymbolicProgram, form_of, program_for
+from tinsmith.schedule.canonical import Key
+from tinsmith.schedule.passes.dynamic_sizes import (
+    Form,
+    SizeHistory,
+    SymbolicProgram,
+    flat_sizes,
+    form_of,
+    program_for,
+)
 from tinsmith.schedule.passes.promote_constants import argument_buffer
 
 STAYS: Final = 32
@@ -47,7 +54,8 @@ class Served:
     def ran(self, seconds: float) -> None:
         """Count a run that took ``seconds``."""
         if not self.runs:
-            self.history.first_runs.append(seconds)
+            count, total = self.history.first_runs
+            self.history.first_runs = count + 1, total + seconds
         self.seconds += seconds
         self.runs += 1
 
@@ -57,19 +65,52 @@ class Served:
         return self.runs >= STAYS or self.seconds > self.history.seconds
 
 
-_served: Recent[Any, Served] = Recent()  # by structure and settings
+_served: Recent[Any, Served] = Recent()  # by key and settings
 _histories: Recent[Any, SizeHistory] = Recent()  # by form and settings
-tables: Final = (_served, _histories)
+_shared: Recent[Any, SizeHistory] = Recent()  # the same by ``ProgramForm``, what stays of the sizes, and settings
+tables: Final = (_served, _histories, _shared)
 
 
-def ready(structure: ProgramForm, settled: Any) -> Served | None:
-    """Return the program that served a graph of this structure before, unless its sizes occur so often that a program
-    of fixed sizes pays."""
-    found = _served.get((structure, settled)) if settings.DYNAMIC else None
-    return None if found is None or found.stays else found
+def ready(key: Key, settled: Any, device: str,
+          compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> Served | None:
+    """Return a program with variables for a graph whose canonical form need not be built: one that served a graph of
+    this key before, or a graph of other sizes; None if there is none.
+
+    The sizes may occur so often that a program of fixed sizes pays; then None is returned, too.
+
+    Args:
+        key: the key of the graph, from ``canonical.seen``.
+        settled: the rest of the programs' cache key.
+        compiled_of: a function that compiles a canonical graph.
+    """
+    if not settings.DYNAMIC or not len(_shared):
+        return None
+    found = _served.get((key, settled))
+    if found is not None:
+        return None if found.stays else found
+    form, sizes, constants = key
+    kept, changing = flat_sizes(sizes)
+    history = _shared.get((form, kept, settled))
+    if history is None or history.is_slow:
+        return None
+    sample = Form((), changing, constants)
+    for program in reversed(history.programs):
+        if len(program.sample.sizes) == len(changing) and (values := program.values_for(sample)) is not None:
+            return _serve(key, settled, program, compiled_of(program.graph, device), sample, values, history)
+    return None
 
 
-def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
+def _serve(key: Key, settled: Any, program: SymbolicProgram, compiled: CompiledSchedule, form: Form,
+           values: list[int], history: SizeHistory) -> Served:
+    """Record that a program serves a graph of this key."""
+    device = settled[0]
+    arguments = [argument_buffer(form.constants[n], device) for n in program.arguments]
+    found = _served[key, settled] = Served(program, compiled, device, arguments, values, history)
+    _served.trim(max(settings.PROGRAMS, 1))
+    return found
+
+
+def find(graph: list[UOp], key: Key, settled: Any, device: str,
          compiled_of: Callable[[list[UOp], str], CompiledSchedule]) -> tuple[Served | None, SizeHistory | None]:
     """Return a program with variables for a canonical graph that is not compiled yet, and the history of its form.
 
@@ -77,7 +118,7 @@ def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
     variables (``history.why_not``). There is no history if no size can be a variable, or with DYNAMIC=0.
 
     Args:
-        structure: the structure of the graph, from ``canonical.seen``.
+        key: the key of the graph, from ``canonical.seen``.
         settled: the rest of the programs' cache key.
         compiled_of: a function that compiles a canonical graph.
     """
@@ -87,7 +128,7 @@ def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
     history = _histories.get((form.key, settled))
     if history is None:
         history = _histories[form.key, settled] = SizeHistory()
-    match = None if (structure, settled) in _served else program_for(graph, form, history, device)
+    match = None if (key, settled) in _served else program_for(graph, form, history, device)
     if match is None:
         return None, history
     program, values = match
@@ -99,6 +140,7 @@ def find(graph: list[UOp], structure: ProgramForm, settled: Any, device: str,
         history.programs.remove(program)
         history.refused = f"{type(error).__name__}: {error}"
         return None, history
-    arguments = [argument_buffer(form.constants[n], device) for n in program.arguments]
-    found = _served[structure, settled] = Served(program, compiled, device, arguments, values, history)
-    return found, history
+    kept, changing = flat_sizes(key[1])
+    if changing == form.sizes and key[2] == form.constants:  # else nodes coincide in the canonical graph
+        _shared[key[0], kept, settled] = history
+    return _serve(key, settled, program, compiled, form, values, history), history

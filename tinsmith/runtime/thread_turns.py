@@ -109,12 +109,17 @@ def reading(buffer: Buffer) -> Iterator[None]:
     under_way[id(mine)] = mine
     try:
         if overwritten:
-            with state:
-                while wait_for(mine):
-                    pass
+            wait_to_read(mine)
         yield
     finally:
         del under_way[id(mine)]
+
+
+def wait_to_read(buffers: Sequence[Buffer]) -> None:
+    """Wait until no other thread overwrites ``buffers``, which this thread has listed in ``under_way``."""
+    with state:
+        while wait_for(buffers):
+            pass
 
 
 def looked_at(view: Any, buffer: Buffer) -> None:
@@ -137,14 +142,10 @@ def is_read(node: UOp) -> bool:
 _turns: Final[dict[str, contextlib.AbstractContextManager[Any]]] = {}
 
 
-def turn_of(device: Compiled) -> contextlib.AbstractContextManager[Any]:
-    """Return the lock to hold while a device launches, shared by all devices of one worker."""
-    if device.concurrent:
-        return _NOTHING
-    return _turns.setdefault(device.worker, threading.RLock())
-
-
-_NOTHING: Final = contextlib.nullcontext()
+def turn_of(device: Compiled) -> contextlib.AbstractContextManager[Any] | None:
+    """Return the lock to hold while a device launches, shared by all devices of one worker; None if several threads may
+    launch at the same time."""
+    return None if device.concurrent else _turns.setdefault(device.worker, threading.RLock())
 
 
 def _before_fork() -> None:

@@ -1,6 +1,7 @@
 """Canonical graphs: the key of a program, independent of the buffers and bound values it runs on."""
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def _check_variables(order: Sequence[UOp]) -> None:
 
 
 class ProgramForm:
-    """The interned structure of a graph. Graphs of equal structure share one object, so that it is a cheap cache key.
+    """The interned structure of a graph without its sizes and constants. Graphs of equal structure share one object, so
+    that it is a cheap cache key.
 
     Attributes:
         rows: the structure, as ``structure`` returns it.
@@ -102,91 +104,126 @@ class ProgramForm:
 
 
 forms: Recent[tuple[Any, ...], ProgramForm] = Recent()
+Key = tuple[ProgramForm, tuple[Any, ...], tuple[UOp, ...]]
 
 
 class Seen(NamedTuple):
-    """The result of one walk over a graph: its form, and its buffers and bound values in order of first visit.
+    """The result of one walk over a graph: its form, and its sizes, constants, buffers and bound values in order of
+    first visit.
 
     Attributes:
+        key: the form, the sizes (of buffers and IOTAs, and arguments of movement ops), and the constants: graphs with
+            equal keys have equal canonical graphs.
         plain: True if gradients see the same graph: no gradient-only node was skipped, and there is no ASSIGN.
     """
 
     roots: Sequence[UOp]
-    form: ProgramForm
+    key: Key
     buffers: list[UOp]
     values: list[int]
     plain: bool
 
+    @property
+    def form(self) -> ProgramForm:
+        return self.key[0]
+
 
 def seen(roots: Sequence[UOp]) -> Seen | None:
-    """Return the form of the graph, its buffers and values; None for symbolic sizes, which
-    need the canonical graph itself."""
-    found = structure(roots)
-    if found is None:
-        return None
-    rows, buffers, values, plain = found
-    form = forms.get(rows)
-    if form is None:
-        form = forms[rows] = ProgramForm(rows)
-    return Seen(roots, form, buffers, values, plain)
+    """Return the form of the graph with its sizes, constants, buffers and values; None for symbolic sizes, which need
+    the canonical graph itself.
 
-
-def structure(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp], list[int], bool] | None:
-    """Return the rows that identify the canonical graph, its buffers, bound values, and
-    whether gradients see the same graph.
-
-    Two graphs of equal rows have equal canonical graphs. The canonical graph is not built. None for symbolic sizes,
-    which need the canonical graph itself.
+    The canonical graph is not built.
     """
     plain = True
-    # node → the number of its row; leaves other than BUFFER stand for themselves in the rows that read them
+    # node → the number of its row; other leaves stand for themselves in the rows that read them
     numbers: dict[UOp, Any] = {}
     rows: list[Any] = []
+    sizes: list[Any] = []
+    constants: list[UOp] = []
     buffers: list[UOp] = []
     values: list[int] = []
     number = numbers.__getitem__
-    stack: list[tuple[Any, Iterator[UOp]]] = [(None, iter(roots))]
+    stack: list[tuple[Any, Iterator[UOp]]] = []
+    n, sources = None, iter(roots)
     while True:
-        n, sources = stack[-1]
         for s in sources:
             if s in numbers:
                 continue
             if s.src:
-                stack.append((s, iter(s.src)))
+                stack.append((n, sources))
+                n, sources = s, iter(s.src)
                 break
-            if s.op is Ops.BUFFER:
+            op = s.op
+            if op is Ops.BUFFER:
+                buffer = s.arg
                 numbers[s] = len(rows)
-                rows.append((s.dtype, s.arg.size, s.arg.layout or s.device))
                 buffers.append(s)
+                if buffer.layout is None:
+                    rows.append((s.dtype, s.device))
+                    sizes.append(buffer.size)
+                else:
+                    rows.append((s.dtype, buffer.layout))
+            elif op is Ops.CONST and is_value(s.dtype):
+                numbers[s] = len(rows)
+                rows.append((op, s.dtype))
+                constants.append(s)
+            elif op is Ops.IOTA:
+                numbers[s] = len(rows)
+                rows.append((op, s.dtype))
+                sizes.append(s.arg)
             else:
                 numbers[s] = s
         else:
-            stack.pop()
             if n is None:
-                return (*rows, *map(number, roots)), buffers, values, plain
+                rows.extend(map(number, roots))
+                key = tuple(rows)
+                form = forms.get(key)
+                if form is None:
+                    form = forms[key] = ProgramForm(key)
+                return Seen(roots, (form, tuple(sizes), tuple(constants)), buffers, values, plain)
             op, src = n.op, n.src
             if op in FOR_GRADIENTS:
                 numbers[n], plain = numbers[src[0]], False
-                continue
-            numbers[n] = len(rows)
-            if op is Ops.BIND:
-                rows.append((op, *src[0].arg[1:], len(values)))
-                values.append(src[1].arg)
-            elif op.kind == "movement" and n.arg not in _plain and not _is_plain(n.arg):
-                return None
-            elif op in _NAMED:
-                plain = plain and op is not Ops.ASSIGN
-                rows.append((op, n.dtype, None, *map(number, src)))
             else:
-                rows.append((op, n.dtype, n.arg, *map(number, src)))
+                numbers[n] = len(rows)
+                if op is Ops.PERMUTE or op is Ops.FLIP:
+                    rows.append((op, n.dtype, n.arg, numbers[src[0]]))
+                elif op.kind == "movement":
+                    arg = n.arg
+                    if arg not in _plain and not _is_plain(arg):
+                        return None
+                    sizes.append(arg)
+                    rows.append((op, n.dtype, None, numbers[src[0]]))
+                elif op is Ops.BIND:
+                    rows.append((op, *src[0].arg[1:], len(values)))
+                    values.append(src[1].arg)
+                elif op in _NAMED:
+                    plain = plain and op is not Ops.ASSIGN
+                    rows.append((op, n.dtype, None, *map(number, src)))
+                elif len(src) == 2:
+                    rows.append((op, n.dtype, n.arg, numbers[src[0]], numbers[src[1]]))
+                else:
+                    rows.append((op, n.dtype, n.arg, *map(number, src)))
+            n, sources = stack.pop()
+
+
+@functools.cache
+def is_value(dtype: DType) -> bool:
+    """Return True if tensors can have elements of this dtype, each with its own bytes in memory."""
+    return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
 
 
 _plain: set[Any] = set()  # arguments of movement ops without symbolic sizes
 
 
 def _is_plain(arg: Any) -> bool:
-    if any(True for _ in symbols(arg)):
-        return False
+    if type(arg) is not tuple:
+        if any(True for _ in symbols(arg)):
+            return False
+    else:
+        for a in arg:
+            if type(a) is UOp or (type(a) is tuple and UOp in map(type, a)):
+                return False
     if len(_plain) > 10_000:
         _plain.clear()
     _plain.add(arg)

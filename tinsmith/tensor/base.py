@@ -13,7 +13,7 @@ import numpy as np
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.object_lifetime import LiveSet, OfThread, WeakTable
+from tinsmith.core.object_lifetime import IdentityRef, LiveSet, OfThread, WeakTable
 from tinsmith.core.origin import Origin
 from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
@@ -26,7 +26,7 @@ from tinsmith.tensor.host_data import from_data, from_size
 from tinsmith.tensor.interop import files
 from tinsmith.tensor.layer_names import origin_of
 from tinsmith.tensor.modes import ModeAttribute, WithModes
-from tinsmith.tensor.realize import is_leaf, kept_version, numbers, unseen_version, value_of, version
+from tinsmith.tensor.realize import is_leaf, kept_version, numbers, stored_value, unseen_version, version
 from tinsmith.tensor.storage import DETACH, NO_LOOKS, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ class TensorBase(metaclass=WithModes):
             uop = UOp(Ops.DETACH, None, (uop,))
         self.uop, self.grad, self._requires_grad, self._shared = uop, None, requires_grad, None
         self._device = uop.device or device
-        if uop.origin and uop.device is None and uop.base.op is Ops.CONST:  # a kept node, perhaps another line's
+        if uop.device is None and uop.origin and uop.base.op is Ops.CONST:  # a kept node, perhaps another line's
             uop.origin = ()
         if not uop.origin and uop.op is not Ops.CONST:
             _note_origin(uop, sys._getframe(1))
-        TensorBase.live.add(self)
+        _live[IdentityRef(self, _forget_tensor)] = None
         return self  # type: ignore[return-value]
 
     def _new(self, uop: UOp) -> Tensor:
@@ -139,10 +139,13 @@ class TensorBase(metaclass=WithModes):
         """Return a copy-on-write copy: the node is shared until one of the two tensors is written."""
         return self._new(self.uop)
 
-    def _view(self, look: Look, arg: Any) -> Tensor:
-        """Return a view of this tensor's memory: a write through either is visible in both."""
+    def _view(self, look: Look, arg: Any, *more: tuple[Look, Any]) -> Tensor:
+        """Return a view of this tensor's memory, with ``more`` views of the first: a write through either is visible in
+        both."""
         with state:
             uop, shared = storage.shown(self, look, arg)
+            for look, arg in more:
+                uop, shared = look.node(uop, arg), Share(shared.storage, shared.looks.then(look, arg))
             t = type(self)._wrap(uop, self._device)
             if t.uop is not uop:
                 shared = Share(shared.storage, shared.looks.then(DETACH, None))
@@ -269,11 +272,14 @@ class TensorBase(metaclass=WithModes):
 
     def _array(self) -> np.ndarray[Any, Any]:
         """Return the values in the tensor's own dtype; under compat ``numpy`` widens some."""
-        if 0 in self.shape:
-            return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
+        shape: Sequence[Any] = self.uop.shape
+        if UOp in map(type, shape):
+            shape = [value_of_size(s) for s in shape]
+        if 0 in shape:
+            return np.empty(shape, self.dtype.numpy)
         if files.on_disk(self._device):
             return files.values(self.uop).copy()
-        return copy_to_host(value_of(self))
+        return copy_to_host(*stored_value(self)).reshape(shape)
 
     def data(self) -> memoryview:
         """Return a memoryview of a copy of the values.
@@ -292,10 +298,9 @@ class TensorBase(metaclass=WithModes):
         Raises:
             ShapeError: if the tensor does not have exactly one element.
         """
-        count = value_of_size(self.uop.size)
-        if count != 1:
+        if self.uop.shape and (count := value_of_size(self.uop.size)) != 1:
             raise ShapeError("item", f"shape {self.shape} holds {count} elements, not one", ".tolist()")
-        value: int | float | bool = self.numpy().reshape(()).item()
+        value: int | float | bool = self._array().item()
         return value
 
     def tolist(self) -> Any:
@@ -441,6 +446,9 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
                 touched.add(t)
 
 
+_live, _forget_tensor = TensorBase.live.refs, TensorBase.live.forget
+
+
 def device_name(device: DeviceName | None) -> str:
     """Return the canonical name of a device or group; a device that not every machine has is opened to check it.
 
@@ -489,7 +497,14 @@ def _note_origin(uop: UOp, called: FrameType) -> None:
     """
     origin = origin_of(called, TensorBase)
     if origin is not None:
-        mark(uop, (origin,))
+        for s in uop.src:
+            if not s.origin:
+                base = s
+                while base.op.kind == "movement":
+                    base = base.src[0]
+                if base.op is not Ops.CONST and s.op is not Ops.BUFFER:
+                    return mark(uop, (origin,))
+        uop.origin = (origin,)
 
 
 def mark(uop: UOp, origin: tuple[Origin, ...]) -> None:
@@ -497,12 +512,16 @@ def mark(uop: UOp, origin: tuple[Origin, ...]) -> None:
     stack = [uop]
     while stack:  # the nodes that this call made: the sources without an origin
         n = stack.pop()
-        if n.origin or n.op in (Ops.CONST, Ops.BUFFER):
+        if n.origin or n.op is Ops.CONST or n.op is Ops.BUFFER:
             continue
-        kept = n is not uop and n.op.kind == "movement" and n.base.op is Ops.CONST  # interned, shared by programs
-        if not kept:
-            n.origin = origin
-            stack.extend(n.src)
+        if n.op.kind == "movement" and n is not uop:
+            base = n.src[0]
+            while base.op.kind == "movement":
+                base = base.src[0]
+            if base.op is Ops.CONST:  # interned, shared by programs
+                continue
+        n.origin = origin
+        stack.extend(n.src)
 
 
 def check_tensors(op: str, values: Sequence[Any]) -> None:

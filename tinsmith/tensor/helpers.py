@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -172,13 +173,19 @@ def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, 
         AxisError: for one that does not exist.
         ArgumentError: if one is given twice.
     """
+    ndim = len(x.uop.shape)
     if axis is None:
-        return tuple(range(x.ndim))
+        return tuple(range(ndim))
+    if type(axis) is int and -ndim <= axis < ndim:
+        return (axis % ndim,)
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     found = sorted(axis_of(op, x, a) for a in given)
     if len(set(found)) != len(found):
         raise ArgumentError(op, f"axes {given} name one axis twice", "each axis once")
     return tuple(found) if x.ndim else ()
+
+
+_shape_of = operator.attrgetter("shape")
 
 
 @functools.lru_cache(4096)
@@ -211,6 +218,9 @@ def expand_uop(uop: UOp, shape: Shape) -> UOp:
     if uop.shape == shape:
         return uop
     own, sized = _steps(uop.shape, shape)
+    if UOp not in map(type, sized):
+        x = uop if own == uop.shape else UOp(Ops.RESHAPE, uop.dtype, (uop,), own)
+        return UOp(Ops.EXPAND, uop.dtype, (x,), shape) if own != shape else x
     return as_sized(uop.reshape(own), sized).expand(shape)
 
 
@@ -317,8 +327,12 @@ def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
             break
     else:
         return nodes
-    dtype = promote(*[n.dtype for n in nodes])
-    return list(in_one_shape(op, *[n.cast(dtype) for n in nodes]))
+    for n in nodes:
+        if n.dtype is not first.dtype:
+            dtype = promote(*[n.dtype for n in nodes])
+            nodes = [n.cast(dtype) for n in nodes]
+            break
+    return list(in_one_shape(op, *nodes))
 
 
 def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
@@ -329,9 +343,16 @@ def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
 
 def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
     """Return the nodes, which must be on one device, broadcast to one shape."""
-    _one_device(op, nodes)
-    shape = broadcast_shape(op, *[n.shape for n in nodes])
-    return tuple([expand_uop(n, shape) for n in nodes])
+    for n in nodes:
+        if n.device != nodes[0].device:
+            _one_device(op, nodes)
+            break
+    shapes = tuple(map(_shape_of, nodes))
+    shape = broadcast_shape(op, *shapes)
+    found = []
+    for n, own in zip(nodes, shapes):
+        found.append(n if own == shape else expand_uop(n, shape))
+    return tuple(found)
 
 
 def float_of(x: Tensor) -> UOp:

@@ -65,18 +65,36 @@ def origin_of(frame: FrameType | None, tensor: type) -> Origin | None:
 
     Data has a line and no method. Instances of ``tensor`` are not layers.
     """
-    found = _users(frame)
-    if found is None:
+    called, innermost, layer = None, None, None
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind == _USER:
+            if innermost is None:
+                innermost = frame
+                layer = _owner(frame) if code.co_argcount and code.co_varnames[0] == "self" else None
+            break
+        if innermost is None and kind != _OURS:
+            layer = _layer(frame, kind)
+            innermost = None if layer is None else frame
+        if called is None or code.co_name != "sequential":  # the layer that it calls tells more
+            called = frame
+        frame = frame.f_back
+    user = frame
+    if called is None or user is None or innermost is None:
         return None
-    called, user, innermost, layer = found
     name = called.f_code.co_name
     if name in ("__init__", "__call__"):  # of a tensor, or of a layer: that is its class's name
         owner = layer if called is innermost else _owner(called)
         method = "" if isinstance(owner, tensor) else type(owner).__name__
     else:
         method = name.strip("_")
-    label = "" if name == "__init__" else _label(layer, innermost, user, tensor)
     origin: Origin = method, user.f_code.co_filename, user.f_lineno
+    if name == "__init__" or (layer is None and not _may_run_a_layer(innermost)):
+        return origin
+    label = _label(layer, innermost, user, tensor)
     return in_layer(origin, label) if label else origin
 
 
@@ -86,35 +104,20 @@ def gradient_origins(frame: FrameType | None, tensor: type) -> Any:
 
     The new origins have the method and the line of that call, and the label ``grad of`` with the node's layer.
     """
-    plain = origin_of(frame, tensor) or ("", "", 0)
+    found = origin_of(frame, tensor)
+    if found is None:
+        return lambda _: ()
+    plain, labelled = (found,), dict[str, tuple[Origin, ...]]()
 
-    @functools.cache
-    def of(label: str) -> tuple[Origin, ...]:
-        return (InLayer(*plain, f"{GRADIENT}{label}") if label else plain,) if plain[1] else ()
+    def of(origins: tuple[Origin, ...]) -> tuple[Origin, ...]:
+        if not origins or type(origins[-1]) is tuple or not (label := layer_of(origins[-1])):
+            return plain
+        if label not in labelled:
+            labelled[label] = (InLayer(*found, f"{GRADIENT}{label}"),)
+        return labelled[label]
 
-    return lambda origins: of(layer_of(origins[-1]) if origins else "")
+    return of
 
-
-def _users(frame: FrameType | None) -> tuple[FrameType, FrameType, FrameType, Any] | None:
-    """Return the function of this package that the user's program called, the user's frame, the innermost frame of a
-    layer of this package or else the user's, and the layer or position in a list; None without a user's frame."""
-    called, innermost, layer = None, None, None
-    while frame is not None:
-        code = frame.f_code
-        kind = _kinds.get(code.co_filename)
-        if kind is None:
-            kind = _kind(code.co_filename)
-        if kind == _USER:
-            if innermost is None:
-                innermost, layer = frame, _layer(frame, _USER)
-            return None if called is None else (called, frame, innermost, layer)
-        if innermost is None and kind != _OURS:
-            layer = _layer(frame, kind)
-            innermost = None if layer is None else frame
-        if called is None or code.co_name != "sequential":  # the layer that it calls tells more
-            called = frame
-        frame = frame.f_back
-    return None
 
 _kinds: Final[dict[str, int]] = {}
 
@@ -185,7 +188,7 @@ def _layer(frame: FrameType, kind: int) -> Any:
 def _label(layer: Any, innermost: FrameType, user: FrameType, tensor: type) -> str:
     """Return the label of the innermost running layer, ``layer``, which runs in the frame ``innermost``."""
     if layer is None:  # a function, which a layer may have called
-        return _walked(innermost, tensor)[0] if _may_run_a_layer(innermost) else ""
+        return _walked(innermost, tensor)[0]
     if hasattr(type(layer), "kernel_label"):  # an optimizer
         named: str = layer.kernel_label
         return named
@@ -214,15 +217,17 @@ def _may_run_a_layer(frame: FrameType | None) -> bool:
     method_of_package = False
     while frame is not None:
         code = frame.f_code
-        kind = _kind(code.co_filename)
-        if kind == _NN or (kind == _SEQUENTIAL and code.co_name == "sequential"):
-            return True
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
         if kind == _USER:
             method = code.co_argcount > 0 and code.co_varnames[0] == "self"
-            if _is_installed(code.co_filename):
+            if method or method_of_package:
+                if not _is_installed(code.co_filename):
+                    return True
                 method_of_package |= method
-            elif method or method_of_package:
-                return True
+        elif kind == _NN or (kind == _SEQUENTIAL and code.co_name == "sequential"):
+            return True
         frame = frame.f_back
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import signal
 import threading
 from collections import Counter
@@ -16,14 +17,14 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.core.errors import ArgumentError, OutOfMemoryError
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import WeakTable, references
-from tinsmith.core.settings import Context, settings
+from tinsmith.core.settings import Context, current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import Origin, forget_dead, substitute, toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
-from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, uncopied
+from tinsmith.runtime.launch import copy_from_host, is_host_copy, recorders, span_of, uncopied
 from tinsmith.runtime.realize import realize
-from tinsmith.runtime.thread_turns import is_read, overwriting, state, wait_below
+from tinsmith.runtime.thread_turns import is_read, overwriting, overwritten, state, wait_below
 from tinsmith.schedule.canonical import Seen, canonical, seen
 from tinsmith.schedule.passes.rewrites import note_origin
 from tinsmith.tensor import storage
@@ -44,6 +45,7 @@ else:
     explanation = Late("tinsmith.inspect.explanation")
     database = Late("tinsmith.inspect.search.database")
 
+_MAYBE_LEAVES = {Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.BUFFER, Ops.ASSIGN}  # ops below leaves
 _KEPT_VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 
 # Values that were read while their tensors keep their history, for backward() to find: node -> view of a buffer.
@@ -80,12 +82,15 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             return realize_tensors(tensors)
     with state:
         while True:
-            pending = {id(t): t for t in tensors if not is_realized(t.uop)}
+            pending: dict[int, TensorBase] = {}
+            for t in tensors:
+                if not is_realized(t.uop):
+                    pending[id(t)] = t
             if not pending:
                 return
             wanted = list(pending.values())
             mine = _below(wanted)
-            if not wait_below(mine):
+            if not overwritten or not wait_below(mine):
                 break
         known = seen(list(mine))
         made = history.prepared(mine, wanted[0].live, known)
@@ -100,7 +105,10 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             _forget_read(free)
         else:
             done = _take_values(wanted, made, known)
-        leaves = {n: view for n, view in done.items() if is_leaf(n)}
+        leaves = {}
+        for n, view in done.items():
+            if is_leaf(n):
+                leaves[n] = view
         if leaves and (lazy is None or not lazy.isdisjoint(leaves)):
             others = [t for t in wanted[0].live if id(t) not in pending and t.uop.base.op is not Ops.BUFFER]
             for t, new in zip(others, substitute([t.uop for t in others], leaves)):
@@ -125,12 +133,17 @@ def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made 
         history.remember(view.base, made[node], tensors[0].live)
         if free and node.op is Ops.ASSIGN and threading.active_count() > 1:
             _written[node] = view
-    ours = [t for t, old in zip(tensors, before) if t.uop is old]
-    for t in ours:
-        found = _seen_again(t.uop, done)
-        assert found is not None, "a wanted value was not computed"
-        t.uop = found
-    storage.replaced(ours, lambda uop: _seen_again(uop, done))
+    ours: list[TensorBase] = []
+    shared = False
+    for t, old in zip(tensors, before):
+        if t.uop is old:
+            found = _seen_again(old, done)
+            assert found is not None, "a wanted value was not computed"
+            t.uop = found
+            ours.append(t)
+            shared = shared or t._shared is not None
+    if shared:
+        storage.replaced(ours, lambda uop: _seen_again(uop, done))
     if len(ours) < len(tensors):
         mine = set(map(id, ours))
         _take_into([t for t in tensors if id(t) not in mine and not is_realized(t.uop)], done)
@@ -155,10 +168,7 @@ def _seen_again(uop: UOp, done: Mapping[UOp, UOp]) -> UOp | None:
             return None
         views.append(uop)
         uop = uop.src[0]
-    found = done[uop]
-    for view in reversed(views):
-        found = view.replace(src=(found,))
-    return found
+    return _moved(views[0], uop, done[uop]) if views else done[uop]
 
 
 @contextlib.contextmanager
@@ -188,27 +198,55 @@ def interrupt_later() -> Iterator[None]:
         handler(*came[0])
 
 
-@_one_at_a_time
 def value_of(tensor: TensorBase) -> UOp:
     """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
-    while wait_below([uop := tensor.uop]):
-        pass
-    if is_realized(uop) and uop.base.arg.size <= 2 * _least(uop.size):
-        return uop
-    if is_leaf(uop) and not is_realized(uop) and _below_views(uop) is uop.base:  # a slice keeps its history
-        realize_tensors([tensor])
-        return value_of(tensor)
-    below = _below_views(uop)
-    if below in _read:
-        view = _read[below]
-    else:
-        found = compute([uop], [tensor._device])
-        if below.device is None or is_realized(uop):  # the same node on every device; memory that may be written
-            return uop.substitute(found)
-        for node, computed in found.items():
-            _read[node] = computed
-        view = found[below]
-    return uop.substitute({below: view})
+    return stored_value(tensor)[0].reshape(tensor.uop.shape)
+
+
+def stored_value(tensor: TensorBase) -> tuple[UOp, tuple[int, int] | None]:
+    """Return ``value_of(tensor)`` up to a reshape, and the result of ``span_of`` for it if that is known."""
+    with state:
+        while overwritten and wait_below([tensor.uop]):
+            pass
+        uop = base = tensor.uop
+        while base.op.kind == "movement":
+            base = base.src[0]
+        realized = base.op is Ops.BUFFER and (base.device != "NPY" or is_realized(uop))
+        if realized:
+            span = span_of(uop)
+            if span is not None or base.arg.size <= 2 * _least(uop.size):
+                return uop, span
+        below = _below_views(uop)
+        if below is base and not realized and base.op in _MAYBE_LEAVES and is_leaf(uop):  # a slice keeps its history
+            realize_tensors([tensor])
+            return stored_value(tensor)
+        known = _read.entries.get(id(below))
+        if known is not None:
+            view = known[1]
+        else:
+            view = compute([uop], [tensor._device])[below]
+            if below.device is not None and not realized:  # not a constant, not written
+                _read[below] = view
+        return _over(uop, below, view), None
+
+
+def _over(uop: UOp, below: UOp, view: UOp) -> UOp:
+    """Return ``uop``, which has only movement ops above ``below``, with these ops above ``view`` instead, except
+    outermost reshapes."""
+    while uop is not below and uop.op is Ops.RESHAPE:
+        uop = uop.src[0]
+    return view if uop is below else _moved(uop, below, view)
+
+
+def _moved(uop: UOp, below: UOp, view: UOp) -> UOp:
+    """Return ``uop``, which has only movement ops above ``below``, with these ops above ``view`` instead."""
+    above: list[UOp] = []
+    while uop is not below:
+        above.append(uop)
+        uop = uop.src[0]
+    for node in reversed(above):
+        view = node.replace(src=(view,))
+    return view
 
 
 def known_value(uop: UOp) -> UOp | None:
@@ -303,29 +341,37 @@ def compute(uops: Sequence[UOp], devices: Sequence[str], free: Collection[UOp] =
         free: BUFFERs that nothing reads afterwards.
         known: the result of an earlier analysis of these nodes, if available.
     """
-    for recorder in recorders:
-        recorder.wanted(uops)
+    if recorders.threads:
+        for recorder in recorders:
+            recorder.wanted(uops)
     device = devices[0]
     try:
         targets, roots = _roots(uops, devices)
         if known is None or known.roots != roots:
             known = seen(roots)
-        roots, data = _with_data(roots, known is None or known.form.copies)
-        distinct = [n for n in dict.fromkeys(roots) if n not in data]
+        data: dict[UOp, Buffer] = {}
+        if known is None or known.key[0].copies:
+            roots, data = _with_data(roots)
+        distinct = roots if len(roots) == 1 and not data else [n for n in dict.fromkeys(roots) if n not in data]
         if not distinct:
             found = []
-        elif settings.CHECKED:
+        elif current().CHECKED:
             checks = Checks(distinct)
             found = realize([*distinct, *checks.roots], device)  # an error must leave the old versions as they are
             checks.judge(found[len(distinct) :], lambda more: realize(more, device))
         else:
             found = realize(distinct, device, free, known if known is not None and known.roots == distinct else None)
-        buffers = data | dict(zip(distinct, found))
+        if len(roots) > 1 or data:
+            buffers = data | dict(zip(distinct, found))
+            found = _apart([buffers[root] for root in roots])
     except OutOfMemoryError as error:
         if error.plan is None:
             error.plan = _plan(uops, devices, free)
         raise
-    return {target: _as_view(b, target) for target, b in zip(targets, _apart([buffers[root] for root in roots]))}
+    views: dict[UOp, UOp] = {}
+    for target, buffer in zip(targets, found):
+        views[target] = _as_view(buffer, target)
+    return views
 
 
 def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list[UOp]]:
@@ -335,14 +381,30 @@ def _roots(uops: Sequence[UOp], devices: Sequence[str]) -> tuple[list[UOp], list
     """
     targets = dict(zip(map(_below_views, uops), devices))
     nodes = list(targets)
-    if _read or _written:
-        known = [*_written.items(), *_read.items()]
-        nodes = substitute(nodes, {n: view for n, view in known if _is_settled(n)})
+    if (_read.entries or _written.entries) and (known := _known_below(nodes)):
+        nodes = substitute(nodes, known)
+    if len(nodes) == 1:
+        return list(targets), [_concrete(nodes[0])]
     return list(targets), [_concrete(n) if n.device is not None or d == devices[0] else n.copy_to(d)
                            for n, d in zip(nodes, targets.values())]  # a constant of another device
 
 
-def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict[UOp, Buffer]]:
+def _known_below(nodes: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Return the topmost nodes of graphs whose values were read before or written over others, with these values."""
+    found: dict[UOp, UOp] = {}
+
+    def is_new(node: UOp) -> bool:
+        entry = _read.entries.get(id(node)) or _written.entries.get(id(node))
+        if entry is None or not _is_settled(node):
+            return True
+        found[node] = entry[1]
+        return False
+
+    toposort(nodes, is_new)
+    return found
+
+
+def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
     """Copy the host data below ``roots`` to its device now; return the roots over it, and buffers of copied roots.
 
     A copy is made once and kept as long as its node lives. A root that is itself such data maps to its buffer, which
@@ -350,8 +412,6 @@ def _with_data(roots: list[UOp], copies_anything: bool) -> tuple[list[UOp], dict
     """
     new: dict[UOp, UOp] = {}
     data: dict[UOp, Buffer] = {}
-    if not copies_anything:
-        return roots, data
     copies = [n for n in toposort(roots) if n.op is Ops.COPY]
     parts = _with_parts(roots, copies)
     for n in copies if parts is roots else toposort(parts):
@@ -471,12 +531,12 @@ def _as_view(buffer: Buffer, target: UOp) -> UOp:
     """Return the buffer in the shape of ``target``; with a symbolic size only its beginning is used."""
     shape = target.shape
     flat = UOp(Ops.BUFFER, target.dtype, (), buffer)
-    if shape == buffer.shape:
+    if shape == ((buffer.size,) if buffer.layout is None else buffer.shape):
         return flat
-    size = target.size
+    size = math.prod(shape)
     if isinstance(size, UOp):
         return flat.shrink(((0, size.simplify()),)).reshape(shape)
-    return UOp(Ops.RESHAPE, None, (flat,), shape)
+    return UOp(Ops.RESHAPE, target.dtype, (flat,), shape)
 
 
 def is_realized(uop: UOp) -> bool:
@@ -489,7 +549,11 @@ def is_realized(uop: UOp) -> bool:
 
 def is_leaf(uop: UOp) -> bool:
     """Return True if ``uop`` is made from data, not by an operation."""
-    base = uop.base
+    base = uop
+    while base.op.kind == "movement":
+        base = base.src[0]
+    if base.op not in _MAYBE_LEAVES:
+        return False
     while base.op in (Ops.SHARD, Ops.COPY, Ops.CONTIGUOUS):
         base = base.src[0].base
     if base.op is Ops.DETACH:
@@ -502,7 +566,9 @@ def _below_views(uop: UOp) -> UOp:
     computed completely."""
     while uop.op in _KEPT_VIEWS:
         uop = uop.src[0]
-    base = uop.base
+    base = uop
+    while base.op.kind == "movement":
+        base = base.src[0]
     return base if base.op is Ops.ASSIGN else uop
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ShapeError
-from tinsmith.core.object_lifetime import LiveSet
+from tinsmith.core.object_lifetime import IdentityRef, LiveSet
 from tinsmith.ir import Ops, UOp
 from tinsmith.shape.view import View, row_major
 from tinsmith.tensor.indexing.slices import Slices, sliced
@@ -110,7 +110,7 @@ class Looks:
             look, arg = last
             self._count = before._count + 1
             self.kinds = before.kinds if look in before.kinds else before.kinds | {look}
-            self.constant = before.constant and not (look in (RESHAPE, EXPAND) and any(isinstance(s, UOp) for s in arg))
+            self.constant = before.constant and not ((look is RESHAPE or look is EXPAND) and UOp in map(type, arg))
 
     @staticmethod
     def of(looks: Iterable[tuple[Look, Any]]) -> Looks:
@@ -217,7 +217,8 @@ class Storage:
 
     def add(self, t: TensorBase) -> None:
         """Add a tensor that is a view of the value."""
-        self._came.add(t)
+        came = self._came
+        came.refs[IdentityRef(t, came.forget)] = None
 
     def members(self) -> Iterator[TensorBase]:
         """Return the live tensors that share this value: those added and not detached since."""

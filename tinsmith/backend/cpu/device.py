@@ -258,7 +258,10 @@ class CPUGraph(Graph):
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         used = bases if self._all and len(bases) == len(self.bases) else [bases[n] for n in self.bases]
-        self._run([(b._opaque or b.opaque).address + b.offset for b in used], values)
+        addresses = []
+        for b in used:
+            addresses.append((b._opaque or b.opaque).address + b.offset)
+        self._run(addresses, values)
 
     def run(self, addresses: Sequence[int], values: Sequence[int]) -> None:
         """Run the launches on bases that begin at ``addresses``, one per base, in order."""

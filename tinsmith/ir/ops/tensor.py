@@ -19,7 +19,7 @@ def _pad_shape(n: Node) -> tuple[Any, ...]:
 
 
 def _shrink_shape(n: Node) -> tuple[Any, ...]:
-    return tuple(e - b for b, e in n.arg)
+    return tuple([e - b for b, e in n.arg])
 
 
 def _window_shape(n: Node) -> tuple[Any, ...]:
@@ -73,8 +73,8 @@ def _expand(n: Node, x: Array) -> Array:
 
 
 def _reduce_shape(n: Node) -> tuple[Any, ...]:
-    axes = n.arg[1]
-    return tuple([1 if i in axes else s for i, s in enumerate(n.src[0].shape)])
+    axes, shape = n.arg[1], n.src[0].shape
+    return (1,) * len(shape) if len(axes) == len(shape) else tuple([1 if i in axes else s for i, s in enumerate(shape)])
 
 
 def reduce_values(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:

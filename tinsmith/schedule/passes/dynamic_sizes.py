@@ -18,8 +18,8 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import normal_size, terms_of
 from tinsmith.ir.uop import Window, toposort
-from tinsmith.schedule.canonical import BufferName
-from tinsmith.schedule.passes.promote_constants import fitting, is_value, on_one_device
+from tinsmith.schedule.canonical import BufferName, is_value
+from tinsmith.schedule.passes.promote_constants import fitting, on_one_device
 
 SEVERAL: Final = 3  # sets of sizes after which those that changed become variables
 MOST_VARIABLES: Final = 4
@@ -46,7 +46,10 @@ class Expression(NamedTuple):
         >>> Expression(2, (0, 1), 1).at([3, 5])
         31
         """
-        return self.factor * math.prod(values[v] for v in self.variables) + self.more
+        size = self.factor
+        for v in self.variables:
+            size *= values[v]
+        return size + self.more
 
     def of(self, symbols: Sequence[UOp]) -> Any:
         """Return the size as an expression of symbols for the variables."""
@@ -92,13 +95,16 @@ class SymbolicProgram:
     def values_for(self, form: Form) -> list[int] | None:
         """Return the values of the variables for a graph of the same key; None if its sizes do not fit."""
         values = [form.sizes[p] for p in self.places]
-        if any(not low <= v <= high for v, (low, high) in zip(values, self.bounds)):
-            return None
-        for n, (size, fixed) in enumerate(zip(form.sizes, self.sample.sizes)):
-            if size != (self.expressions[n].at(values) if n in self.expressions else fixed):
+        for v, (low, high) in zip(values, self.bounds):
+            if not low <= v <= high:
                 return None
-        if any(a is not b and n not in self.arguments
-               for n, (a, b) in enumerate(zip(form.constants, self.sample.constants))):
+        expressions = self.expressions
+        for n, (size, fixed) in enumerate(zip(form.sizes, self.sample.sizes)):
+            if size != (expressions[n].at(values) if n in expressions else fixed):
+                return None
+        if form.constants != self.sample.constants and any(
+                a is not b and n not in self.arguments
+                for n, (a, b) in enumerate(zip(form.constants, self.sample.constants))):
             return None
         return values
 
@@ -112,19 +118,21 @@ class SizeHistory:
         programs: the programs with variables.
         refused: the reason why the form can have no program with variables; empty if it can.
         seconds: the maximum compile time of a program with fixed sizes.
-        first_runs: the seconds that the first runs with each set of sizes took on programs with variables.
+        first_runs: the number of sets of sizes that ran on programs with variables, and the total seconds of the first
+            run with each.
     """
 
     samples: list[Form] = field(default_factory=list)
     programs: list[SymbolicProgram] = field(default_factory=list)
     refused: str = ""
     seconds: float = 0.0
-    first_runs: list[float] = field(default_factory=list)
+    first_runs: tuple[int, float] = 0, 0.0
 
     @property
     def is_slow(self) -> bool:
         """True if a run with variables takes longer than to compile another program."""
-        return sum(self.first_runs) > len(self.first_runs) * self.seconds
+        count, seconds = self.first_runs
+        return seconds > count * self.seconds
 
     @property
     def why_not(self) -> str:
@@ -163,16 +171,34 @@ def form_of(graph: Sequence[UOp]) -> Form | None:
 def _taken_apart(arg: Any, sizes: list[int]) -> Any:
     """Append the integers of a movement op's argument to ``sizes`` and return the rest of it; None if one is
     symbolic."""
+    found: list[Any] = []
     if isinstance(arg, Window):
-        found = (arg.inputs, arg.outputs)
+        found += (arg.inputs, arg.outputs)
         kept: Any = (arg.axis, arg.window_axis, arg.stride, arg.dilation)
     else:
-        found = tuple(s for a in arg for s in a) if arg and type(arg[0]) is tuple else arg
         kept = len(arg)
-    if any(isinstance(s, UOp) for s in found):
+        for a in arg:
+            if type(a) is tuple:
+                found += a
+            else:
+                found.append(a)
+    if UOp in map(type, found):
         return None
-    sizes.extend(found)
+    sizes += found
     return kept
+
+
+def flat_sizes(sizes: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return the sizes of ``canonical.Seen``, separated into what stays and the integers that may change, which are
+    those of ``form_of`` unless nodes coincide in the canonical graph."""
+    found: list[int] = []
+    kept: list[Any] = []
+    for s in sizes:
+        if type(s) is int:
+            found.append(s)
+        else:
+            kept.append(_taken_apart(s, found))
+    return tuple(kept), tuple(found)
 
 
 def program_for(graph: Sequence[UOp], form: Form, history: SizeHistory,

@@ -15,75 +15,89 @@ import numpy as np
 
 from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
-from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.object_lifetime import Recent
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.canonical import Key, Seen
 from tinsmith.schedule.multi.sharding import is_group
 
 _AS_IT_IS = (Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH)  # ops that return the values of their source
+_MOST_PROGRAMS = 64  # programs of one history that are found without a second walk
 SEVERAL = 3  # number of different values after which a constant is promoted
 
 
 @dataclass
+class Promoted:
+    """The program that serves graphs which differ in the values of promoted constants.
+
+    Attributes:
+        key: the key of the graph with buffers in place of the constants.
+        inputs: for each input of the program, the number n of a buffer of the graph, or -1 - n for constant n.
+    """
+
+    key: Key
+    inputs: list[int]
+
+
+@dataclass
 class ConstantHistory:
-    """The observations of one form: the values seen of each constant (None: promoted), and
-    the constants that are arguments."""
+    """The observations of graphs that differ in constants: the values seen of each constant (None: promoted), the
+    constants that are arguments, and the programs by the constants that are not."""
 
     values: list[set[Any] | None]
     arguments: set[int] = field(default_factory=set)
+    programs: dict[tuple[UOp, ...], Promoted] = field(default_factory=dict)
+
+    def fixed(self, constants: Sequence[UOp]) -> tuple[UOp, ...]:
+        """Return the constants of a graph that are no arguments."""
+        return tuple([c for n, c in enumerate(constants) if n not in self.arguments])
 
 
-forms: Recent[Any, ConstantHistory] = Recent()
+histories: Recent[Any, ConstantHistory] = Recent()
 
 
-def arguments(structure: Sequence[Any], roots: Sequence[UOp], device: str, settled: Any) -> Mapping[UOp, UOp]:
-    """Return the constants of a graph that are arguments of its program, each with a buffer that holds its value.
+def history_of(found: Seen, roots: Sequence[UOp], device: str, settled: Any) -> ConstantHistory | None:
+    """Return the history of a graph's form and sizes, in which its constants are noted; None without constants.
 
     Args:
-        structure: the structure of the graph of ``roots``, as returned by ``canonical.structure``.
+        found: the analysis of the graph of ``roots``.
         device: the device of the program.
         settled: the rest of the program's cache key.
     """
-    constants, key = _form(structure)
-    form = forms.get((key, settled))
-    if form is None:
-        form = forms[key, settled] = ConstantHistory([set() for _ in constants])
+    form, sizes, constants = found.key
+    if not constants:
+        return None
+    history = histories.get((form, sizes, settled))
+    if history is None:
+        history = histories[form, sizes, settled] = ConstantHistory([set() for _ in constants])
     several = set()
-    for n, (c, values) in enumerate(zip(constants, form.values)):
+    for n, (c, values) in enumerate(zip(constants, history.values)):
         if values is not None:
-            values.add(_text(c))
+            values.add(c)  # constants are interned, and 0.0 and -0.0 are two nodes
             if len(values) >= SEVERAL:
-                form.values[n] = None
+                history.values[n] = None
                 several.add(n)
     if several:
         fit = fitting(roots, device)
-        form.arguments |= {n for n in several if constants[n] in fit}
-    return {constants[n]: _argument(constants[n], device) for n in sorted(form.arguments)}
+        history.arguments |= {n for n in several if constants[n] in fit}
+        history.programs.clear()
+    return history
 
 
-def _form(structure: Sequence[Any]) -> tuple[list[UOp], tuple[Any, ...]]:
-    """Return the constants of a graph that may become arguments, and its structure with these constants replaced by
-    numbers."""
-    numbers: dict[UOp, int] = {}
-
-    def slot(x: Any) -> Any:
-        if type(x) is UOp and x.op is Ops.CONST and is_value(x.dtype):
-            return "scalar", x.dtype, numbers.setdefault(x, len(numbers))
-        return x
-
-    form = tuple([tuple([slot(x) for x in row]) if type(row) is tuple else slot(row) for row in structure])
-    return list(numbers), form
+def arguments(history: ConstantHistory, constants: Sequence[UOp], device: str) -> dict[UOp, UOp]:
+    """Return the constants that are arguments of the program, each with a buffer that holds its value."""
+    return {constants[n]: _argument(constants[n], device) for n in sorted(history.arguments)}
 
 
-def is_value(dtype: DType) -> bool:
-    """Return True if tensors can have elements of this dtype, each with its own bytes in memory."""
-    return dtype is not dtypes.index and not dtype.is_bool and dtype.numpy.itemsize == dtype.itemsize
-
-
-def _text(constant: UOp) -> Any:
-    """Return a constant's value as text, so that 0.0 and -0.0 differ."""
-    return constant.arg.hex() if type(constant.arg) is float else constant.arg
+def note_program(history: ConstantHistory, before: Seen, after: Seen, table: Mapping[UOp, UOp]) -> None:
+    """Record the program of a graph whose promoted constants were replaced by ``table``: ``after`` is its analysis,
+    ``before`` that of the graph."""
+    constants = before.key[2]
+    place = {b: n for n, b in enumerate(before.buffers)}
+    place |= {table[c].base: -1 - n for n, c in enumerate(constants) if c in table}
+    if len(history.programs) >= _MOST_PROGRAMS:  # the others are constants that change, too, and are compiled each time
+        history.programs.clear()
+    history.programs[history.fixed(constants)] = Promoted(after.key, [place[b] for b in after.buffers])
 
 
 def fitting(roots: Sequence[UOp], device: str) -> set[UOp]:
@@ -116,6 +130,4 @@ def _argument(constant: UOp, device: str) -> UOp:
 
 def argument_buffer(constant: UOp, device: str) -> Buffer:
     """Return a buffer of one element with the value of a constant."""
-    buffer = Buffer(device, 1, constant.dtype)
-    buffer.copyin(memoryview(np.array([constant.arg], constant.dtype.numpy).tobytes()))
-    return buffer
+    return Buffer(device, 1, constant.dtype).copyin(np.array([constant.arg], constant.dtype.numpy).view(np.uint8).data)

@@ -235,9 +235,10 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
         if node not in wanted:
             del found[node]
     out = []
-    below = set(order)  # what is below but got nothing has derivative 0: it passed through floor, comparison, detach
+    below: set[UOp] = set()
     for t in targets:
-        if t not in found:
+        if t not in found:  # below but without a gradient: 0, as it passed through floor, comparison or detach
+            below = below or set(order)
             if not missing_ok and t not in below:
                 raise GradientError("gradient", f"the tensor of shape {t.shape} does not influence the result",
                                     "a target that the result was computed from")
@@ -293,13 +294,15 @@ class Backward(TensorBase):
         choices = [[t.uop, *earlier(t)] for t in targets]
         unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
         unrolled.check(targets)
-        output, nodes = unrolled.nodes[0], iter(unrolled.nodes[1:])
-        order = output.toposort()
-        inside = set(order)
+        output, nodes, order = unrolled.nodes[0], iter(unrolled.nodes[1:]), unrolled.order
+        inside: set[UOp] = set()
         wanted = []
         for among in choices:
             versions = list(dict.fromkeys(map(first_version, itertools.islice(nodes, len(among)))))
-            wanted.append([n for n in versions if n in inside] or versions[:1])
+            if len(versions) > 1:
+                inside = inside or set(order)
+                versions = [n for n in versions if n in inside] or versions[:1]
+            wanted.append(versions)
         seed = None if gradient is None else gradient.uop
         found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
         sums = [_summed(found, len(versions)) for versions in wanted]
@@ -328,7 +331,7 @@ class Backward(TensorBase):
             raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
                                 "the tensor that it was made of")
         unrolled = Unrolled([self.uop])
-        order = unrolled.nodes[0].toposort()
+        order = unrolled.order
         unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
         wanted = self._wanted(order, unrolled)
         found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
@@ -464,6 +467,8 @@ def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list
     moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
              UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]
     spread = [n for n, t in enumerate(tensors) if is_group(t._device)]
+    if not spread:
+        return moved
     wanted, places = places_of([tensors[n].uop for n in spread]), places_of([moved[n] for n in spread])
     for n, want, got in zip(spread, wanted, places):
         _, axis, bounds = want

@@ -72,7 +72,12 @@ def passed_on(node: UOp) -> Sequence[UOp]:
     """Return the sources to which a node's gradient is propagated, including those where it is always zero."""
     if node.op is Ops.ASSIGN:
         return node.src[:1] if node.arg else node.src[1:]
-    return () if node.op is Ops.DETACH else [s for s in node.src if s.dtype.is_float]
+    if node.op is Ops.DETACH:
+        return ()
+    for s in node.src:
+        if not s.dtype.is_float:
+            return [s for s in node.src if s.dtype.is_float]
+    return node.src
 
 
 def sources(node: UOp) -> Sequence[UOp]:
@@ -99,23 +104,41 @@ def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
         live: all live tensors.
         known: the analysis of ``graphs``, in the same order, if it was done before.
     """
-    histories = {g: _history(g) for g in graphs if g.dtype.is_float}
-    found = {g: Made(histories[g]) if g in histories else None for g in graphs}
-    asked = [g for g, history in histories.items()
-             if any(s.op is not Ops.DETACH or s.arg is not None for s in sources(history))]
+    found: dict[UOp, Made | None] = {}
+    asked: dict[UOp, UOp] = {}  # node → its history, if a gradient may flow through it
+    for graph in graphs:
+        found[graph] = None
+        if graph.dtype.is_float:
+            history = graph if graph.op is not Ops.ASSIGN else _history(graph)
+            found[graph] = Made(history)
+            for s in sources(history):
+                if s.op is not Ops.DETACH or s.arg is not None:
+                    asked[graph] = history
+                    break
+    if not asked:
+        return found
     if known is not None and known.plain:
-        bits = dict(zip(graphs, known.form.reads))
-        reads = _sets(known.buffers, {g: bits[g] for g in asked if histories[g] is g})
-        reads |= _reads([histories[g] for g in asked if histories[g] is not g])
+        bits = dict(zip(graphs, known.key[0].reads))
+        reads = _sets(known.buffers, {g: bits[g] for g, history in asked.items() if history is g})
+        if len(reads) < len(asked) and (rest := [history for g, history in asked.items() if history is not g]):
+            reads |= _reads(rest)
     else:
-        reads = _reads([histories[g] for g in asked])
-    for graph in asked:
-        history, made = histories[graph], found[graph]
+        reads = _reads(list(asked.values()))
+    for graph, history in asked.items():
+        made = found[graph]
         if made is not None and (read := reads.get(history)) is not None:
-            little = graph.op is not Ops.ASSIGN and sum([b.arg.nbytes for b in read]) <= _LITTLE
+            little = graph.op is not Ops.ASSIGN and _bytes_of(read) <= _LITTLE
             if little or _reaches(history, _asked(live, graphs[graph])):
                 made.kept, made.reads = history, read
     return found
+
+
+def _bytes_of(buffers: Iterable[UOp]) -> int:
+    """Return the total size of some BUFFERs."""
+    total = 0
+    for b in buffers:
+        total += b.arg.size * b.dtype.itemsize
+    return total
 
 
 def _history(graph: UOp) -> UOp:
@@ -143,7 +166,7 @@ def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None
     _made[buffer] = made
     if made.kept is not None:
         _Since.entries += 1
-        _Since.bytes += sum([b.arg.nbytes for b in made.reads])
+        _Since.bytes += _bytes_of(made.reads)
         if _Since.entries > max(_FEW, _Since.kept) or _Since.bytes > settings.HISTORY_BYTES:
             look_through(live)
 
@@ -326,8 +349,14 @@ def _reads(graphs: Sequence[UOp]) -> dict[UOp, Collection[UOp]]:
 
 def _sets(buffers: Sequence[UOp], below: Mapping[UOp, int]) -> dict[UOp, Collection[UOp]]:
     """Convert bit masks to sets of ``buffers``, for the graphs with bit 0 set (those that depend on float data)."""
-    sets = {bits: frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1]) for bits in set(below.values())}
-    return {g: sets[bits] for g, bits in below.items() if bits & 1}
+    sets: dict[int, Collection[UOp]] = {}
+    found: dict[UOp, Collection[UOp]] = {}
+    for g, bits in below.items():
+        if bits & 1:
+            if bits not in sets:
+                sets[bits] = frozenset([b for i, b in enumerate(buffers, 1) if bits >> i & 1])
+            found[g] = sets[bits]
+    return found
 
 
 def look_through(live: Iterable[TensorBase]) -> None:
@@ -380,13 +409,20 @@ class Unrolled:
 
     Attributes:
         nodes: the rewritten nodes, in the order of the arguments.
+        order: the nodes below the first of them, sources first.
     """
 
     def __init__(self, nodes: Sequence[UOp]) -> None:
         self._new: dict[UOp, UOp] = {}
         self._back: dict[UOp, UOp] = {}
         self._lost: list[Made] = []
-        self.nodes = [self._of(n) for n in nodes] if _have_histories(nodes) else list(nodes)
+        walked = toposort(nodes)
+        if _have_histories(walked):
+            self.nodes = [self._of(n) for n in nodes]
+            self.order = toposort(self.nodes[0])
+        else:
+            self.nodes = list(nodes)
+            self.order = walked[: walked.index(nodes[0]) + 1]
 
     def node(self, uop: UOp) -> UOp:
         """Return the first version of ``uop`` in the rewritten graph."""
@@ -453,12 +489,16 @@ class Unrolled:
         return substitute(nodes, self._back) if self._back else list(nodes)
 
 
-def _have_histories(nodes: Sequence[UOp]) -> bool:
-    """Return True if ``nodes`` depend on a buffer whose history is kept or was dropped."""
-    if not len(_made):
+def _have_histories(nodes: Iterable[UOp]) -> bool:
+    """Return True if one of ``nodes`` is a buffer whose history is kept or was dropped."""
+    if not _made.entries:
         return False
-    found = [_made.entries.get(id(n)) for n in toposort(nodes) if n.op is Ops.BUFFER]
-    return any(f is not None and (f[1].graph is not None or f[1].lost is not None) for f in found)
+    for n in nodes:
+        if n.op is Ops.BUFFER and (found := _made.entries.get(id(n))) is not None:
+            made = found[1]
+            if made.graph is not None or made.lost is not None:
+                return True
+    return False
 
 
 def _shaped(x: UOp, shape: tuple[Any, ...]) -> UOp:

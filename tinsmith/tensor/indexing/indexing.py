@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+def _sliced(x: Tensor, plan: ParsedIndex) -> Tensor:
+    """Return the view that the slices, dropped and new axes of an index show."""
+    return x._view(SLICE, tuple(plan.slices), (RESHAPE, plan.shape))
+
+
 class Indexing:
     """``x[...]``, ``x[...] = v``, and gathers and scatters along one axis."""
 
@@ -46,7 +51,7 @@ class Indexing:
 
     def __getitem__(self: Tensor, index: Any) -> Tensor:
         plan = taken_apart("getitem", self, index)
-        x = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
+        x = _sliced(self, plan)
         if not plan.picks:
             return x
         picked = _Picked(x, plan.picks)
@@ -73,7 +78,7 @@ class Indexing:
     def _put(self: Tensor, op: str, index: Any, value: Any, reduce: str | None = None) -> None:
         """Assign ``value`` to ``self[index]`` in place, or combine it with the present elements by ``reduce``."""
         plan = taken_apart(op, self, index)
-        part = self._view(SLICE, tuple(plan.slices))._view(RESHAPE, plan.shape)
+        part = _sliced(self, plan)
         v = operand(op, value, self).cast(self.dtype)
         if not files.on_disk(self._device):
             same_device(op, self, v)

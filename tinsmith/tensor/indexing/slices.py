@@ -30,6 +30,15 @@ def box(bounds: tuple[tuple[Any, Any], ...]) -> Slices:
 def sliced(x: UOp, slices: Slices) -> UOp:
     """Return the elements of the slices. A step is done by padding to a multiple of it, reshaping to (count, step), and
     keeping the first element of each group."""
+    bounds: list[tuple[Any, Any]] = []
+    for begin, count, step, flip in slices:
+        if step != 1 or flip:
+            return _stepped(x, slices)
+        bounds.append((begin, begin + count))
+    return x.shrink(tuple(bounds))
+
+
+def _stepped(x: UOp, slices: Slices) -> UOp:
     x = x.flip(tuple(i for i, s in enumerate(slices) if s.flip))
     ends = [s.begin + (s.count if s.step == 1 else s.count * s.step) for s in slices]
     x = x.pad(tuple((0, _missing(s.step, end, size)) for s, end, size in zip(slices, ends, x.shape)))

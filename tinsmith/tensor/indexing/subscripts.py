@@ -45,10 +45,13 @@ def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
     slices: list[Slice] = []
     shape: list[Any] = []
     picks: dict[int, Tensor] = {}
+    own = x.uop.shape
     for item in _filled_up(op, x, _items(x, index)):
         axis = len(slices)
-        size = x.shape[axis] if axis < x.ndim else 1
-        if item is None:
+        size = own[axis] if axis < len(own) else 1
+        if type(item) is int and type(size) is int and -size <= item < size:
+            slices.append(Slice(item if item >= 0 else item + size, 1))
+        elif item is None:
             shape.append(1)
         elif isinstance(item, slice):
             slices.append(slice_of(op, item, size, axis))
@@ -67,7 +70,7 @@ def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
             slices.append(Slice(0, size))
             shape.append(size)
         else:
-            slices.append(Slice(position(op, item, axis, size, x.shape), 1))
+            slices.append(Slice(position(op, item, axis, size, own), 1))
     return ParsedIndex(slices, tuple(shape), picks)
 
 
@@ -79,7 +82,8 @@ def _items(x: Tensor, index: Any) -> list[Any]:
     if isinstance(index, list) and len(index) < _AXES and any(
             i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):
         index = tuple(index)
-    return [_as_tensor(x, i) for i in (index if isinstance(index, tuple) else (index,))]
+    return [i if type(i) is int or type(i) is slice else _as_tensor(x, i)
+            for i in (index if isinstance(index, tuple) else (index,))]
 
 
 def _is_array(item: Any) -> bool:
@@ -112,15 +116,18 @@ def _holds_tensor(item: Any) -> bool:
 
 def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
     """Return the items with full slices inserted in place of the Ellipsis, or at the end, up to the number of axes."""
-    dots = [n for n, i in enumerate(items) if i is Ellipsis]
+    dots, used, ndim = [], 0, len(x.uop.shape)
+    for n, i in enumerate(items):
+        if i is Ellipsis:
+            dots.append(n)
+        elif i is not None:
+            used += i.ndim if isinstance(i, TensorBase) and i.dtype.is_bool else 1
     if len(dots) > 1:
         raise AxisError(op, "an index with more than one ellipsis", "one ...")
-    used = sum(i.ndim if isinstance(i, TensorBase) and i.dtype.is_bool else i is not None and i is not Ellipsis
-               for i in items)
-    if used > x.ndim:
-        raise AxisError(op, f"{used} indices for the {x.ndim} axes of shape {x.shape}", f"at most {x.ndim}")
+    if used > ndim:
+        raise AxisError(op, f"{used} indices for the {ndim} axes of shape {x.shape}", f"at most {ndim}")
     at = dots[0] if dots else len(items)
-    return [*items[:at], *[slice(None)] * (x.ndim - used), *items[at + 1 :]]
+    return [*items[:at], *[slice(None)] * (ndim - used), *items[at + 1 :]]
 
 
 def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:

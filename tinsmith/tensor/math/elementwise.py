@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
+# Python numbers as operands: (dtype, value, type, shape) → (constant of that shape, True if ``dtype`` rounds the value
+# to fewer digits than float32).
+_scalars: dict[tuple[Any, ...], tuple[UOp, bool]] = {}
+_KEPT_SCALARS = 4096
+
+
 class ElementwiseMethods(Conversions, Powers, Trigonometry):
     """Elementwise methods that map to one op or a few."""
 
@@ -55,19 +61,38 @@ class ElementwiseMethods(Conversions, Powers, Trigonometry):
         return self._new(float_of(self).alu(op))
 
     def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
-        other = plain(other)
-        if type(other) in (int, float):
-            a = self.uop.cast(weak_dtype(other, self.dtype))
-            check_range(name, other, a.dtype)
-            if op in _IN_FLOAT32 and a.dtype.itemsize <= 2 and a.dtype.is_float and a.dtype.as_const(other) != other:
-                wide = self._new(a.cast(dtypes.float32))  # keeps the scalar's float32 digits; one final rounding
-                return wide._binary(name, op, other, reverse).cast(a.dtype)
-            b = a.const_like(other)
-            a, b = (b, a) if reverse else (a, b)
+        a = self.uop
+        if isinstance(other, TensorBase):
+            b = other.uop
+            if a.dtype is not b.dtype or a.device != b.device or a.shape != b.shape:
+                a, b = matched_nodes(name, [b, a] if reverse else [a, b])
+                reverse = False
         else:
-            y = operand_node(name, other, self)
-            a, b = matched_nodes(name, [y, self.uop] if reverse else [self.uop, y])
-        return self._new(UOp(op, None, (a, b)))
+            if type(other) is not float and type(other) is not int:
+                other = plain(other)
+            if type(other) in (int, float):
+                dtype = a.dtype
+                if not dtype.is_float and (dtype := weak_dtype(other, dtype)) is not a.dtype:
+                    a = a.cast(dtype)
+                key = dtype, other, type(other), a.shape
+                found = _scalars.get(key)
+                if found is None:
+                    check_range(name, other, dtype)
+                    narrow = dtype.itemsize <= 2 and dtype.is_float
+                    found = a.const_like(other), narrow and dtype.as_const(other) != other
+                    if other:  # 0.0 and -0.0 are equal keys
+                        if len(_scalars) > _KEPT_SCALARS:
+                            _scalars.clear()
+                        _scalars[key] = found
+                b, is_rounded = found
+                if is_rounded and op in _IN_FLOAT32:
+                    wide = self._new(a.cast(dtypes.float32))  # keeps the scalar's float32 digits; one final rounding
+                    return wide._binary(name, op, other, reverse).cast(dtype)
+            else:
+                y = operand_node(name, other, self)
+                a, b = matched_nodes(name, [y, a] if reverse else [a, y])
+                reverse = False
+        return type(self)._wrap(UOp(op, None, (b, a) if reverse else (a, b)), self._device)
 
     def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
         y = operand(name, other, self)
@@ -764,9 +789,13 @@ class OperatorMethods:
     def __abs__(self: Tensor) -> Tensor: return self.abs()
     def __invert__(self: Tensor) -> Tensor: return self.bitwise_not()
     def __round__(self: Tensor, ndigits: int | None = None) -> Tensor: return self.round(ndigits or 0)
-    def __add__(self: Tensor, x: Any) -> Tensor: return self.add(x) if _known(x) else NotImplemented
+    def __add__(self: Tensor, x: Any) -> Tensor:
+        return self._binary("add", Ops.ADD, x) if isinstance(x, _OPERANDS) or _known(x) else NotImplemented
+
     def __sub__(self: Tensor, x: Any) -> Tensor: return self.sub(x) if _known(x) else NotImplemented
-    def __mul__(self: Tensor, x: Any) -> Tensor: return self.mul(x) if _known(x) else NotImplemented
+    def __mul__(self: Tensor, x: Any) -> Tensor:
+        return self._binary("mul", Ops.MUL, x) if isinstance(x, _OPERANDS) or _known(x) else NotImplemented
+
     def __truediv__(self: Tensor, x: Any) -> Tensor: return self.div(x) if _known(x) else NotImplemented
     def __floordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x) if _known(x) else NotImplemented
     def __mod__(self: Tensor, x: Any) -> Tensor: return self.mod(x) if _known(x) else NotImplemented
@@ -778,9 +807,13 @@ class OperatorMethods:
     def __lshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x) if _known(x) else NotImplemented
     def __rshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x) if _known(x) else NotImplemented
 
-    def __radd__(self: Tensor, x: Any) -> Tensor: return self.add(x, True) if _known(x) else NotImplemented
+    def __radd__(self: Tensor, x: Any) -> Tensor:
+        return self._binary("add", Ops.ADD, x, True) if isinstance(x, _OPERANDS) or _known(x) else NotImplemented
+
     def __rsub__(self: Tensor, x: Any) -> Tensor: return self.sub(x, True) if _known(x) else NotImplemented
-    def __rmul__(self: Tensor, x: Any) -> Tensor: return self.mul(x, True) if _known(x) else NotImplemented
+    def __rmul__(self: Tensor, x: Any) -> Tensor:
+        return self._binary("mul", Ops.MUL, x, True) if isinstance(x, _OPERANDS) or _known(x) else NotImplemented
+
     def __rtruediv__(self: Tensor, x: Any) -> Tensor: return self.div(x, True) if _known(x) else NotImplemented
     def __rfloordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x, True) if _known(x) else NotImplemented
     def __rmod__(self: Tensor, x: Any) -> Tensor: return self.mod(x, True) if _known(x) else NotImplemented

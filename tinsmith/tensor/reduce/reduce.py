@@ -30,10 +30,15 @@ class Reduce:
 
     __slots__ = ()
 
-    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None) -> Tensor:
+    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
+                dtype: DType | None = None) -> Tensor:
         x = self.uop if x is None else x
-        out = x.reduce(op, axes)
-        return self._new(out if keepdim else out.reshape(_reduced(x.shape, axes, False)))
+        out = x
+        if axes:
+            out = x.reduce(op, axes)
+            if not keepdim:
+                out = UOp(Ops.RESHAPE, x.dtype, (out,), _reduced(x.shape, axes, False))
+        return self._new(out if dtype is None or dtype is out.dtype else out.cast(dtype))
 
     def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Tensor:
@@ -42,9 +47,9 @@ class Reduce:
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         [4, 6]
         """
-        axes = axes_of("sum", self, axis_or_dim("sum", axis, dim))
-        result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+        axes = axes_of("sum", self, axis if dim is None else axis_or_dim("sum", axis, dim))
+        result = sum_dtype(self.uop.dtype) if dtype is None else to_dtype(dtype)
+        return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
     def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Tensor:
@@ -55,7 +60,7 @@ class Reduce:
         """
         axes = axes_of("prod", self, axis_or_dim("prod", axis, dim))
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
-        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result))).cast(result)
+        return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
     def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
         """Return the maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
@@ -212,12 +217,12 @@ class Reduce:
             masked: True if all values of a row may be -inf; such a row stays -inf.
         """
         axes = axes_of(op, self, axis)
-        x = self._new(float_of(self)) if dtype is None else self.cast(dtype)
-        wide = x.cast(accumulator(x.dtype))
+        x = float_of(self) if dtype is None else self.uop.cast(to_dtype(dtype))
+        wide = self._new(x.cast(accumulator(x.dtype)))
         if 0 in self.shape:
             return wide, axes
         # the result does not depend on the shift: no gradient needed
-        top = wide.detach().max(axes, keepdim=True)
+        top = self._new(UOp(Ops.DETACH, None, (wide.uop,))).max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
     def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
@@ -230,7 +235,9 @@ class Reduce:
         axis = axis_or_dim("softmax", axis, dim, -1)
         shifted, axes = self._shifted("softmax", axis, dtype)
         e = shifted.exp()
-        return e.mul(e._reduce(Ops.ADD, axes, True).reciprocal()).cast(float_of(self).dtype if dtype is None else dtype)
+        out = e.mul(e._reduce(Ops.ADD, axes, True).reciprocal())
+        to = float_of(self).dtype if dtype is None else to_dtype(dtype)
+        return out if to is out.dtype else out.cast(to)
 
     def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Tensor:
@@ -330,8 +337,8 @@ def accumulator(dtype: DType) -> DType:
 
 def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
     if keep:
-        return tuple(1 if i in axes else s for i, s in enumerate(shape))
-    return tuple(s for i, s in enumerate(shape) if i not in axes)
+        return tuple([1 if i in axes else s for i, s in enumerate(shape)])
+    return () if len(axes) == len(shape) else tuple([s for i, s in enumerate(shape) if i not in axes])
 
 
 def _over(total: Tensor, count: Any) -> Tensor:
