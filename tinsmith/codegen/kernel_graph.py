@@ -20,7 +20,7 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.algebra.symbolic import rename, simplify
 from tinsmith.ir.graphs import draws
-from tinsmith.ir.structure import Role, range_size
+from tinsmith.ir.structure import Role, divides, is_partial, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -230,15 +230,19 @@ class KernelGraph:
         self.sink = simplify(self.sink.replace(src=tuple(statements)).substitute(table))
 
     def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
-        """Split r into outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
+        """Split r into outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer.
+
+        A range of symbolic size has a partial iteration unless ``amount`` provably divides the size. Where it is
+        partial already, its first guard also holds for the second split.
+        """
         size = range_size(r)
-        if not isinstance(size, int):
-            raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
-        partial = size % amount != 0
-        outer = self.new_range(-(-size // amount), r.arg[1], partial and r.arg[1] is not Role.GLOBAL)
+        partial = not divides(amount, size)
+        outer = self.new_range(iterations(size, amount), r.arg[1],
+                               (partial or (is_partial(r) and isinstance(size, UOp))) and r.arg[1] is not Role.GLOBAL)
         inner = self.new_range(amount, role) if outer.op is Ops.RANGE else self.in_place_of(r, amount, role)
         position = outer * amount + inner
-        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial else None, r)
+        guarded = isinstance(size, UOp) and is_partial(r)
+        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial and not guarded else None, r)
         at = self.order.index(r)
         self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
         return outer, inner
@@ -297,6 +301,21 @@ class KernelGraph:
         if not isinstance(opt.axis, int) or not 0 <= opt.axis < len(ranges):
             raise ArgumentError("Opt", f"{opt}: no such axis", "one of these")
         return ranges[opt.axis]
+
+
+def iterations(size: int | UOp, amount: int) -> int | UOp:
+    """Return the number of iterations of ``amount`` steps, the last one perhaps partial.
+
+    >>> n = UOp.variable("n", 1, 99)
+    >>> iterations(9, 4), iterations(iterations(n, 4), 2) is (n + 7) // 8
+    (3, True)
+    """
+    if isinstance(size, int):
+        return -(-size // amount)
+    if size.op is Ops.IDIV and size.src[1].is_const:
+        divisor: int = size.src[1].arg
+        return ((size.src[0] + divisor * (amount - 1)) // (divisor * amount)).simplify()
+    return ((size + (amount - 1)) // amount).simplify()
 
 
 def _size_name(size: int | UOp) -> str:

@@ -16,8 +16,9 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Role, is_partial, range_size
+from tinsmith.ir.structure import Role, is_partial, limits, range_size
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
@@ -185,6 +186,10 @@ class ScopeWriter:
             return None
         if not is_partial(r):
             return loop(r, r.src[-1], body, write)
+        if not r.src[-1].is_const:
+            whole, tail = full_and_tail(r)
+            loop(whole, whole.src[-1], self.without_guards(body, r, whole), write)
+            return loop(tail, tail.src[-1], [simplify(bind(n, r, tail)) for n in body], write)
         whole, last = all_but_last(r)
         loop(whole, last, self.narrowed(body, r, whole), write)
         write(self.narrowed(body, r, last))
@@ -193,7 +198,7 @@ class ScopeWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
-        self.open(r, self.const(size, 0), self.expression(size))
+        self.open(r, self.expression(start_of_loop(r)), self.expression(size))
         write(body)
         self.close()
         return None
@@ -240,11 +245,20 @@ class ScopeWriter:
         end."""
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
-        n = r.src[-1]
+        n = r.src[-1] if r.src[-1].is_const else self.expression(r.src[-1])
         low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
         if not is_partial(r):
             self.open(r, low, high)
             write(body)
+            return self.close()
+        if not n.is_const:
+            whole, tail = full_and_tail(r)
+            full = self.expression(whole.src[-1])
+            self.open(whole, low, self.raw(high.minimum(full)))
+            write(self.without_guards(body, r, whole))
+            self.close()
+            self.open(tail, self.raw(low.maximum(full)), high)
+            write([simplify(bind(n, r, tail)) for n in body])
             return self.close()
         whole, last = all_but_last(r)
         self.open(whole, low, self.raw(high.minimum(last)))
@@ -301,6 +315,14 @@ class ScopeWriter:
                 self.emit(depth, n)
         return node
 
+    def without_guards(self, body: list[UOp], r: UOp, whole: UOp) -> list[UOp]:
+        """Restrict a body to the full iterations ``whole`` of a range of symbolic size, in which its guards hold."""
+        bodies = [bind(n, r, whole) for n in body]
+        always = UOp.const(dtypes.bool, True)
+        held = {n: always for n in toposort(bodies) if n.op is Ops.CMPLT and n.src[0].dtype is dtypes.index
+                and whole in n.ranges and holds_for(n, whole)}
+        return [simplify(n.substitute(held)) for n in bodies]
+
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """Restrict a body to the value or range ``value`` of ``r``: decided guards vanish, and so do copies that never
         store."""
@@ -319,6 +341,49 @@ def all_but_last(r: UOp) -> tuple[UOp, UOp]:
     """Return a range over the full iterations of a partial range, and the index of the partial one."""
     last = UOp.index(range_size(r) - 1)
     return r.replace(src=(last,), arg=r.arg[:2]), last
+
+
+def full_and_tail(r: UOp) -> tuple[UOp, UOp]:
+    """Return, of a partial range of symbolic size, a range over the full iterations and one over the others, at most
+    one: a range of ceil(n / w) steps has n // w full ones."""
+    size = r.src[-1]
+    full = (size - 1).maximum(0).simplify()
+    if size.op is Ops.IDIV and size.src[1].is_const:
+        amount = size.src[1].arg
+        steps = (size.src[0] - (amount - 1)).simplify()
+        full = (steps // amount).simplify() if steps.vmin >= 0 else full
+    return r.replace(src=(full,), arg=r.arg[:2]), r.replace(src=(full, size, size), arg=r.arg[:2])
+
+
+def holds_for(condition: UOp, r: UOp) -> bool:
+    """Return True if a comparison with a symbolic size holds for all steps of ``r``, which has n // w steps.
+
+    >>> n = UOp.variable("n", 1, 99)
+    >>> r, lane = UOp.range(n // 8, 0, Role.LOOP), UOp.range(8, 1, Role.VECTOR)
+    >>> holds_for((r * 8 + lane).lt(n), r), holds_for((r * 8 + lane + 1).lt(n), r)
+    (True, False)
+    """
+    terms, constant = linear_form(condition.src[0] - condition.src[1])
+    greatest = UOp.index(constant)
+    for term, factor in terms.items():
+        if term.op is Ops.RANGE:
+            greatest = greatest + (term.src[-1] - 1) * factor * (factor > 0)
+        else:
+            greatest = greatest + term * factor
+    terms, constant = linear_form(greatest.simplify())
+    bound = UOp.index(constant)
+    for term, factor in terms.items():
+        divisor = term.src[1].arg if term.op is Ops.IDIV and term.src[1].is_const else 0
+        if divisor > 0 and factor > 0 and factor % divisor == 0:
+            term, factor = term.src[0], factor // divisor  # n // w * w <= n
+        bound = bound + term * factor
+    return bound.simplify().vmax < 0
+
+
+def start_of_loop(r: UOp) -> UOp:
+    """Return the first step of a loop: that of its limits, else 0."""
+    span = limits(r)
+    return UOp.index(0) if span is None else span[0]
 
 
 def _may_store(store: UOp, u: UOp, copy: int) -> bool:
