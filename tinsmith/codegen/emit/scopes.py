@@ -6,17 +6,20 @@ decided.
 """
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.structure import Role, is_partial, limits, range_size
 from tinsmith.ir.uop import toposort
@@ -189,7 +192,7 @@ class ScopeWriter:
         if not r.src[-1].is_const:
             whole, tail = full_and_tail(r)
             loop(whole, whole.src[-1], self.without_guards(body, r, whole), write)
-            return loop(tail, tail.src[-1], [simplify(bind(n, r, tail)) for n in body], write)
+            return loop(tail, tail.src[-1], self.in_tail(body, r, tail), write)
         whole, last = all_but_last(r)
         loop(whole, last, self.narrowed(body, r, whole), write)
         write(self.narrowed(body, r, last))
@@ -258,7 +261,7 @@ class ScopeWriter:
             write(self.without_guards(body, r, whole))
             self.close()
             self.open(tail, self.raw(low.maximum(full)), high)
-            write([simplify(bind(n, r, tail)) for n in body])
+            write(self.in_tail(body, r, tail))
             return self.close()
         whole, last = all_but_last(r)
         self.open(whole, low, self.raw(high.minimum(last)))
@@ -323,6 +326,14 @@ class ScopeWriter:
                 and whole in n.ranges and holds_for(n, whole)}
         return [simplify(n.substitute(held)) for n in bodies]
 
+    def in_tail(self, body: list[UOp], r: UOp, tail: UOp) -> list[UOp]:
+        """Restrict a body to the tail of a range of symbolic size. Copies beyond the size, which do not store, read the
+        elements of the last copy: a load in a loop needs no branch."""
+        bodies = [bind(n, r, tail) for n in body]
+        loads = [n for n in toposort(bodies) if n.op is Ops.LOAD and len(n.src) > 2 and tail in n.src[2].ranges]
+        table = {n: clamped for n in loads if (clamped := _clamped(n, tail)) is not n}
+        return [simplify(n.substitute(table)) for n in bodies]
+
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """Restrict a body to the value or range ``value`` of ``r``: decided guards vanish, and so do copies that never
         store."""
@@ -378,6 +389,25 @@ def holds_for(condition: UOp, r: UOp) -> bool:
             term, factor = term.src[0], factor // divisor  # n // w * w <= n
         bound = bound + term * factor
     return bound.simplify().vmax < 0
+
+
+def _clamped(load: UOp, tail: UOp) -> UOp:
+    """Return a load whose copies along a parallel range, of which only the first ones are valid in the tail, read the
+    last valid element instead of having a guard."""
+    memory, index, valid = load.src
+    for condition in conjuncts(valid):
+        copies = [u for u in condition.ranges if u is not tail]
+        if condition.op is not Ops.CMPLT or len(copies) != 1 or copies[0].arg[1] is not Role.UPCAST:
+            continue
+        (u,), (terms, constant) = copies, linear_form(condition.src[0] - condition.src[1])
+        if terms.pop(u, 0) != 1:
+            continue
+        last = from_linear({t: -k for t, k in terms.items()}, -constant - 1, index)
+        rest = [c for c in conjuncts(valid) if c is not condition]
+        nearest = u.minimum(last)
+        return load.replace(src=(memory, bind(index, u, nearest), *(
+            [bind(functools.reduce(operator.and_, rest), u, nearest)] if rest else [])))
+    return load
 
 
 def start_of_loop(r: UOp) -> UOp:
