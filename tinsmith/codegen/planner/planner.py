@@ -33,7 +33,9 @@ from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, structure
 from tinsmith.target.target import Target
 
-TYPICAL = 997  # the value of a variable for which candidates are priced, if its bounds allow; a prime
+# The value of a variable for which candidates are priced, if its bounds allow. All usual tiles divide it, so that a
+# candidate that needs full tiles is offered; the tail of the symbolic kernel costs little.
+TYPICAL = 240
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,7 @@ def of_fixed_size(kernel: Kernel) -> Kernel:
     """Return the kernel with its variables replaced by typical values, for which candidates are generated and priced;
     the kernel itself if it has no variables.
 
-    A range of symbolic size has the steps of the fixed one, which no power of two divides, in full tiles and a tail, so
-    that the same opts apply to both.
+    The same opts apply to both: a range of symbolic size runs in full tiles and a tail.
     """
     variables = kernel.of(Ops.VARIABLE)
     if not variables:
