@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from tinsmith.codegen.emit.scopes import Coords
+from tinsmith.codegen.emit.scopes import Coords, is_tail
 from tinsmith.codegen.emit.thread_blocks import BlockWriter
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.indexing import flatten
@@ -349,8 +349,8 @@ class Emitter(BlockWriter):
         """Return the start and end of a loop: its limits where they are known, else 0 and the range's size."""
         size = r.src[-1]
         start, end = limits(r) or (UOp.index(0), size)
-        if limits(r) is not None and not (start.ranges or end.ranges or end.is_const):
-            return start, end  # the tail of a range of symbolic size, whose loads have guards
+        if limits(r) is not None and is_tail(start, end):
+            return start, end  # its loads have guards
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
         if limits(r) is None or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size

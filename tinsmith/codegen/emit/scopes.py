@@ -411,9 +411,14 @@ def _clamped(load: UOp, tail: UOp) -> UOp:
 
 
 def start_of_loop(r: UOp) -> UOp:
-    """Return the first step of a loop: that of its limits, else 0."""
+    """Return the first step of a loop: that of a tail, else 0. Other limits only bound reductions, by ``span_of``."""
     span = limits(r)
-    return UOp.index(0) if span is None else span[0]
+    return span[0] if span is not None and is_tail(*span) else UOp.index(0)
+
+
+def is_tail(start: UOp, end: UOp) -> bool:
+    """Return True if the limits of a range are those of a tail: they depend on variables, not on other ranges."""
+    return not (start.ranges or end.ranges or end.is_const)
 
 
 def _may_store(store: UOp, u: UOp, copy: int) -> bool:

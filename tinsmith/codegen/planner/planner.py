@@ -21,7 +21,7 @@ from itertools import chain
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, weight_of
-from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, why_alone
+from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, thread_opts, why_alone
 from tinsmith.codegen.planner.cpu.matrix_units import chain_ways, unit_ways
 from tinsmith.codegen.planner.cpu.reductions import row_ways
 from tinsmith.codegen.planner.cpu.register_tiles import tile_ways
@@ -124,8 +124,11 @@ def apply_as_to(twin: Kernel, way: Candidate, kernel: Kernel) -> None:
     Raises:
         Unfit: if an opt needs a fixed size.
     """
-    fixed, begun = twin.copied(), len(twin.opts)
+    fixed, begun, target = twin.copied(), len(twin.opts), kernel.target
     way.apply(fixed)
+    if target.parallel is Role.LOOP and target.threads > 1 and weight_of(kernel) >= target.core.serial_work and not any(
+            r.arg[1] is Role.THREAD for r in fixed.order):
+        thread_opts(fixed, target)  # a launch of a smaller size is serial (``Launch.growth``)
     if len(twin.order) != len(kernel.order):
         raise Unfit("with a typical size, the kernel has other loops")
     for opt in fixed.opts[begun:]:

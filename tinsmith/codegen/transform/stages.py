@@ -141,7 +141,7 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
         across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
         fixed = isinstance(box.size, int)
         step, role = (math.gcd(box.size, SIDE) if fixed else 1, Role.UPCAST) if across else (lanes, Role.VECTOR)
-        if step > 1 and lead.vmax + 1 >= step // 2:
+        if step > 1 and (box.size if fixed else lead.vmax + 1) >= step // 2:
             outer = k.new_range(iterations(box.size, step), Role.LOOP, not (fixed or divides(step, box.size)))
             inner = k.new_range(step, role)
             return [outer, inner], (outer * step + inner).simplify()
@@ -197,7 +197,8 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
         sides.append(Side((loop, copy), r))
     size, group = range_size(last), lanes * copies
     guarded = not divides(group, size)
-    own = [k.new_range(iterations(size, group), Role.LOOP, guarded and isinstance(size, UOp)), k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
+    own = [k.new_range(iterations(size, group), Role.LOOP, guarded and isinstance(size, UOp)),
+           k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
     at = table[last] = (own[0] * group + own[1] * lanes + own[2]).simplify()
     same = equal_values(k.sink, value, frozenset(outside))
     load = from_stage(value, [*sides, Side(own, last)], table, at.lt(size) if guarded else None)

@@ -167,8 +167,9 @@ def local(k: KernelGraph, opt: Opt) -> None:
     _before_stages(k, opt, r)
 
     def change(new: KernelGraph) -> None:
-        to_grid(new)
-        new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
+        at = new.order.index(r)
+        to_grid(new)  # a range of symbolic size gets another number there
+        new.split(new.order[at], amount, Role.LOCAL)
 
     changed(k, opt, change)
 

@@ -302,14 +302,14 @@ def _two_loads() -> UOp:
 
 
 def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
-    """Apply an op that both branches end with once, if they differ in one source. Casts of indices stay in the
-    branches: indices are wider than most values."""
+    """Apply an op that both branches end with once, if they differ in one source. The cast of a size that only
+    variables determine stays in its branch, as a fixed size would: indices are wider than most values."""
     if a is b or not a.op.elementwise or (a.op, a.dtype, a.arg, len(a.src)) != (b.op, b.dtype, b.arg, len(b.src)):
         return None
     differ = [at for at, (x, y) in enumerate(zip(a.src, b.src)) if x is not y]
     if len(differ) != 1 or a.src[differ[0]].dtype is not b.src[differ[0]].dtype or a.op is Ops.CONST:
         return None
-    if a.op is Ops.CAST and a.src[0].dtype is dtypes.index:
+    if a.op is Ops.CAST and a.src[0].dtype is dtypes.index and not (a.ranges and b.ranges):
         return None
     (at,) = differ
     return a.replace(src=(*a.src[:at], c.where(a.src[at], b.src[at]), *a.src[at + 1 :]))
