@@ -15,12 +15,13 @@ from tinsmith.codegen.lower.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.computed_operand import computed_values
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.algebra.symbolic import rename, simplify
 from tinsmith.ir.graphs import draws
-from tinsmith.ir.structure import Role, divides, is_partial, range_size
+from tinsmith.ir.structure import Role, divides, is_partial, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -196,6 +197,13 @@ class KernelGraph:
     def new_range(self, size: Any, role: Role, partial: bool = False) -> UOp:
         return UOp.range(size, self.new_number(), role, partial) if size != 1 else UOp.index(0)
 
+    def new_tiles(self, size: int | UOp, amount: int, role: Role) -> UOp:
+        """Return a range over tiles of ``amount`` steps of a range of symbolic size, the last one perhaps partial."""
+        count = ((size + (amount - 1)) // amount).simplify() if isinstance(size, UOp) else -(-size // amount)
+        if isinstance(size, int) or divides(amount, size) or role is Role.GLOBAL:
+            return self.new_range(count.arg if isinstance(count, UOp) and count.is_const else count, role)
+        return UOp(Ops.RANGE, dtypes.index, (size, UOp.index(count)), (self.new_number(), role, amount))
+
     def in_place_of(self, r: UOp, size: int, role: Role) -> UOp:
         """Return a range with the steps of ``r`` and a new size and role."""
         return r.replace(src=(*r.src[:-1], UOp.index(size)), arg=(self.new_number(), role))
@@ -237,8 +245,9 @@ class KernelGraph:
         """
         size = range_size(r)
         partial = not divides(amount, size)
-        outer = self.new_range(iterations(size, amount), r.arg[1],
-                               (partial or (is_partial(r) and isinstance(size, UOp))) and r.arg[1] is not Role.GLOBAL)
+        elements, weight = tiles_of(r)
+        outer = self.new_tiles(elements, weight * amount, r.arg[1]) if isinstance(size, UOp) else self.new_range(
+            -(-size // amount), r.arg[1], partial and r.arg[1] is not Role.GLOBAL)
         inner = self.new_range(amount, role) if outer.op is Ops.RANGE else self.in_place_of(r, amount, role)
         position = outer * amount + inner
         guarded = isinstance(size, UOp) and is_partial(r)
@@ -301,21 +310,6 @@ class KernelGraph:
         if not isinstance(opt.axis, int) or not 0 <= opt.axis < len(ranges):
             raise ArgumentError("Opt", f"{opt}: no such axis", "one of these")
         return ranges[opt.axis]
-
-
-def iterations(size: int | UOp, amount: int) -> int | UOp:
-    """Return the number of iterations of ``amount`` steps, the last one perhaps partial.
-
-    >>> n = UOp.variable("n", 1, 99)
-    >>> iterations(9, 4), iterations(iterations(n, 4), 2) is (n + 7) // 8
-    (3, True)
-    """
-    if isinstance(size, int):
-        return -(-size // amount)
-    if size.op is Ops.IDIV and size.src[1].is_const:
-        divisor: int = size.src[1].arg
-        return ((size.src[0] + divisor * (amount - 1)) // (divisor * amount)).simplify()
-    return ((size + (amount - 1)) // amount).simplify()
 
 
 def _size_name(size: int | UOp) -> str:

@@ -228,6 +228,16 @@ def is_partial(r: UOp) -> bool:
     return len(r.arg) == 3
 
 
+def tiles_of(r: UOp) -> tuple[Any, int]:
+    """Return (elements, elements of an iteration) of a range: those of a partial range of symbolic size, which its
+    first source and its argument hold; else its size and 1.
+
+    >>> tiles_of(UOp.range(3, 0, Role.LOOP, True))
+    (3, 1)
+    """
+    return (r.src[0], r.arg[2]) if is_partial(r) and len(r.src) == 2 else (range_size(r), 1)
+
+
 class Axis(NamedTuple):
     """A range of a kernel as shown to users: the item that an opt's ``axis`` numbers.
 

@@ -29,7 +29,7 @@ from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges, start_of
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Role, digits, is_partial, range_size
+from tinsmith.ir.structure import Role, digits, is_partial, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 
 
@@ -252,8 +252,7 @@ def step_by_step(r: UOp, full: UOp, copies: dict[UOp, int]) -> tuple[UOp, dict[U
     """
     weight = min(copies.values())
     together = math.prod(map(range_size, copies))
-    size = r.src[-1]  # ceil(n / (together * weight))
-    elements = size.src[0] - (size.src[1].arg - 1)
+    elements, _ = tiles_of(r)
     end = ((elements + (weight - 1)) // weight).simplify()
     tail = r.replace(src=((full * together).simplify(), end, end), arg=r.arg[:2])
     return tail, digits(sorted(copies, key=lambda u: copies[u]), tail) | {r: (tail // together).simplify()}

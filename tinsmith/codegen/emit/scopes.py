@@ -21,7 +21,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Role, is_partial, limits, range_size
+from tinsmith.ir.structure import Role, is_partial, limits, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
@@ -357,12 +357,8 @@ def all_but_last(r: UOp) -> tuple[UOp, UOp]:
 def full_and_tail(r: UOp) -> tuple[UOp, UOp]:
     """Return, of a partial range of symbolic size, a range over the full iterations and one over the others, at most
     one: a range of ceil(n / w) steps has n // w full ones."""
-    size = r.src[-1]
-    full = (size - 1).maximum(0).simplify()
-    if size.op is Ops.IDIV and size.src[1].is_const:
-        amount = size.src[1].arg
-        steps = (size.src[0] - (amount - 1)).simplify()
-        full = (steps // amount).simplify() if steps.vmin >= 0 else full
+    (elements, amount), size = tiles_of(r), r.src[-1]
+    full = (elements // amount).simplify()
     return r.replace(src=(full,), arg=r.arg[:2]), r.replace(src=(full, size, size), arg=r.arg[:2])
 
 

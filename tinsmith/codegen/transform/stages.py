@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tinsmith.codegen.kernel_graph import KernelGraph, iterations
+from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower.indexing import Footprint, flatten, footprints, layout_rank, memory_order, strides
 from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.opt import Opt
@@ -142,13 +142,17 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
         fixed = isinstance(box.size, int)
         step, role = (math.gcd(box.size, SIDE) if fixed else 1, Role.UPCAST) if across else (lanes, Role.VECTOR)
         if step > 1 and (box.size if fixed else lead.vmax + 1) >= step // 2:
-            outer = k.new_range(iterations(box.size, step), Role.LOOP, not (fixed or divides(step, box.size)))
+            outer = k.new_tiles(box.size, step, Role.LOOP)
             inner = k.new_range(step, role)
             return [outer, inner], (outer * step + inner).simplify()
     dealt = any(r.arg[1] in THREADS for r in k.order)  # elements are divided among the threads of a block
     copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
-    f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
+    partial = len(box.weights) == 1 and is_partial(lead)
+    if partial and len(lead.src) == 2:
+        f = lead.replace(arg=(k.new_number(), role, *lead.arg[2:]))
+    else:
+        f = k.new_range(box.size, role, partial)
     return [f], f
 
 
@@ -197,8 +201,7 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
         sides.append(Side((loop, copy), r))
     size, group = range_size(last), lanes * copies
     guarded = not divides(group, size)
-    own = [k.new_range(iterations(size, group), Role.LOOP, guarded and isinstance(size, UOp)),
-           k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
+    own = [k.new_tiles(size, group, Role.LOOP), k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
     at = table[last] = (own[0] * group + own[1] * lanes + own[2]).simplify()
     same = equal_values(k.sink, value, frozenset(outside))
     load = from_stage(value, [*sides, Side(own, last)], table, at.lt(size) if guarded else None)
