@@ -202,6 +202,10 @@ if __name__ == "__main__":
         from benchmarks import eager
 
         eager.main(sys.argv[2:])
+    elif sys.argv[1:2] == ["symbolic"]:
+        from benchmarks import symbolic
+
+        sys.exit(symbolic.main(sys.argv[2:]))
     elif sys.argv[1:2] == ["zoo"]:
         from benchmarks.zoo import runner
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests.properties.runner import FEW
-from tinsmith import Context, Device, GlobalCounters, Tensor, Variable, dtypes, nn
-from tinsmith.codegen.opt import OptOps
+from tinsmith import Context, GlobalCounters, Tensor, Variable, dtypes, nn
 from tinsmith.core.dtypes import DType
 from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.passes.dynamic_sizes import Refused, SizeHistory, _related
@@ -121,11 +120,9 @@ def test_dtypes(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 11, 40])
-def test_rows_of_a_product_are_tiled(size: int) -> None:
+def test_rows_of_a_product(size: int) -> None:
     rows, columns = data(40, 9), data(9, 32)
     part = rows[: Variable("n", 1, 40).bind(size)]
-    item = (part @ columns).schedule()[-1]
-    assert any(o.op is OptOps.TILE for o in item.opts) or Device.DEFAULT != "CPU"
     np.testing.assert_allclose((part @ columns).numpy(), rows.numpy()[:size] @ columns.numpy(), rtol=1e-4, atol=1e-5)
 
 

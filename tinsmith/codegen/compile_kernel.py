@@ -13,6 +13,7 @@ from tinsmith.codegen.launch import KernelProgram, Launch, programs
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import Opt
+from tinsmith.codegen.planner.candidate import growth_of
 from tinsmith.codegen.planner.planner import KernelPlan, plan
 from tinsmith.codegen.planner.work import NO_WORK, Work, transcendentals, work_of
 from tinsmith.codegen.render.base import Renderer, launch_size, local_bytes
@@ -93,6 +94,7 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
     if check:
         verify_kernel(kernel.sink)
     work, chosen = work_of(kernel), None
+    growth = growth_of(kernel, target.core.serial_work)
     if opts is not None or settings.NOOPT:
         for opt in opts or ():
             kernel.apply(opt)
@@ -102,6 +104,9 @@ def _compile(sink: UOp, renderer: Renderer, opts: Sequence[Opt] | None) -> Kerne
         chosen = _plan(kernel, target, lambda trial: built.append(_linear(passed("opts", trial))))
         program = built[-1]
     launch, text = assemble(kernel.name(), program, renderer, work)
+    if not launch.serial:
+        launch.growth = [(factor, [launch.variables.index(v) for v in names if v in launch.variables])
+                         for factor, names in growth]
     return KernelProgram(**vars(launch), source=text, uops=program, opts=list(kernel.opts), kernel=kernel, work=work,
                          transcendentals=transcendentals(lowered), plan=chosen)
 

@@ -15,12 +15,13 @@ from tinsmith.codegen.lower.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.computed_operand import computed_values
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.algebra.symbolic import rename, simplify
 from tinsmith.ir.graphs import draws
-from tinsmith.ir.structure import Role, range_size
+from tinsmith.ir.structure import Role, divides, is_partial, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -196,6 +197,13 @@ class KernelGraph:
     def new_range(self, size: Any, role: Role, partial: bool = False) -> UOp:
         return UOp.range(size, self.new_number(), role, partial) if size != 1 else UOp.index(0)
 
+    def new_tiles(self, size: int | UOp, amount: int, role: Role) -> UOp:
+        """Return a range over tiles of ``amount`` steps of a range of symbolic size, the last one perhaps partial."""
+        count = ((size + (amount - 1)) // amount).simplify() if isinstance(size, UOp) else -(-size // amount)
+        if isinstance(size, int) or divides(amount, size) or role is Role.GLOBAL:
+            return self.new_range(count.arg if isinstance(count, UOp) and count.is_const else count, role)
+        return UOp(Ops.RANGE, dtypes.index, (size, UOp.index(count)), (self.new_number(), role, amount))
+
     def in_place_of(self, r: UOp, size: int, role: Role) -> UOp:
         """Return a range with the steps of ``r`` and a new size and role."""
         return r.replace(src=(*r.src[:-1], UOp.index(size)), arg=(self.new_number(), role))
@@ -230,15 +238,20 @@ class KernelGraph:
         self.sink = simplify(self.sink.replace(src=tuple(statements)).substitute(table))
 
     def split(self, r: UOp, amount: int, role: Role) -> tuple[UOp, UOp]:
-        """Split r into outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer."""
+        """Split r into outer*amount + inner. A last, partial iteration is guarded here and peeled by the linearizer.
+
+        A range of symbolic size has a partial iteration unless ``amount`` provably divides the size. Where it is
+        partial already, its first guard also holds for the second split.
+        """
         size = range_size(r)
-        if not isinstance(size, int):
-            raise ArgumentError("Opt", f"a range of symbolic size {size} cannot be split", "split another range")
-        partial = size % amount != 0
-        outer = self.new_range(-(-size // amount), r.arg[1], partial and r.arg[1] is not Role.GLOBAL)
+        partial = not divides(amount, size)
+        elements, weight = tiles_of(r)
+        outer = self.new_tiles(elements, weight * amount, r.arg[1]) if isinstance(size, UOp) else self.new_range(
+            -(-size // amount), r.arg[1], partial and r.arg[1] is not Role.GLOBAL)
         inner = self.new_range(amount, role) if outer.op is Ops.RANGE else self.in_place_of(r, amount, role)
         position = outer * amount + inner
-        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial else None, r)
+        guarded = isinstance(size, UOp) and is_partial(r)
+        self.rebuild({r: position.simplify()}, position.lt(size).simplify() if partial and not guarded else None, r)
         at = self.order.index(r)
         self.order[at : at + 1] = [x for x in (outer, inner) if x.op is Ops.RANGE]
         return outer, inner

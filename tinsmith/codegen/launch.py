@@ -1,6 +1,8 @@
 """Launch data of a compiled kernel. The compiler, ``codegen.compile_kernel``, is imported lazily."""
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,8 @@ class Launch:
             sizes, strides, box extent, steps, row of local memory in bytes); the other numbers are in elements, the
             fastest dimension first.
         unit: name of the matrix unit used; empty without one.
+        growth: a threaded kernel's work as a sum of products of its variables, relative to the least work that is worth
+            several threads: (factor, positions in ``variables``); empty without variables.
         host: a host function that replaces generated code: (name, dtype, shapes of the inputs, shape of the result).
         grid, block: number of blocks, and threads per block, per axis, the fastest first; empty without blocks.
     """
@@ -48,7 +52,18 @@ class Launch:
     block: list[int]
     maps: list[Any] = field(default_factory=list, kw_only=True)
     unit: str = field(default="", kw_only=True)
+    growth: list[Any] = field(default_factory=list, kw_only=True)
     host: list[Any] = field(default_factory=list, kw_only=True)
+
+    def is_serial(self, values: Sequence[int]) -> bool:
+        """Return True if one CPU thread runs the kernel with these values of its variables.
+
+        >>> grows = Launch("r", "r", [0], ["n"], frozenset([0]), 0, 0, 0, False, [], [], growth=[(0.01, [0])])
+        >>> grows.is_serial([99]), grows.is_serial([101])
+        (True, False)
+        """
+        return self.serial or (bool(self.growth) and sum(
+            factor * math.prod(values[n] for n in names) for factor, names in self.growth) < 1)
 
 
 @dataclass(eq=False)

@@ -99,9 +99,11 @@ class Opt:
             raise self.illegal(why, mend)
 
     def part_of(self, size: Any, most: int = 0) -> int:
-        """Return ``amt`` as a number of steps of a range of ``size``; the full size if ``amt`` is 0 or None."""
-        self.require(isinstance(size, int), "the range has a symbolic size")
-        amount, most = size if self.amt in (0, None) else self.amt, max(most, size)
+        """Return ``amt`` as a number of steps of a range of ``size``; the full size if ``amt`` is 0 or None. A range of
+        symbolic size takes the amounts up to its greatest size."""
+        fixed = isinstance(size, int)
+        self.require(fixed or self.amt not in (0, None), "a range of symbolic size needs an amount")
+        amount, most = size if self.amt in (0, None) else self.amt, max(most, size if fixed else size.vmax)
         if not (isinstance(amount, int) and 1 < amount <= most):
             raise self.illegal(f"the amount must be in 2..{most}")
         return amount

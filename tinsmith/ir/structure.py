@@ -184,6 +184,17 @@ def range_size(r: UOp) -> Any:
     return r.src[-1].arg if r.src[-1].is_const else r.src[-1]
 
 
+def divides(amount: int, size: int | UOp) -> bool:
+    """Return True if ``amount`` divides a size for all values of its variables.
+
+    >>> n = UOp.variable("n", 1, 9)
+    >>> divides(4, 12), divides(4, n), divides(4, n * 8)
+    (True, False, True)
+    """
+    rest = size % amount
+    return rest == 0 if isinstance(rest, int) else bool(rest.simplify().vmax == 0)
+
+
 def count_of(ranges: Iterable[UOp]) -> int:
     """Return the product of the sizes of ``ranges``; a symbolic size counts as its greatest value.
 
@@ -215,6 +226,16 @@ def is_partial(r: UOp) -> bool:
     (False, True)
     """
     return len(r.arg) == 3
+
+
+def tiles_of(r: UOp) -> tuple[Any, int]:
+    """Return (elements, elements of an iteration) of a range: those of a partial range of symbolic size, which its
+    first source and its argument hold; else its size and 1.
+
+    >>> tiles_of(UOp.range(3, 0, Role.LOOP, True))
+    (3, 1)
+    """
+    return (r.src[0], r.arg[2]) if is_partial(r) and len(r.src) == 2 else (range_size(r), 1)
 
 
 class Axis(NamedTuple):

@@ -311,8 +311,9 @@ def valid(n: UOp, _: Any) -> str | None:
 def _range_args(n: UOp, facts: KernelFacts) -> str | None:
     if not all(s.dtype is dtypes.index for s in n.src):
         return f"a range has index bounds, not {[s.dtype for s in n.src]}"
-    if not (isinstance(n.arg, tuple) and isinstance(n.arg[0], int) and n.arg[2:] in ((), ("partial",))):
-        return f"a range's argument is (number, role) or (number, role, 'partial'), not {n.arg!r}"
+    tiles = isinstance(n.arg, tuple) and len(n.src) == 2 and isinstance(n.arg[-1], int)
+    if not (isinstance(n.arg, tuple) and isinstance(n.arg[0], int) and (n.arg[2:] in ((), ("partial",)) or tiles)):
+        return f"a range's argument is (number, role[, 'partial' or the steps of a tile]), not {n.arg!r}"
     return unless(len(facts.numbers[n.arg[0]]) == 1, f"two ranges have number {n.arg[0]}")
 
 

@@ -186,6 +186,7 @@ class HostProgram(CPUProgram):
         entry = pool.entry(kernel)
         super().__init__(kernel, b"", entry, ctypes.cast(entry, ctypes.c_void_p).value or 0)
 
+KEPT_VALUES = 4096  # values of variables for which a graph remembers its serial kernels
 LONG_WORK = 1 << 30  # operations or bytes of a kernel that may delay Ctrl-C by 0.1 s or more
 
 
@@ -216,7 +217,7 @@ def run_calls(calls: Sequence[Call]) -> None:
             assert isinstance(program, CPUProgram)
             table = program.arguments(call.buffers, call.variables, near)
             keep.append(table)
-            entries.append((program.address, ctypes.addressof(table), program.kernel.serial))
+            entries.append((program.address, ctypes.addressof(table), program.kernel.is_serial(call.variables)))
         commands: Table = build_table(entries)
         get_pool().run(commands.address, commands.count, _are_long([call.program.kernel for call in calls]),
                        all(serial for _, _, serial in entries))
@@ -251,8 +252,12 @@ class CPUGraph(Graph):
             arguments.append(row)
         self.calls_host = any(e.program.kernel.host for e in launches)
         long = _are_long([e.program.kernel for e in launches])
-        self._new = functools.partial(Commands, kernels, arguments, near + 2, long)  # the last value stays zero
-        self._idle: list[Commands] = []  # command tables not in use; each run takes one
+        self._kernels, self._arguments, self._words, self._long = kernels, arguments, near + 2, long
+        # kernels that are serial for small values of their variables
+        self._grows = [(n, e) for n, e in enumerate(launches) if e.program.kernel.growth]
+        self._serial: dict[tuple[int, ...], tuple[bool, ...]] = {}  # by the values, which of these are serial
+        # command tables not in use, by the kernels that are serial in them; each run takes one
+        self._idle: dict[tuple[bool, ...], list[Commands]] = {}
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
         self._all = self.bases == list(range(len(self.bases)))
 
@@ -271,10 +276,15 @@ class CPUGraph(Graph):
     def _run(self, addresses: list[int], values: Sequence[int]) -> None:
         if self.values:
             addresses += [values[n] for n in self.values]
+        alone = self._serial_now(tuple(values)) if self._grows else ()
         try:
-            commands = self._idle.pop()
+            idle = self._idle[alone]
+        except KeyError:
+            idle = self._idle[alone] = []
+        try:
+            commands = idle.pop()
         except IndexError:
-            commands = self._new()
+            commands = self._new(alone)
         if self.near_bytes:
             with _arena(self.near_bytes) as near:
                 self._write(commands.words, 0, *addresses, near)
@@ -282,9 +292,25 @@ class CPUGraph(Graph):
         else:
             self._write(commands.words, 0, *addresses)
             get_pool().replay(commands)
-        self._idle.append(commands)
+        idle.append(commands)
         if self.calls_host:
             pool.raise_failure()
+
+
+    def _serial_now(self, values: tuple[int, ...]) -> tuple[bool, ...]:
+        """Return, for each of the kernels whose work grows with variables, True if one thread runs it."""
+        found = self._serial.get(values)
+        if found is None:
+            found = tuple(e.program.kernel.is_serial([values[v] for v in e.variables]) for _, e in self._grows)
+            if len(self._serial) < KEPT_VALUES:
+                self._serial[values] = found
+        return found
+
+    def _new(self, alone: tuple[bool, ...]) -> Commands:
+        """Return a new command table; ``alone``: as from ``_serial_now``."""
+        serial = {n: now for (n, _), now in zip(self._grows, alone)}
+        kernels = [(address, serial.get(n, always)) for n, (address, always) in enumerate(self._kernels)]
+        return Commands(kernels, self._arguments, self._words, self._long)  # the last value stays zero
 
 
 class CPUDevice(Compiled):

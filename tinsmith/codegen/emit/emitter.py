@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from tinsmith.codegen.emit.scopes import Coords
+from tinsmith.codegen.emit.scopes import Coords, is_tail
 from tinsmith.codegen.emit.thread_blocks import BlockWriter
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.indexing import flatten
@@ -17,6 +17,7 @@ from tinsmith.ir.algebra.sizes import from_linear, linear_form, shifted
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import Fragment, StagedLayout
 from tinsmith.ir.structure import Role, limits, range_size
+from tinsmith.ir.uop import toposort
 
 
 class Slots(Protocol):
@@ -200,6 +201,8 @@ class Emitter(BlockWriter):
             return self.emit(0, node)
         if node.op is Ops.VARIABLE:
             line = self.variables.setdefault(node, UOp(Ops.DEFINE_GLOBAL, dtypes.index, (), node.arg))
+        elif lanes is not None and (limit := lanes_left(node, lanes)) is not None:
+            line = self.first_lanes(limit, lanes, depth)
         elif node.op in (Ops.LOAD, Ops.FOLD) or (not node.op.alu and node.op.kind != "cast"):
             return self.value(node)
         elif node.op in (Ops.ADD, Ops.MUL) and node.dtype is dtypes.index:
@@ -210,6 +213,14 @@ class Emitter(BlockWriter):
             line = self.combine(depth, node.op, node.dtype, src, node.arg)
         self.remember(node, (), line)
         return line
+
+    def first_lanes(self, limit: UOp, lanes: UOp, depth: int) -> UOp:
+        """Emit the mask of the lanes below ``limit``, compared as 32-bit numbers: indices would take two registers."""
+        count = range_size(lanes)
+        numbers = tuple(self.emit(0, UOp.const(dtypes.int32, lane)) for lane in range(count))
+        vector = self.emit(0, UOp(Ops.VECTORIZE, dtypes.int32.vec(count), numbers))
+        left = self.combine(depth, Ops.CAST, dtypes.int32, [self.expression(limit)])
+        return self.combine(depth, Ops.CMPLT, dtypes.bool, [vector, left])
 
     def table(self, node: UOp, lanes: UOp) -> UOp:
         """Emit an expression of the lane number alone as a constant vector."""
@@ -349,6 +360,8 @@ class Emitter(BlockWriter):
         """Return the start and end of a loop: its limits where they are known, else 0 and the range's size."""
         size = r.src[-1]
         start, end = limits(r) or (UOp.index(0), size)
+        if limits(r) is not None and is_tail(start, end):
+            return start, end  # its loads have guards
         opened = {o.arg[0]: o for s in self.scopes for o in s.ranges}
         if limits(r) is None or not all(x.arg[0] in opened for x in start.ranges | end.ranges):
             return UOp.index(0), size
@@ -405,6 +418,25 @@ class Emitter(BlockWriter):
 def filling(stage: UOp, memory: UOp) -> UOp:
     """Return the store that fills a stage's memory."""
     return UOp(Ops.STORE, None, (memory, flatten(stage.arg, stage.src[1:]), stage.src[0]))
+
+
+def lanes_left(condition: UOp, lanes: UOp) -> UOp | None:
+    """Return the number of lanes for which the condition of a tail holds, ``r*8 + lane < n``; None if the condition has
+    another form.
+
+    >>> n, r, lane = UOp.variable("n", 1, 99), UOp.range(13, 0, Role.LOOP), UOp.range(8, 1, Role.VECTOR)
+    >>> lanes_left((r * 8 + lane).lt(n), lane) is (r * -8 + n).simplify()
+    True
+    """
+    if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
+        return None
+    terms, constant = linear_form(condition.src[0] - condition.src[1])
+    if terms.pop(lanes, 0) != 1 or any(lanes in t.ranges for t in terms) or not any(
+            n.op is Ops.VARIABLE for n in toposort(condition)):
+        return None
+    limit = from_linear({t: -k for t, k in terms.items()}, -constant, condition.src[0]).simplify()
+    fits = dtypes.int32.min <= limit.vmin and limit.vmax <= dtypes.int32.max
+    return limit if fits else None
 
 
 def _condition(store: UOp) -> UOp | None:

@@ -15,7 +15,7 @@ from tinsmith.codegen.emit.block_rank import write_counts
 from tinsmith.codegen.emit.emitter import Emitter, _condition
 from tinsmith.codegen.emit.fragments import ChainWriter, held_operand, statistic, store_fragments
 from tinsmith.codegen.emit.reductions import FoldWriter, OnlineWriter, loads_first, running_by_warps, shared_by_warps
-from tinsmith.codegen.emit.scopes import Coords, Write
+from tinsmith.codegen.emit.scopes import Coords, Write, start_of_loop
 from tinsmith.codegen.emit.strided import store_strided, strided
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.planner.cpu.loops import one_load
@@ -294,7 +294,7 @@ class Linearizer(Emitter):
             write(body)
             return carried
 
-        self.carrying(r, self.const(size, 0), end, starts, steps)
+        self.carrying(r, self.expression(start_of_loop(r)), end, starts, steps)
 
     def at_once(self, n: UOp, coords: Coords) -> UOp:
         """Write a scan whose steps are only lanes and threads (no loop)."""

@@ -11,23 +11,25 @@ The kernel graph, which defines the semantics, keeps the partial result of every
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.codegen.emit.emitter import Emitter
-from tinsmith.codegen.emit.scopes import Coords
+from tinsmith.codegen.emit.scopes import Coords, full_and_tail
 from tinsmith.codegen.transform.back_to_back_gemm import finite
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.codegen.transform.matrix_units import product_of, reads_held
 from tinsmith.codegen.transform.rings import RingPipeline, rings_of, slotted
 from tinsmith.codegen.transform.stages import Ahead
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges, start_of
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Role, range_size
+from tinsmith.ir.structure import Role, digits, is_partial, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 
 
@@ -51,6 +53,7 @@ class FoldWriter:
         most = lin.kernel.target.core.separate_sums
         self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= most
         self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+        self.alone: Coords = ()  # in a tail: the copies of steps that are written as a loop
 
     def in_order(self, f: UOp) -> list[Coords]:
         """Return the register copies of a reduction in writing order. For a product, the indices of the factor with
@@ -115,7 +118,22 @@ class FoldWriter:
         """Open the loops with one accumulator per value; write the reduction step innermost."""
         if not loops:
             return self.step(bodies)
-        return self.lin.over(loops[0], bodies, lambda inner: self.nest(loops[1:], inner), self.counted)
+
+        def inside(inner: list[UOp]) -> None:
+            self.nest(loops[1:], inner)
+
+        copies = copies_of_steps(loops[0], bodies) if self.product is None else {}
+        if not copies:
+            return self.lin.over(loops[0], bodies, inside, self.counted)
+        whole, _ = full_and_tail(loops[0])
+        self.counted(whole, whole.src[-1], self.lin.without_guards(bodies, loops[0], whole), inside)
+        tail, places = step_by_step(loops[0], whole.src[-1], copies)
+        for r, place in places.items():
+            bodies = [bind(b, r, place) for b in bodies]
+        self.alone = tuple((u, 0) for u in copies)
+        self.counted(tail, tail.src[-1], self.lin.without_guards([simplify(b) for b in bodies], tail, tail), inside)
+        self.alone = ()
+        return None
 
     def counted(self, r: UOp, size: UOp, bodies: list[UOp], inside: Callable[[list[UOp]], None]) -> None:
         """Write one loop; ``inside`` gets the expressions that its steps add."""
@@ -161,11 +179,11 @@ class FoldWriter:
         before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
         around, lin.writing = lin.writing, self.group
         for g, (f, body) in enumerate(zip(self.group, bodies)):
-            for unroll in lin.all_coords(self.unrolled):
+            for unroll in lin.all_coords(self.unrolled - {u for u, _ in self.alone}):
                 for c in self.copies[f]:
                     if lin.adds_nothing((*c, *unroll)):
                         continue
-                    key = (g, c, unroll if self.separate else ())
+                    key = (g, c, lin.both(unroll, self.alone) if self.separate else ())
                     at = lin.both(c, unroll)
                     if (added := self.added(f, body, at)) is None:
                         continue
@@ -211,6 +229,33 @@ class FoldWriter:
             if (first := start_of(f)) is not None:
                 line = lin.combine(here, f.arg, f.dtype, [lin.value(first, c), line])
         return line
+
+
+def copies_of_steps(r: UOp, bodies: Sequence[UOp]) -> dict[UOp, int]:
+    """Return the unrolled ranges into which the steps of a reduction of symbolic size are split, each with its weight
+    in elements; empty if there are none."""
+    if r.src[-1].is_const or not is_partial(r) or r.arg[1] is not Role.REDUCE:
+        return {}
+    for n in toposort(bodies):
+        if n.op is Ops.CMPLT and n.src[0].dtype is dtypes.index and r in n.ranges:
+            terms = linear_form(n.src[0] - n.src[1])[0]
+            if r in terms and (found := {u: terms[u] for u in n.ranges if u.arg[1] is Role.UNROLL and u in terms}):
+                return found
+    return {}
+
+
+def step_by_step(r: UOp, full: UOp, copies: dict[UOp, int]) -> tuple[UOp, dict[UOp, UOp]]:
+    """Return the tail of a reduction as a loop over its steps: the loop's range, and the values of ``r`` and of the
+    ``copies`` there. A step is one vector, or one element without lanes.
+
+    ``full``: the number of full iterations of ``r``.
+    """
+    weight = min(copies.values())
+    together = math.prod(map(range_size, copies))
+    elements, _ = tiles_of(r)
+    end = ((elements + (weight - 1)) // weight).simplify()
+    tail = r.replace(src=((full * together).simplify(), end, end), arg=r.arg[:2])
+    return tail, digits(sorted(copies, key=lambda u: copies[u]), tail) | {r: (tail // together).simplify()}
 
 
 def guarded(f: UOp, body: UOp) -> bool:

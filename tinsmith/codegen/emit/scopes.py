@@ -6,18 +6,22 @@ decided.
 """
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Role, is_partial, range_size
+from tinsmith.ir.structure import Role, is_partial, limits, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 
 Coords = tuple[tuple[UOp, int], ...]
@@ -185,6 +189,10 @@ class ScopeWriter:
             return None
         if not is_partial(r):
             return loop(r, r.src[-1], body, write)
+        if not r.src[-1].is_const:
+            whole, tail = full_and_tail(r)
+            loop(whole, whole.src[-1], self.without_guards(body, r, whole), write)
+            return loop(tail, tail.src[-1], self.in_tail(body, r, tail), write)
         whole, last = all_but_last(r)
         loop(whole, last, self.narrowed(body, r, whole), write)
         write(self.narrowed(body, r, last))
@@ -193,7 +201,7 @@ class ScopeWriter:
     def loop(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         if size.is_const and size.arg == 1:
             return write(self.narrowed(body, r, UOp.index(0)))
-        self.open(r, self.const(size, 0), self.expression(size))
+        self.open(r, self.expression(start_of_loop(r)), self.expression(size))
         write(body)
         self.close()
         return None
@@ -240,11 +248,20 @@ class ScopeWriter:
         end."""
         tid = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "tid"))
         count = self.emit(0, UOp(Ops.SPECIAL, dtypes.index, (), "nthreads"))
-        n = r.src[-1]
+        n = r.src[-1] if r.src[-1].is_const else self.expression(r.src[-1])
         low, high = self.raw(tid * n // count), self.raw((tid + 1) * n // count)
         if not is_partial(r):
             self.open(r, low, high)
             write(body)
+            return self.close()
+        if not n.is_const:
+            whole, tail = full_and_tail(r)
+            full = self.expression(whole.src[-1])
+            self.open(whole, low, self.raw(high.minimum(full)))
+            write(self.without_guards(body, r, whole))
+            self.close()
+            self.open(tail, self.raw(low.maximum(full)), high)
+            write(self.in_tail(body, r, tail))
             return self.close()
         whole, last = all_but_last(r)
         self.open(whole, low, self.raw(high.minimum(last)))
@@ -301,6 +318,22 @@ class ScopeWriter:
                 self.emit(depth, n)
         return node
 
+    def without_guards(self, body: list[UOp], r: UOp, whole: UOp) -> list[UOp]:
+        """Restrict a body to the full iterations ``whole`` of a range of symbolic size, in which its guards hold."""
+        bodies = [bind(n, r, whole) for n in body]
+        always = UOp.const(dtypes.bool, True)
+        held = {n: always for n in toposort(bodies) if n.op is Ops.CMPLT and n.src[0].dtype is dtypes.index
+                and whole in n.ranges and holds_for(n, whole)}
+        return [simplify(n.substitute(held)) for n in bodies]
+
+    def in_tail(self, body: list[UOp], r: UOp, tail: UOp) -> list[UOp]:
+        """Restrict a body to the tail of a range of symbolic size. Copies beyond the size, which do not store, read the
+        elements of the last copy: a load in a loop needs no branch."""
+        bodies = [bind(n, r, tail) for n in body]
+        loads = [n for n in toposort(bodies) if n.op is Ops.LOAD and len(n.src) > 2 and tail in n.src[2].ranges]
+        table = {n: clamped for n in loads if (clamped := _clamped(n, tail)) is not n}
+        return [simplify(n.substitute(table)) for n in bodies]
+
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """Restrict a body to the value or range ``value`` of ``r``: decided guards vanish, and so do copies that never
         store."""
@@ -319,6 +352,69 @@ def all_but_last(r: UOp) -> tuple[UOp, UOp]:
     """Return a range over the full iterations of a partial range, and the index of the partial one."""
     last = UOp.index(range_size(r) - 1)
     return r.replace(src=(last,), arg=r.arg[:2]), last
+
+
+def full_and_tail(r: UOp) -> tuple[UOp, UOp]:
+    """Return, of a partial range of symbolic size, a range over the full iterations and one over the others, at most
+    one: a range of ceil(n / w) steps has n // w full ones."""
+    (elements, amount), size = tiles_of(r), r.src[-1]
+    full = (elements // amount).simplify()
+    return r.replace(src=(full,), arg=r.arg[:2]), r.replace(src=(full, size, size), arg=r.arg[:2])
+
+
+def holds_for(condition: UOp, r: UOp) -> bool:
+    """Return True if a comparison with a symbolic size holds for all steps of ``r``, which has n // w steps.
+
+    >>> n = UOp.variable("n", 1, 99)
+    >>> r, lane = UOp.range(n // 8, 0, Role.LOOP), UOp.range(8, 1, Role.VECTOR)
+    >>> holds_for((r * 8 + lane).lt(n), r), holds_for((r * 8 + lane + 1).lt(n), r)
+    (True, False)
+    """
+    terms, constant = linear_form(condition.src[0] - condition.src[1])
+    greatest = UOp.index(constant)
+    for term, factor in terms.items():
+        if term.op is Ops.RANGE:
+            greatest = greatest + (term.src[-1] - 1) * factor * (factor > 0)
+        else:
+            greatest = greatest + term * factor
+    terms, constant = linear_form(greatest.simplify())
+    bound = UOp.index(constant)
+    for term, factor in terms.items():
+        divisor = term.src[1].arg if term.op is Ops.IDIV and term.src[1].is_const else 0
+        if divisor > 0 and factor > 0 and factor % divisor == 0:
+            term, factor = term.src[0], factor // divisor  # n // w * w <= n
+        bound = bound + term * factor
+    return bound.simplify().vmax < 0
+
+
+def _clamped(load: UOp, tail: UOp) -> UOp:
+    """Return a load whose copies along a parallel range, of which only the first ones are valid in the tail, read the
+    last valid element instead of having a guard."""
+    memory, index, valid = load.src
+    for condition in conjuncts(valid):
+        copies = [u for u in condition.ranges if u is not tail]
+        if condition.op is not Ops.CMPLT or len(copies) != 1 or copies[0].arg[1] is not Role.UPCAST:
+            continue
+        (u,), (terms, constant) = copies, linear_form(condition.src[0] - condition.src[1])
+        if terms.pop(u, 0) != 1:
+            continue
+        last = from_linear({t: -k for t, k in terms.items()}, -constant - 1, index)
+        rest = [c for c in conjuncts(valid) if c is not condition]
+        nearest = u.minimum(last)
+        return load.replace(src=(memory, bind(index, u, nearest), *(
+            [bind(functools.reduce(operator.and_, rest), u, nearest)] if rest else [])))
+    return load
+
+
+def start_of_loop(r: UOp) -> UOp:
+    """Return the first step of a loop: that of a tail, else 0. Other limits only bound reductions, by ``span_of``."""
+    span = limits(r)
+    return span[0] if span is not None and is_tail(*span) else UOp.index(0)
+
+
+def is_tail(start: UOp, end: UOp) -> bool:
+    """Return True if the limits of a range are those of a tail: they depend on variables, not on other ranges."""
+    return not (start.ranges or end.ranges or end.is_const)
 
 
 def _may_store(store: UOp, u: UOp, copy: int) -> bool:

@@ -180,13 +180,15 @@ class Footprint(NamedTuple):
 
 
 def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
-    """Group ``inside`` into boxes: y and ky of y + ky, or x and kx of x*stride - kx, form one box."""
+    """Group ``inside`` into boxes: y and ky of y + ky, or x and kx of x*stride - kx, form one box, if their sizes are
+    fixed."""
     boxes, left = list[Footprint](), list(inside)
     sums = _sums(s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:])
     while left:
         r = left.pop(0)
         pairs = ((p, unit, other) for p in left for unit, other in ((r, p), (p, r))
-                 if not r.arg[1].expanded and not p.arg[1].expanded)
+                 if not r.arg[1].expanded and not p.arg[1].expanded
+                 and isinstance(range_size(r), int) and isinstance(range_size(p), int))
         found = next(((p, unit, other, k) for p, unit, other in pairs
                       if 0 < abs(k := _weight(sums, unit, other)) < range_size(unit)), None)
         if found is None:

@@ -148,16 +148,6 @@ def cut_loop(k: KernelGraph, r: UOp, points: list[int]) -> None:
     _replace_by_parts(k, r, parts(), lambda s, n: decided(s, r, *edges[n : n + 2]))
 
 
-def tile_symbolic(k: KernelGraph, r: UOp, amount: int) -> None:
-    """Split every statement over ``r``, whose size is symbolic, into one over full tiles of ``amount`` steps and one
-    over the remaining steps; neither needs guards."""
-    size = UOp.index(range_size(r))
-    tiles, inner = k.new_range((size // amount).simplify(), r.arg[1]), k.new_range(amount, r.arg[1])
-    rest = k.new_range((size % amount).simplify(), r.arg[1])
-    parts = [(tiles * amount + inner, (tiles, inner)), ((size // amount * amount + rest).simplify(), (rest,))]
-    _replace_by_parts(k, r, parts, lambda s, n: s)
-
-
 def _replace_by_parts(k: KernelGraph, r: UOp, parts: Iterable[tuple[UOp, tuple[UOp, ...]]],
                       special: Callable[[UOp, int], UOp]) -> None:
     """Replace every statement over ``r`` by one per part.

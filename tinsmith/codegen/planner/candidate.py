@@ -2,7 +2,7 @@
 that ``Kernel.opts`` describes it completely."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
@@ -91,17 +91,44 @@ def order_loops(kernel: Kernel, first: Sequence[UOp]) -> None:
 
 def weight_of(kernel: Kernel) -> int:
     """Return the amount of work of a kernel: elements computed and stored, weighted by the cost of their operations."""
-    total = 0
+    return sum(cost * count_of(ranges) for cost, ranges in _weights(kernel))
+
+
+def _weights(kernel: Kernel) -> Iterator[tuple[int, frozenset[UOp]]]:
+    """Yield the cost of each operation of a kernel, and the ranges over which it runs."""
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
-            total += count_of(n.src[0].ranges)
+            yield 1, n.src[0].ranges
         elif n.op is Ops.STORE:
-            total += 2 * count_of(n.ranges)
+            yield 2, n.ranges
         elif n.op is Ops.SCATTER_STORE:
-            total += 2 * count_of(n.ranges | n.src[4].ranges)
+            yield 2, n.ranges | n.src[4].ranges
         elif n.op.alu and n.dtype is not dtypes.index and not n.dtype.is_bool and n.op.cost > 2:
-            total += n.op.cost * count_of(n.ranges)
-    return total
+            yield n.op.cost, n.ranges
+
+
+def growth_of(kernel: Kernel, unit: int) -> list[tuple[float, list[str]]]:
+    """Return the weight of a kernel, in multiples of ``unit``, as a sum of products of its variables: each with its
+    factor and the names of the variables. A size is taken to be proportional to its first variable. Empty without
+    variables.
+
+    >>> from tinsmith.codegen.lower.lower import lower
+    >>> n = UOp.variable("n", 1, 8)
+    >>> x = UOp(Ops.PARAM, dtypes.float32, (), (1, (n, 4)))
+    >>> growth_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))), 4)
+    [(1.5, ['n'])]
+    """
+    found: dict[tuple[str, ...], float] = {}
+    for cost, ranges in _weights(kernel):
+        factor, names = float(cost) / unit, list[str]()
+        for r in ranges:
+            variable = next((v for v in toposort(r.src[-1]) if v.op is Ops.VARIABLE), None)
+            factor *= r.vmax + 1 if variable is None else (r.vmax + 1) / max(variable.vmax, 1)
+            names += [] if variable is None else [variable.arg[0]]
+        key = tuple(sorted(names))
+        found[key] = found.get(key, 0.0) + factor
+    terms = [(factor, list(key)) for key, factor in found.items()]
+    return terms if any(names for _, names in terms) else []
 
 
 def stored_bytes(store: UOp) -> int:

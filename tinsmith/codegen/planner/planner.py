@@ -20,16 +20,22 @@ from itertools import chain
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.planner.candidate import Candidate, Unfit, weight_of
-from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, symbolic_opts, why_alone
+from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, weight_of
+from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, thread_opts, why_alone
 from tinsmith.codegen.planner.cpu.matrix_units import chain_ways, unit_ways
 from tinsmith.codegen.planner.cpu.reductions import row_ways
 from tinsmith.codegen.planner.cpu.register_tiles import tile_ways
 from tinsmith.codegen.planner.gpu.products import BLOCKS, Generator
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
-from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, range_size, structure
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.symbolic import simplify
+from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, structure
 from tinsmith.target.target import Target
+
+# The value of a variable for which candidates are priced, if its bounds allow. All usual tiles divide it, so that a
+# candidate that needs full tiles is offered; the tail of the symbolic kernel costs little.
+TYPICAL = 240
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,18 @@ def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> K
     name = type(found).__name__.lower() + (" of contractions" if chained else "")
     unfit, mistakes = list[tuple[str, str]](), list[str]()
     large = target.threads > 1 and weight_of(kernel) >= target.core.serial_work
-    for generate in generators(kernel, target):
+    twin = of_fixed_size(kernel)
+    for generate in generators(twin, target):
         ways = list[Candidate]()
         with _refusals("other candidates", unfit, mistakes):
-            ways = sorted(generate(kernel, target), key=lambda w: w.cycles)
+            ways = sorted(generate(twin, target), key=lambda w: w.cycles)
         for at, way in enumerate(ways):
             trial = kernel.copied()
             with _refusals(way.what, unfit, mistakes):
-                way.apply(trial)
+                if twin is kernel:
+                    way.apply(trial)
+                else:
+                    apply_as_to(twin, way, trial)
                 alone = why_alone(trial) if large else ""
                 build(trial)
                 vars(kernel).update(vars(trial))
@@ -88,6 +98,41 @@ def plan(kernel: Kernel, target: Target, build: Callable[[Kernel], object]) -> K
                             alone)
     build(kernel)
     return KernelPlan(name, "unchanged", 0.0, *next(iter(unfit), ("", "")), tuple(mistakes))
+
+
+def of_fixed_size(kernel: Kernel) -> Kernel:
+    """Return the kernel with its variables replaced by typical values, for which candidates are generated and priced;
+    the kernel itself if it has no variables.
+
+    The same opts apply to both: a range of symbolic size runs in full tiles and a tail.
+    """
+    variables = kernel.of(Ops.VARIABLE)
+    if not variables:
+        return kernel
+    twin = kernel.copied()
+    typical = {v: UOp.index(max(v.vmin, min(v.vmax, TYPICAL))) for v in variables}
+    twin.sink = simplify(kernel.sink.substitute(typical))
+    twin.reorder()
+    left = set(twin.of(Ops.RANGE))
+    twin.order = [r for r in twin.order if r in left]
+    return twin
+
+
+def apply_as_to(twin: Kernel, way: Candidate, kernel: Kernel) -> None:
+    """Apply to a kernel the opts that a candidate applies to its twin of fixed size.
+
+    Raises:
+        Unfit: if an opt needs a fixed size.
+    """
+    fixed, begun, target = twin.copied(), len(twin.opts), kernel.target
+    way.apply(fixed)
+    if target.parallel is Role.LOOP and target.threads > 1 and weight_of(kernel) >= target.core.serial_work and not any(
+            r.arg[1] is Role.THREAD for r in fixed.order):
+        thread_opts(fixed, target)  # a launch of a smaller size is serial (``Launch.growth``)
+    if len(twin.order) != len(kernel.order):
+        raise Unfit("with a typical size, the kernel has other loops")
+    for opt in fixed.opts[begun:]:
+        apply_if_it_fits(kernel, opt)
 
 
 @contextmanager
@@ -149,23 +194,18 @@ def _finished(ways: Callable[[Kernel, Target], Iterable[Candidate]], streams: bo
             way.apply(k)
             finish(k, target, work, streams)
 
-        for way in ways(kernel, target) if all(isinstance(range_size(r), int) for r in kernel.order) else ():
+        for way in ways(kernel, target):
             yield way._replace(apply=partial(applied, way=way))
     return generate
-
-
-def _symbolic(kernel: Kernel, target: Target) -> Iterator[Candidate]:
-    """Generate the candidate for kernels with sizes known only at run time."""
-    if not all(isinstance(range_size(r), int) for r in kernel.order):
-        yield Candidate("only ranges of fixed size", {}, partial(symbolic_opts, target=target))
 
 
 def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     yield Candidate("loops unchanged", {}, lambda k: None)
 
 
-_plain = (_symbolic, _finished(map_ways, True), _finished(_as_it_is, True))
-_rows = (chain_ways, _symbolic, _finished(row_ways, True), *_plain)
+_plain = (_finished(map_ways, True), _finished(_as_it_is, True))
+# rows of symbolic size may be too long to be kept in local memory
+_rows = (chain_ways, _finished(row_ways, True), _finished(partial(row_ways, keeps=False), True), *_plain)
 _tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_ways(kernel, target)), False)
 CORES: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),

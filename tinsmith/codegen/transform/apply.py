@@ -17,7 +17,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.matrix_unit import MatrixUnit
-from tinsmith.ir.structure import THREADS, Axis, Role, contraction, is_partial, range_size
+from tinsmith.ir.structure import THREADS, Axis, Role, contraction, divides, is_partial, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.units.x86 import fma
 
@@ -44,7 +44,7 @@ def _unroll(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     opt.require(r.arg[1] is Role.REDUCE, "only a reduction can be unrolled")
     amount = opt.part_of(range_size(r))
-    whole = range_size(r) % amount == 0 or all(p.arg.fragment_c.whole for p in k.products)
+    whole = divides(amount, range_size(r)) or all(p.arg.fragment_c.whole for p in k.products)
     opt.require(whole or not _feeds_unit(k, r), "UNROLL must divide the reduction of a warp's unit (PADTO before TC)")
     k.split(r, amount, Role.UNROLL)
 
@@ -52,12 +52,12 @@ def _unroll(k: KernelGraph, opt: Opt) -> None:
 def _vector(k: KernelGraph, opt: Opt) -> None:
     r = k.axis(opt)
     size = range_size(r)
-    amount = opt.part_of(size, 2 * size - 1 if isinstance(size, int) else 0)
+    amount = opt.part_of(size, 2 * r.vmax + 1)
     opt.require(amount & (amount - 1) == 0, "the number of lanes must be a power of two")
     opt.require(not k.scan_lanes, "the scan is vectorized already")
     if r in k.ordered:
         running = [n for n in toposort(k.sink) if n.op is Ops.PREFIX]
-        opt.require(size % amount == 0, "the number of lanes must divide the steps of a scan")
+        opt.require(divides(amount, size), "the number of lanes must divide the steps of a scan")
         opt.require(not k.scan_threads, "GROUP was applied to the scan already")
         opt.require(all(n.arg is not Ops.MULADD and n.src[1] is r for n in running),
                     "the steps of this scan cannot be combined")
@@ -77,22 +77,10 @@ def _tile(k: KernelGraph, opt: Opt) -> None:
     opt.require(r.arg[1] in (Role.LOOP, Role.GLOBAL, Role.REDUCE), "only loops can be tiled")
     opt.require(r not in k.bound or r.arg[1] is Role.REDUCE, "an ordered loop cannot be tiled")
     opt.require(not _feeds_unit(k, r), "the reduction of a matrix unit must be a single loop")
-    if not isinstance(range_size(r), int):
-        return _tile_symbolic(k, opt, r)
     amount = opt.part_of(range_size(r))
-    opt.require(range_size(r) % amount == 0 or (r.arg[1] is Role.LOOP and not is_partial(r)),
+    opt.require(divides(amount, range_size(r)) or (r.arg[1] is Role.LOOP and not is_partial(r)),
                 "a tile must divide the range of a reduction, a grid or a partial loop")
     k.split(r, amount, r.arg[1])
-
-
-def _tile_symbolic(k: KernelGraph, opt: Opt, r: UOp) -> None:
-    """Split the statements over a loop of symbolic size into full tiles and the remaining steps."""
-    opt.require(isinstance(opt.amt, int) and opt.amt > 1, "a tile has at least two steps")
-    opt.require(r.arg[1] is Role.LOOP and r not in k.bound, "of symbolic ranges, parallel loops can be tiled")
-    opt.require(all(x.arg[1] is not Role.BLOCK for x in k.order), "TILE comes before opts that make BLOCK loops")
-    opt.require(loop_partition.is_whole(k, r), "ordered statements must either all or none depend on the loop")
-    assert isinstance(opt.amt, int)
-    loop_partition.tile_symbolic(k, r, opt.amt)
 
 
 def _feeds_unit(k: KernelGraph, r: UOp) -> bool:

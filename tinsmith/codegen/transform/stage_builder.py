@@ -16,7 +16,6 @@ from tinsmith.codegen.transform.computed_operand import bind
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.matrix_unit import Placed, StagedLayout
-from tinsmith.ir.structure import range_size
 from tinsmith.ir.uop import toposort
 
 
@@ -51,7 +50,7 @@ def from_stage(value: UOp, sides: Sequence[Side], table: Mapping[UOp, UOp] | Non
         copy = _guarded(copy, valid)
     for side in sides:
         own = [r for r in side.loops if r.op is Ops.RANGE]
-        steps = [range_size(r) + side.free * (r is own[0]) for r in own]
+        steps = [r.vmax + 1 + side.free * (r is own[0]) for r in own]
         place = place * prod(steps) + side.place
         loops, sizes = [*loops, *own], [*sizes, *steps]
     placed = Placed(tuple(sizes), layout, depth)

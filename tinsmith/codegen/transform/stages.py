@@ -28,7 +28,7 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import MatrixUnit, in_memory
-from tinsmith.ir.structure import THREADS, Role, contraction, digits, is_partial, range_size
+from tinsmith.ir.structure import THREADS, Role, contraction, count_of, digits, divides, is_partial, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     opt.require(opt.lanes != 1 and opt.lanes & (opt.lanes - 1) == 0, "lanes must be 0 or a power of two above 1")
     inside = [r for r in k.order if r in value.ranges and r not in outside]
     opt.require(bool(inside), "the amount leaves no range to stage over")
-    opt.require(all(isinstance(range_size(r), int) for r in inside), "a stage needs ranges of fixed size")
+    fixed = all(isinstance(range_size(r), int) for r in inside)
+    opt.require(fixed or not (opt.layout or opt.depth > 1), "a stage with a layout needs ranges of fixed size")
+    opt.require(fixed or count_of(inside) * value.dtype.itemsize <= k.target.l2_bytes,
+                "for the greatest size, the stage would exceed the second cache")
     bound = frozenset(r for n in toposort(k.sink) if n.op is Ops.SCATTER_STORE
                       for r in ({n.src[4]} if n.src[4].arg[1] is Role.BLOCK else n.ranges | {n.src[4]}))
     opt.require(not bound & set(inside), "an ordered scatter cannot be staged")
@@ -105,7 +108,8 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
     for box in sorted(footprints(value, inside), key=lambda b: (b.lead is turned, memory_order(value, b))):
         lead = box.lead
         loops, at = _fill_loops(k, value, box, lanes)
-        if at.vmax >= box.size:
+        if at.vmax >= box.size if isinstance(box.size, int) else len(loops) > 1 and not divides(
+                range_size(loops[-1]), box.size):
             valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
         table |= dict.fromkeys(box.weights, UOp.index(0)) | {lead: at + box.low}
         sides.append(Side(loops, box.position, int(lead is turned)))
@@ -135,14 +139,20 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
     if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
         across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
-        step, role = (math.gcd(box.size, SIDE), Role.UPCAST) if across else (lanes, Role.VECTOR)
-        if step > 1 and box.size >= step // 2:
-            outer, inner = k.new_range(-(-box.size // step), Role.LOOP), k.new_range(step, role)
+        fixed = isinstance(box.size, int)
+        step, role = (math.gcd(box.size, SIDE) if fixed else 1, Role.UPCAST) if across else (lanes, Role.VECTOR)
+        if step > 1 and (box.size if fixed else lead.vmax + 1) >= step // 2:
+            outer = k.new_tiles(box.size, step, Role.LOOP)
+            inner = k.new_range(step, role)
             return [outer, inner], (outer * step + inner).simplify()
     dealt = any(r.arg[1] in THREADS for r in k.order)  # elements are divided among the threads of a block
     copies = (Role.VECTOR,) if dealt else (Role.UPCAST, Role.VECTOR)
     role = lead.arg[1] if lead.arg[1] in copies else Role.LOOP
-    f = k.new_range(box.size, role, len(box.weights) == 1 and is_partial(lead))
+    partial = len(box.weights) == 1 and is_partial(lead)
+    if partial and len(lead.src) == 2:
+        f = lead.replace(arg=(k.new_number(), role, *lead.arg[2:]))
+    else:
+        f = k.new_range(box.size, role, partial)
     return [f], f
 
 
@@ -190,10 +200,11 @@ def _tile(k: KernelGraph, value: UOp, inside: list[UOp], outside: Sequence[UOp],
         table[r] = (loop * height + copy).simplify()
         sides.append(Side((loop, copy), r))
     size, group = range_size(last), lanes * copies
-    own = [k.new_range(-(-size // group), Role.LOOP), k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
+    guarded = not divides(group, size)
+    own = [k.new_tiles(size, group, Role.LOOP), k.new_range(copies, Role.UPCAST), k.new_range(lanes, Role.VECTOR)]
     at = table[last] = (own[0] * group + own[1] * lanes + own[2]).simplify()
     same = equal_values(k.sink, value, frozenset(outside))
-    load = from_stage(value, [*sides, Side(own, last)], table, at.lt(size) if size % group else None)
+    load = from_stage(value, [*sides, Side(own, last)], table, at.lt(size) if guarded else None)
     k.read_staged(load, {n: under_names(load, names) for n, names in same.items()})
     left = set(toposort(k.sink))
     k.order = [r for r in k.order if r in left]

@@ -32,7 +32,7 @@ from tinsmith.codegen.transform.stage_builder import Side, from_stage
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import THREADS, Role, range_size
+from tinsmith.ir.structure import THREADS, Role, divides, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
@@ -167,8 +167,9 @@ def local(k: KernelGraph, opt: Opt) -> None:
     _before_stages(k, opt, r)
 
     def change(new: KernelGraph) -> None:
-        to_grid(new)
-        new.split(new.numbered[r.arg[0]], amount, Role.LOCAL)
+        at = new.order.index(r)
+        to_grid(new)  # a range of symbolic size gets another number there
+        new.split(new.order[at], amount, Role.LOCAL)
 
     changed(k, opt, change)
 
@@ -210,7 +211,8 @@ def group(k: KernelGraph, opt: Opt) -> None:
         return _share_steps(k, opt, r)
     opt.require(r.arg[1] is Role.REDUCE, "GROUP needs a reduction")
     amount = opt.part_of(range_size(r))
-    opt.require(not top or range_size(r) % amount == 0, f"the number of pieces must divide {range_size(r)}")
+    fixed = isinstance(range_size(r), int)
+    opt.require(not top or (fixed and range_size(r) % amount == 0), f"the number of pieces must divide {range_size(r)}")
     _threads_allowed(k, opt)
     _before_stages(k, opt, r)
 
@@ -227,7 +229,7 @@ def _share_steps(k: KernelGraph, opt: Opt, r: UOp) -> None:
     amount = opt.part_of(range_size(r))
     opt.require(k.target.warp > 0 and not any(n.op is Ops.PREFIX and n.arg is Ops.MULADD for n in k.nodes),
                 "threads cannot combine the steps of this scan")
-    opt.require(not (k.scan_threads or amount & (amount - 1) or range_size(r) % amount),
+    opt.require(not (k.scan_threads or amount & (amount - 1)) and divides(amount, range_size(r)),
                 "GROUP of a scan needs a power of two that divides the steps, once", "PADTO and VECTOR before")
 
     def change(new: KernelGraph) -> None:

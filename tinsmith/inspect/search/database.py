@@ -30,6 +30,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.suggestions import missing_attribute
 from tinsmith.inspect.debug import READABLE, opts_text
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import value_of_size
 from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.structure import Axis, range_size
@@ -211,7 +212,7 @@ class Tuned:
         """
         compiled, buffers, values = self._lowered()
         (found,) = run(compiled, [b.arg for b in buffers], values)
-        shape = tuple(int(s) for s in self.wanted.inner.shape)
+        shape = tuple(map(value_of_size, self.wanted.inner.shape))
         inner = found.numpy()[: prod(shape)].reshape(shape)
         given = UOp(Ops.PARAM, self.wanted.inner.dtype, (), (0, shape))
         (out,) = evaluate([self.wanted.value.substitute({self.wanted.inner: given})], {given: inner})

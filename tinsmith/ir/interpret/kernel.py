@@ -81,7 +81,7 @@ class _Run:
         self.filled: dict[UOp, Array] = {}
 
     def bounds(self, r: UOp) -> tuple[int, int]:
-        start = evaluate_scalar(r.src[0], self.variables) if len(r.src) == 2 else 0
+        start = evaluate_scalar(r.src[0], self.variables) if len(r.src) == 2 and len(r.arg) < 3 else 0
         return start, max(start, evaluate_scalar(r.src[-1], self.variables))
 
     def size(self, r: UOp) -> int:

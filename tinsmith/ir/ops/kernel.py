@@ -42,9 +42,10 @@ class KernelOps:
     """Op-table rows of kernel graphs and linear programs."""
 
     RANGE = Op("loop", "A loop index from 0 up to the last source, exclusive: (number, role[, partial]). With "
-               "partial, only the last iteration has guards. With three sources (start, end, size), start and end may "
-               "depend on other ranges: a FOLD runs over the steps from start up to end, since the other steps add "
-               "nothing.", (1, 3), of_first)
+               "partial, only the last iteration has guards. With two sources (n, size) and (number, role, steps), it "
+               "runs over tiles of the n steps of a symbolic range, the last one perhaps partial. With three sources "
+               "(start, end, size), start and end may depend on other ranges: a FOLD runs over the steps from start up "
+               "to end, since the other steps add nothing.", (1, 3), of_first)
     LOAD = Op("memory", "The element at an index of memory; 0 where valid is false.", (2, 3), None)
     STORE = Op("memory", "Write (memory, index, value[, valid]).", (3, 4), nothing)
     FOLD = Op("reduce", "Combine a value over ranges: (value, range, ...[, start]); the argument is the op. The "

@@ -6,7 +6,6 @@
 * Scatters: rows run in order, one full row at a time, and every worker has its own columns.
 * Scans: lanes along the steps, combined within a register; or lanes along a parallel range; or several rows whose
   dependence chains overlap.
-* Kernels with sizes known only at run time: ranges of fixed size are vectorized and threaded.
 * ``finish`` applies prefetches, non-temporal stores and threads to every candidate.
 """
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Final
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.loop_partition import (
@@ -26,7 +24,6 @@ from tinsmith.codegen.lower.loop_partition import (
     change_points,
     decided,
     first_loop,
-    is_whole,
     outermost_loops,
 )
 from tinsmith.codegen.lower.normalize import conjuncts
@@ -41,7 +38,6 @@ from tinsmith.codegen.planner.candidate import (
     split,
     stored_bytes,
     stride_of,
-    weight_of,
 )
 from tinsmith.codegen.planner.cost import lane_cycles, step_price
 from tinsmith.codegen.planner.cpu.reductions import row_ahead, steps_together
@@ -56,8 +52,6 @@ from tinsmith.ir.rewrite import Pat, Rule, RuleSet, rewrite
 from tinsmith.ir.structure import Role, count_of, is_partial, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
-
-ROWS: Final = 4  # steps of a tile of a loop of symbolic size
 
 
 def scan_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -148,70 +142,6 @@ def stream_ahead(kernel: Kernel, nbytes: int) -> None:
         step = (stride_of(load.src[1], loops[-1]) or 0) * load.dtype.itemsize if loops else 0
         if 0 < step <= nbytes // 4 and range_size(loops[-1]) > nbytes // step and load in kernel.loads:
             kernel.apply(Opt(OptOps.HINT, kernel.loads.index(load), nbytes // step))
-
-
-def symbolic_opts(kernel: Kernel, target: Target) -> None:
-    """Vectorize, upcast and thread the ranges of fixed size in a kernel that has symbolic sizes too."""
-    if target.vector_bytes:
-        rows = symbolic_rows(kernel)
-        symbolic_lanes(kernel, target, rows)
-    outer = next(iter(kernel.ranges), None)
-    if target.threads > 1 and outer in kernel.parallel and weight_of(kernel) >= target.core.serial_work:
-        assert outer is not None
-        if isinstance(range_size(outer), int) and all(outer in s.ranges for s in kernel.stores):
-            apply_to(kernel, OptOps.THREAD, outer)
-
-
-def symbolic_rows(kernel: Kernel) -> bool:
-    """Tile the innermost loop of symbolic size that some load of a sum does not depend on, so that several rows share
-    the load; return True if there is such a loop."""
-    loads = [n for f in kernel.folds for n in toposort(f.src[0]) if n.op is Ops.LOAD]
-    for r in reversed(kernel.parallel):
-        shared = loads and any(r not in n.ranges for n in loads)
-        if isinstance(range_size(r), int) or not shared or r.vmax < ROWS or not is_whole(kernel, r) or any(
-                r not in s.ranges for s in kernel.stores):
-            continue
-        at = kernel.order.index(r)
-        apply_to(kernel, OptOps.TILE, r, ROWS)
-        apply_to(kernel, OptOps.UPCAST, kernel.order[at + 1], ROWS)
-        return True
-    return False
-
-
-def symbolic_lanes(kernel: Kernel, target: Target, rows: bool) -> None:
-    """Vectorize a range that each store runs along, with several vectors per iteration if there are sums; else a
-    reduced range.
-
-    Args:
-        rows: True if tiles of rows use registers, too.
-    """
-    lanes, copies = lanes_of(kernel, target), 2 if rows and target.vector_bytes < 64 else 4
-
-    def whole(r: UOp) -> bool:
-        size = range_size(r)
-        return isinstance(size, int) and size % lanes == 0 and kernel.may_have_lanes(r)
-
-    found = False
-    for n in range(len(kernel.stores)):
-        store = kernel.stores[n]
-        along = (r for r in reversed(kernel.parallel) if r in store.ranges and whole(r) and all(
-            stride_of(s.src[1], r) == 1 for s in kernel.stores if r in s.ranges))
-        if (r := next(along, None)) is None:
-            continue
-        outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
-        if outer is not None and kernel.folds:
-            split(kernel, OptOps.UPCAST, outer, min(copies, range_size(outer)))
-        found = True
-    if found:
-        return
-    for r in kernel.reduces:
-        loads = [n for f in kernel.folds if r in f.src[1:] for n in toposort(f.src[0]) if n.op is Ops.LOAD]
-        strides = {stride_of(n.src[1], r) for n in loads}
-        if whole(r) and strides <= {0, 1} and 1 in strides:
-            outer, _ = split(kernel, OptOps.VECTOR, r, lanes)
-            if outer is not None:
-                split(kernel, OptOps.UNROLL, outer, min(4, range_size(outer)))
-            return
 
 
 def thread_opts(kernel: Kernel, target: Target) -> None:
@@ -372,11 +302,14 @@ def _two_loads() -> UOp:
 
 
 def _same_op(n: UOp, c: UOp, a: UOp, b: UOp) -> UOp | None:
-    """Apply an op that both branches end with once, if they differ in one source."""
+    """Apply an op that both branches end with once, if they differ in one source. The cast of a size that only
+    variables determine stays in its branch, as a fixed size would: indices are wider than most values."""
     if a is b or not a.op.elementwise or (a.op, a.dtype, a.arg, len(a.src)) != (b.op, b.dtype, b.arg, len(b.src)):
         return None
     differ = [at for at, (x, y) in enumerate(zip(a.src, b.src)) if x is not y]
     if len(differ) != 1 or a.src[differ[0]].dtype is not b.src[differ[0]].dtype or a.op is Ops.CONST:
+        return None
+    if a.op is Ops.CAST and a.src[0].dtype is dtypes.index and not (a.ranges and b.ranges):
         return None
     (at,) = differ
     return a.replace(src=(*a.src[:at], c.where(a.src[at], b.src[at]), *a.src[at + 1 :]))

@@ -26,13 +26,13 @@ from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
 
-def row_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+def row_ways(kernel: Kernel, target: Target, keeps: bool = True) -> Iterator[Candidate]:
     """Generate the candidates: lanes for the first reduction along each of its ranges or of the parallel ones; short
-    windows unrolled."""
+    windows unrolled. With ``keeps``, values that several passes over a row need are kept in local memory."""
     if not kernel.folds:
         return
     lanes, kept = lanes_of(kernel, target), kernel.copied()
-    if target.vector_bytes:
+    if target.vector_bytes and keeps:
         keep_rows(kept, target, lanes)
     over = next((f.src[1:] for f in kept.folds if target.vector_bytes and _group(kept, f.src[1:])), None)
     cycles = {None: 0.0} if over is None else _cycles(kept, target, lanes, over)
