@@ -20,6 +20,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 FLOOR = {"core": 0, "shape": 1, "ir": 2, "target": 2.5, "codegen": 3, "backend": 4, "schedule": 5, "runtime": 5.2,
          "inspect": 5.4,
          "viz": 5.5, "tensor": 6, "jit": 7,
+         "linalg": 7.5, "fft": 7.5, "special": 7.5, "random": 7.5,
          "nn": 8, "distributed": 8.5, "io": 8, "parallel": 8, "": 9, "conformance": 9,
          "examples": 9.5, "compat": 10, "torch": 10, "tools": 8, "__main__": 11}
 OPTIONAL = {"llvmlite", "PIL", "tokenizers", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl",

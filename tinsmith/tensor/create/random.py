@@ -69,6 +69,13 @@ def restore(state: tuple[int, int]) -> None:
         _stream.seed, _stream.calls = state
 
 
+def move_to(state: tuple[int, int]) -> None:
+    """Continue from a ``state()`` by the user's wish, which counts as setting a seed: see ``resets``."""
+    with _stream.lock:
+        _stream.seed, _stream.calls = state
+        _stream.resets += 1
+
+
 def resets() -> int:
     """Return the number of times a seed was set: equal counts mean that the stream was not restarted in between."""
     return _stream.resets
