@@ -13,6 +13,7 @@ from tests.parity.helpers import random, torch
 from tinsmith import Tensor, TinyJit, fft, linalg, special
 from tinsmith import random as draws
 from tinsmith.core.errors import ArgumentError, KeywordError, ShapeError, UnknownNameError
+from tinsmith.tensor.math.table import FUNCTIONS
 
 A, B, TALL, BATCH = random(4, 4) + 3 * np.eye(4, dtype=np.float32), random(4, 3), random(5, 3), random(2, 3, 3)
 SPD = A @ A.T
@@ -75,9 +76,9 @@ FFT: dict[str, list[Case]] = {
     "fftshift": [(call(), (X,)), (call(1), (X,))], "ifftshift": [(call(), (X,)), (call((0, 2)), (X,))],
 }
 SPECIAL: dict[str, list[Case]] = {
-    **{name: [(call(), (X,))] for name in ("erf", "erfc", "exp2", "expm1", "expit", "i0", "i0e", "i1", "i1e", "ndtr",
-                                           "log_ndtr", "sinc", "round")},
-    **{name: [(call(), (P,))] for name in ("digamma", "psi", "entr", "erfinv", "log1p", "gammaln", "logit")},
+    **{name: [(call(), (np.linspace(row.low, row.high, 60, dtype=np.float32),))] for method, row in FUNCTIONS.items()
+       if (name := row.torch.removeprefix("special.") or method) in special.__all__},
+    **{name: [(call(), (P,))] for name in ("expit", "exp2", "expm1", "gammaln", "log1p", "logit", "psi", "round")},
     "multigammaln": [(call(2), (P + 1,))], "polygamma": [(lambda f, x: f(2, x), (P,))],
     "xlogy": [(call(), (X, P)), (lambda f, x: f(2.0, x), (P,))],
     "xlog1py": [(call(), (X, P)), (lambda f, x: f(0.0, x), (P,))],

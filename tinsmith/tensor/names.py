@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinsmith.core.suggestions import guided
 from tinsmith.runtime.thread_turns import writing
+from tinsmith.tensor.math.table import MISSING
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -97,14 +98,9 @@ ABSENT: dict[str, str] = {
     **_each("alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d", ".dropout(p)"),
     **_each("upsample upsample_nearest upsample_bilinear", ".interpolate(size, mode)"),
     **_each("result_type promote_types", "(x + y).dtype"),
-    **_each("igamma igammac gammainc gammaincc igamma_ igammac_ ndtri nextafter frexp renorm zeta erfcx airy_ai "
-            "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 "
-            "modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 "
-            "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
-            "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
-            "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l "
-            "legendre_polynomial_p ldl_factor ldl_factor_ex ldl_solve",
+    **_each("igamma igammac igamma_ igammac_ nextafter frexp renorm ldl_factor ldl_factor_ex ldl_solve",
             "SciPy or NumPy on x.numpy()"),
+    **dict.fromkeys(MISSING, "SciPy or NumPy on x.numpy()"),
     "logspace": "Tensor.linspace(start, stop, steps).mul(math.log(base)).exp()",
     "kaiser_window": "Tensor.hann_window, hamming_window, blackman_window or bartlett_window",
     "nonzero_static": ".nonzero(size=n)",

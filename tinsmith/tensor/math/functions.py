@@ -15,7 +15,6 @@ from tinsmith.ir import Ops
 from tinsmith.tensor.arguments import choice, integer, number
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import (
-    axis_and_size,
     float_of,
     matched,
     operand,
@@ -417,18 +416,23 @@ class Functions(Arithmetic):
         """
         x = self._new(float_of(self))
         size = x.abs()
-        near, far = size.lt(0.46875), size.gt(4)
-        middle = near.where(1.0, far.where(4.0, size))
-        z = far.where(size, 4.0).square().reciprocal()
-        tail = z.mul(horner(z, FAR_P)).div(horner(z, FAR_Q)).neg().add(1 / math.sqrt(math.pi))
-        ratio = far.where(tail.div(far.where(size, 4.0)),
-                          horner(middle, ERFC_P).div(horner(middle, ERFC_Q)))
-        held = size.minimum(40.0)
-        whole = held.mul(16).trunc().mul(1 / 16)  # few bits, exact square: exp(-x²) as a product of two exponentials
-        out = whole.square().neg().exp().mul(held.sub(whole).mul(held.add(whole)).neg().exp()).mul(ratio)
+        out = _exp_of_square(size.minimum(40.0), -1).mul(_scaled_erfc(size))
         out = x.lt(0).where(out.neg().add(2), out)
         out = size.eq(math.inf).where(x.lt(0).where(2.0, out._zeros()), out)
-        return with_slopes(near.where(x.erf().neg().add(1), out), erfc_slope, x)
+        return with_slopes(size.lt(_NEAR).where(x.erf().neg().add(1), out), erfc_slope, x)
+
+    @rounded_once
+    def erfcx(self: Tensor) -> Tensor:
+        """Return ``exp(x²) * erfc(x)``, which neither overflows nor underflows for positive x.
+
+        >>> Tensor([0.0, 1.0]).erfcx().numpy().round(4).tolist(), Tensor([1e6]).erfcx().item() > 5e-7
+        ([1.0, 0.4275999963283539], True)
+        """
+        x = self._new(float_of(self))
+        size = x.abs()
+        square = _exp_of_square(size.minimum(40.0), 1)
+        out = x.lt(0).where(square.mul(2).sub(_scaled_erfc(size)), _scaled_erfc(size))
+        return with_slopes(size.lt(_NEAR).where(square.mul(x.erf().neg().add(1)), out), _erfcx_slope, x)
 
     @rounded_once
     def sinc(self: Tensor) -> Tensor:
@@ -741,40 +745,6 @@ class Functions(Arithmetic):
         divisor = self.gcd(y)
         return self.idiv(divisor.eq(0).where(1, divisor)).mul(y).abs()
 
-    def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
-             append: Tensor | None = None) -> Tensor:
-        """Return the differences between adjacent elements along ``dim``, taken ``n`` times.
-
-        >>> Tensor([1, 4, 9]).diff().tolist()
-        [3, 5]
-
-        Args:
-            prepend, append: tensors concatenated before and after the values along ``dim`` first.
-        """
-        d, _ = axis_and_size("diff", self, dim)
-        if integer("diff", "n", n, least=0) == 0:
-            return self._copy()
-        parts = [t for t in (prepend, self, append) if t is not None]
-        x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
-        for _ in range(n):
-            count = x.shape[d]
-            below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
-            x = above.ne(below) if x.dtype.is_bool else above.sub(below)
-        return x
-
-    def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
-        """Integrate along ``dim`` by the trapezoidal rule, at the points ``x`` or with spacing ``dx``.
-
-        >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
-        4.0
-        """
-        d, count = axis_and_size("trapezoid", self, dim)
-        pairs = self.narrow(d, 0, max(count - 1, 0)).add(self.narrow(d, min(1, count), max(count - 1, 0))).mul(0.5)
-        if x is None:
-            return pairs.sum(d).mul(dx)
-        steps = x.diff(dim=-1 if x.ndim == 1 else d)
-        return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
-
     # *** activations ***
 
     def relu(self: Tensor) -> Tensor:
@@ -975,3 +945,25 @@ class Functions(Arithmetic):
         [-0.2384, 1.036]
         """
         return self - self.tanh()
+
+
+_NEAR = 0.46875  # below it, erfc is 1 - erf
+
+
+def _scaled_erfc(size: Tensor) -> Tensor:
+    """Return ``exp(x²) * erfc(x)`` for x >= 0.46875, of x."""
+    far = size.gt(4)
+    middle = size.lt(_NEAR).where(1.0, far.where(4.0, size))
+    z = far.where(size, 4.0).square().reciprocal()
+    tail = z.mul(horner(z, FAR_P)).div(horner(z, FAR_Q)).neg().add(1 / math.sqrt(math.pi))
+    return far.where(tail.div(far.where(size, 4.0)), horner(middle, ERFC_P).div(horner(middle, ERFC_Q)))
+
+
+def _exp_of_square(x: Tensor, sign: int) -> Tensor:
+    """Return ``exp(sign * x²)`` of x >= 0 as a product of two exponentials, of which one's argument is exact."""
+    whole = x.mul(16).trunc().mul(1 / 16)
+    return whole.square().mul(sign).exp().mul(x.sub(whole).mul(x.add(whole)).mul(sign).exp())
+
+
+def _erfcx_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    return (g.mul(out.mul(x).mul(2).sub(2 / math.sqrt(math.pi))),)

@@ -180,8 +180,7 @@ def i1e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def log_ndtr_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    exponent = x.square().mul(-0.5).sub(x.log_ndtr())  # density / ndtr
-    return (g.mul(exponent.exp()).mul(1 / math.sqrt(2 * math.pi)),)
+    return (g.mul(math.sqrt(2 / math.pi)).div(x.mul(-math.sqrt(0.5)).erfcx()),)  # density / ndtr, without cancellation
 
 
 def polygamma_slope(g: Tensor, out: Tensor, x: Tensor, order: Tensor) -> tuple[Tensor, None]:

@@ -22,6 +22,7 @@ from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import (
     axes_of,
+    axis_and_size,
     axis_of,
     axis_or_dim,
     broadcast_shape,
@@ -413,6 +414,42 @@ class Reduce(Functions):
         first = terms.uop.shrink(tuple((0, 1) if i == d else (0, s) for i, s in enumerate(x.shape)))
         total = self._new(terms.uop.scan(Ops.MULADD, d, first.const_like(0), scale.detach().uop))
         return total.log().add(m).cast(dtype)
+
+    # *** differences and integrals ***
+
+    def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
+             append: Tensor | None = None) -> Tensor:
+        """Return the differences between adjacent elements along ``dim``, taken ``n`` times.
+
+        >>> Tensor([1, 4, 9]).diff().tolist()
+        [3, 5]
+
+        Args:
+            prepend, append: tensors concatenated before and after the values along ``dim`` first.
+        """
+        d, _ = axis_and_size("diff", self, dim)
+        if integer("diff", "n", n, least=0) == 0:
+            return self._copy()
+        parts = [t for t in (prepend, self, append) if t is not None]
+        x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
+        for _ in range(n):
+            count = x.shape[d]
+            below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
+            x = above.ne(below) if x.dtype.is_bool else above.sub(below)
+        return x
+
+    def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+        """Integrate along ``dim`` by the trapezoidal rule, at the points ``x`` or with spacing ``dx``.
+
+        >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
+        4.0
+        """
+        d, count = axis_and_size("trapezoid", self, dim)
+        pairs = self.narrow(d, 0, max(count - 1, 0)).add(self.narrow(d, min(1, count), max(count - 1, 0))).mul(0.5)
+        if x is None:
+            return pairs.sum(d).mul(dx)
+        steps = x.diff(dim=-1 if x.ndim == 1 else d)
+        return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
 
     # *** products ***
 
