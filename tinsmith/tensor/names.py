@@ -117,7 +117,7 @@ ABSENT: dict[str, str] = {
     **_each("fold", ".scatter_reduce with the places of the windows"),
     "bilinear": 'Tensor.einsum("ni,oij,nj->no", x, weight, y)',
     "conv_tbc": ".permute(1, 2, 0).conv2d()",
-    "ctc_loss": "the recursion written with tensor methods: tests/compat_programs/speech_ctc.py",
+    "ctc_loss": "the recursion written with tensor methods: tests/compat/programs/speech_ctc.py",
     "embedding_bag": ".embedding(weight).sum(1), or .mean(1)",
     **_each("grouped_mm scaled_grouped_mm scaled_mm", ".matmul() of batches, with the scales multiplied"),
     "linear_cross_entropy": ".linear(weight).cross_entropy(target)",
