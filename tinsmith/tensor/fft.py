@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses), complex products, windows and frequencies.
 
 There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as in

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Names of tensor methods: other names that work, and names that do not exist.
 
 ``Synonyms`` and ``Older`` have PyTorch's and the tutorials' other names, ``InPlace`` the forms ``name_``; ``ABSENT``

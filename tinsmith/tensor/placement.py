@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Device placement of tensors: copies between devices, clones, and replication or sharding over several devices."""
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Tensor methods that report sizes and dtypes, and ``Variable``: sizes known at run time, not at compile time."""
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Reverse-mode autograd, and custom gradients.
 
 Gradients are graph nodes, built by the gradient rules of the op table: ``gradients`` on nodes, and the Tensor methods

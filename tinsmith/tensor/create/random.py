@@ -5,7 +5,6 @@ fusion or sharding. Functions of the bits may round differently per device: see 
 (``Tensor.randn``).
 Seed and call number are bound variables of the graph: another draw runs the same compiled kernel.
 """
-# mypy: disable-error-code=misc
 from __future__ import annotations
 
 import math

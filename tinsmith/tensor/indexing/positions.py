@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Binary search in sorted rows, and index vectors along an axis."""
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Tensors backed by memory-mapped files, and hashes of their bytes.
 
 The parts of a file that a program reads are copied to its device. Writes to a file take effect at once: an unrealized

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Factorizations with orthonormal factors, and functions of matrices built on them.
 
 The factorizations use Householder reflections, and Jacobi rotations of pairs of columns. On a CPU they are host calls

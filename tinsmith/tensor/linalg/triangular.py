@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Square matrices: Cholesky and LU factorization, triangular solves, inverse and determinant.
 
 On a CPU a factorization is a host call (``tensor/host_data.py``). Elsewhere one of n columns takes n steps of a kernel

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Coefficients, formulas and gradients of powers, trigonometric and hyperbolic functions."""
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Formulas, gradients and constants behind the elementwise methods of ``arithmetic.py`` and ``functions.py``."""
 from __future__ import annotations
 

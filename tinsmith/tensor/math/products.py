@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Subscripts, dtypes and gradients of matrix products and ``einsum``."""
 from __future__ import annotations
 

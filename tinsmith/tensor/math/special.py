@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Special functions of the error-function and gamma-function families.
 
 The gamma-function family is computed in float64 and rounded once.

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Formulas and gradients of activation functions and losses."""
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Positions and weights of ``Tensor.interpolate``: resampling of images and signals."""
 from __future__ import annotations
 

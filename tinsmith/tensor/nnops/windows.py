@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Convolutions and pools: sliding windows are one movement op (WINDOW), followed by one product and one reduction.
 
 A convolution multiplies windows of the input with the weight in the shape

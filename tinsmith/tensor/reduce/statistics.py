@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Algorithms of sorting, selection, quantiles and histograms.
 
 To sort, elements are mapped to unsigned integer keys of the same order. Short rows are sorted by counting the elements
