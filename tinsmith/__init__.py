@@ -35,8 +35,9 @@ from tinsmith.tensor.sizes import Variable
 from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
-           "dtypes", "explain", "fft", "from_dlpack", "linalg", "nn", "plan", "random", "special", "with_opts"]
+           "dtypes", "explain", "fft", "from_dlpack", "linalg", "nn", "plan", "special", "with_opts"]
 
+# ``random`` is not in ``__all__``: ``import *`` would hide Python's.
 _LAZY = ("fft", "linalg", "nn", "random", "special")  # modules imported when first used: importing tinsmith stays fast
 
 from_dlpack = Tensor.from_dlpack
