@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tinsmith import Tensor, dtypes, nn  # noqa: E402
+from tinsmith import Tensor, dtypes, fft, linalg, nn, random, special  # noqa: E402
 from tinsmith.backend.device import Device  # noqa: E402
 from tinsmith.codegen.opt import OptOps  # noqa: E402
 from tinsmith.compat.conventions import _ADDED  # noqa: E402
@@ -52,6 +52,10 @@ TINYGRAD = {
     "nn.optim": "Adam AdamW LAMB LARS Muon Optimizer OptimizerGroup SGD",
     "nn.optim.lr_scheduler": "",
     "nn.utils": "",
+    "linalg": "",
+    "fft": "",
+    "special": "",
+    "random": "",
     "nn.state": """TensorIO accept_filename fs_load fs_store get_parameters get_state_dict gguf_load load_state_dict
         safe_load safe_load_metadata safe_save tar_extract torch_load zip_extract""",
     "nn.datasets": "cifar mnist",
@@ -103,6 +107,7 @@ INSTEAD = {
 OUTSIDE = ("devices", "nn.onnx", "llm.gguf", "programs")  # sections whose names are told by INSTEAD alone, if not here
 OURS: dict[str, Any] = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim,
                         "nn.optim.lr_scheduler": nn.optim.lr_scheduler, "nn.utils": nn.utils, "nn.state": nn.state,
+                        "linalg": linalg, "fft": fft, "special": special, "random": random,
                         "nn.datasets": nn.datasets, "dtypes": dtypes, "tinygrad": importlib.import_module("tinsmith")}
 MODULE = {"Tensor": "", "dtypes": "", "tinygrad": "tinygrad"}
 

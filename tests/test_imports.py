@@ -6,12 +6,14 @@ import functools
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.golden.running import environment
+from tinsmith import Tensor
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tinsmith"
@@ -21,6 +23,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py"))
 FLOOR = {"core": 0, "shape": 1, "ir": 2, "target": 2.5, "codegen": 3, "backend": 4, "schedule": 5, "runtime": 5.2,
          "inspect": 5.4,
          "viz": 5.5, "tensor": 6, "jit": 7,
+         "linalg": 7.5, "fft": 7.5, "special": 7.5, "random": 7.5,
          "nn": 8, "distributed": 8.5, "io": 8, "parallel": 8, "": 9, "conformance": 9,
          "examples": 9.5, "compat": 10, "torch": 10, "tools": 8, "__main__": 11}
 OPTIONAL = {"llvmlite", "PIL", "tokenizers", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl",
@@ -182,3 +185,29 @@ print((UOp.const(dtypes.int32, 2) + 1).simplify().arg, valid)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("3 ")
+
+
+def test_modules_of_functions_are_imported_when_used() -> None:
+    script = """
+import sys, tinsmith
+names = ("linalg", "fft", "special", "random", "nn")
+before = [n for n in names if f"tinsmith.{n}" in sys.modules]
+print(before, all(getattr(tinsmith, n).__name__ == f"tinsmith.{n}" for n in names))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[] True\n"
+
+
+def test_tensor_is_a_short_chain_of_written_classes() -> None:
+    """Each class of ``Tensor`` extends the one before it; no public name is defined twice or at run time."""
+    chain = Tensor.__mro__[:-1]
+    assert len(Tensor.__mro__) <= 14
+    assert all(kind.__bases__ == (base,) for kind, base in pairwise(Tensor.__mro__))
+    names = [n for kind in chain for n in vars(kind) if not n.startswith("__")]
+    assert len(names) == len(set(names))
+    for kind in chain:
+        tree = ast.parse(MODULES[kind.__module__].read_text("utf-8"))
+        body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == kind.__name__)
+        written = {n.name for n in ast.walk(body) if isinstance(n, ast.FunctionDef)} | {
+            n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        assert not [n for n in vars(kind) if not n.startswith("_") and n not in written | set(kind.__slots__)]

@@ -7,6 +7,7 @@ A program goes through the packages in this order; docs/design.md describes the 
 - ``runtime/``, ``backend/``: kernels are compiled, loaded and launched on a device.
 - ``inspect/``, ``viz/``: explanations, plans, profiles, traces and drawings of all this.
 - ``core/``, ``shape/``: dtypes, settings and errors; index maps. ``compat/``: tinygrad's names. ``tools/``: generators.
+- ``linalg.py``, ``fft.py``, ``special.py``, ``random.py``: functions of tensors with PyTorch's names.
 - ``distributed/``: programs of many processes. ``torch/``: the backend of ``torch.compile``. ``examples/``: programs to
   start from.
 - ``__main__.py``: the ``tinsmith`` command; ``conformance.py``: the conformance suite of a device.
@@ -34,7 +35,10 @@ from tinsmith.tensor.sizes import Variable
 from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",
-           "dtypes", "explain", "from_dlpack", "nn", "plan", "with_opts"]
+           "dtypes", "explain", "fft", "from_dlpack", "linalg", "nn", "plan", "special", "with_opts"]
+
+# ``random`` is not in ``__all__``: ``import *`` would hide Python's.
+_LAZY = ("fft", "linalg", "nn", "random", "special")  # modules imported when first used: importing tinsmith stays fast
 
 from_dlpack = Tensor.from_dlpack
 
@@ -52,8 +56,8 @@ if settings.VIZ:
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return version()
-    if name == "nn":  # lazy import: importing tinsmith stays fast
-        return importlib.import_module("tinsmith.nn")
+    if name in _LAZY:
+        return importlib.import_module(f"tinsmith.{name}")
     owner = next((o for o in ("Tensor", "nn") if not name.startswith("_") and hasattr(_public(o), name)), None)
     if owner is not None:
         raise UnknownNameError("tinsmith", f"no attribute {name!r}", f"did you mean tinsmith.{owner}.{name}?")

@@ -283,13 +283,13 @@ def source(path: str, arguments: Sequence[str], device: str | None, tinygrads: b
     Returns:
         the script's exit code; 1 if it raised (the kernels up to then are printed).
     """
-    scripts = importlib.import_module("tinsmith.compat.__main__")
+    scripts = importlib.import_module("tinsmith.tools.scripts")
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         try:
             text = Path(path).read_bytes()
             if tinygrads:
-                scripts.install()
+                importlib.import_module("tinsmith.compat").install()
             sys.argv, sys.path[0] = [path, *arguments], os.path.dirname(os.path.abspath(path))
             with debug.listing(out, Device.canonicalize(device)) as found:
                 return _exit_code(scripts.run, text, path, found)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinsmith.compat import nn
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.nn import datasets
 
@@ -20,16 +19,6 @@ def write(folder: Path, name: str, values: np.ndarray, packed: bool) -> None:
 
 def images(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28))
-
-
-def test_the_scripts_mnist_takes_the_same_arguments(tmp_path: Path) -> None:
-    for n, name in ((7, "train"), (3, "t10k")):
-        write(tmp_path, f"{name}-images-idx3-ubyte", images(n, n), False)
-        write(tmp_path, f"{name}-labels-idx1-ubyte", np.arange(n), False)
-    x, _, _, y = nn.mnist(data=tmp_path)
-    assert x.shape == (7, 1, 28, 28) and y.tolist() == [0, 1, 2]
-    with pytest.raises(ArgumentError, match="offline='letters' is no data set"):
-        nn.mnist(offline="letters")
 
 
 @pytest.mark.parametrize("packed", [False, True])

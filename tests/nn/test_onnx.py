@@ -177,12 +177,6 @@ def test_operators_are_named_as_the_standard_names_them() -> None:
     assert OPERATORS.keys() <= known
 
 
-def test_tinygrads_place() -> None:
-    from tinsmith.compat.module_table import MODULES
-
-    assert MODULES["tinygrad.nn.onnx"]["OnnxRunner"] == "tinsmith.nn.onnx:OnnxRunner"
-
-
 def test_scales_are_rounded_as_asked() -> None:
     """8-bit power-of-two scales against the library's own rounding."""
     from onnx.numpy_helper import to_float8e8m0

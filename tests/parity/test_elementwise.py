@@ -1,12 +1,14 @@
 """Elementwise operations and reductions against PyTorch, special values included."""
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from tests.parity.helpers import SPECIAL, compare, random, table, torch
-from tinsmith import Tensor
+from tinsmith import Tensor, special
+from tinsmith.tensor.math.table import FUNCTIONS
 
 F = torch.nn.functional
 
@@ -43,6 +45,16 @@ def test_unary_special_values(row: Any) -> None:
     if name == "sign":  # of NaN it is NaN, as in NumPy; PyTorch says 0
         values = values[~np.isnan(values)]
     compare(ours, theirs, values, gradients=False, atol=1e-6)
+
+
+@table({name: (name, row) for name, row in FUNCTIONS.items()})
+def test_rows_of_the_table(row: Any) -> None:
+    name, row = row
+    theirs = functools.reduce(getattr, (row.torch or name).split("."), torch)
+    x = np.random.default_rng(0).uniform(row.low, row.high, (5, 7))  # float64: PyTorch's gradients in float32 cancel
+    compare(getattr(Tensor, name), theirs, x, rtol=1e-8, atol=1e-9)
+    if row.torch.startswith("special."):
+        compare(getattr(special, row.torch.removeprefix("special.")), theirs, x, rtol=1e-8, atol=1e-9)
 
 
 @table({k: (k, *v) for k, v in POSITIVE.items()})

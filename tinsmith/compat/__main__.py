@@ -4,12 +4,14 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from types import ModuleType, TracebackType
+from types import TracebackType
 
 from tinsmith.compat.conventions import install
+from tinsmith.tools import scripts
+from tinsmith.tools.scripts import run
 
 USAGE = "usage: python -m tinsmith.compat [-c code | -m module | script.py | -] [args]"
-_RUNNERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")
+_RUNNERS = (*(os.path.dirname(os.path.abspath(path)) + os.sep for path in (__file__, scripts.__file__)), "<frozen ")
 
 
 def begin_at_the_script() -> None:
@@ -62,15 +64,6 @@ def main(arguments: list[str]) -> int:
         with open(what, "rb") as file:  # once: a pipe or /dev/stdin gives its contents only once
             run(file.read(), what, what)
     return 0
-
-
-def run(source: str | bytes, name: str, file: str | None = None) -> None:
-    """Run a program as the module ``__main__``."""
-    module = ModuleType("__main__")
-    if file is not None:
-        module.__file__ = file
-    sys.modules["__main__"] = module
-    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 
 
 if __name__ == "__main__":

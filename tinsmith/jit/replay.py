@@ -33,9 +33,9 @@ from tinsmith.jit.reachability import COUNTED, is_sole
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
 from tinsmith.schedule.schedule_item import Slot
-from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
+from tinsmith.tensor.execution import Execution
 from tinsmith.tensor.realize import interrupt_later
 from tinsmith.tensor.storage import Storage
 from tinsmith.tensor.tensor import Tensor
@@ -304,7 +304,7 @@ class Replay:
         if self.draws:
             random.advance(self.draws)
         if self.forgets:
-            Backward.forget_gradients()
+            Execution.forget_gradients()
         sharing: list[tuple[Tensor, Tensor | None, Returned]] = []
         # before another gradient takes a returned one's place
         result = self._results(found, entries, arguments, value, sharing)

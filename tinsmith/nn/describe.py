@@ -282,7 +282,7 @@ ABSENT: dict[str, str] = {
     **_each("MultiLabelMarginLoss MultiMarginLoss", "(margin - x.gather(1, label) + x).relu() without the label's own"),
     "NLLLoss2d": "nn.NLLLoss",
     "LinearCrossEntropyLoss": "nn.Linear and nn.CrossEntropyLoss",
-    "CTCLoss": "the recursion written with tensor methods: tests/compat_programs/speech_ctc.py",
+    "CTCLoss": "the recursion written with tensor methods: tests/compat/programs/speech_ctc.py",
     "AdaptiveLogSoftmaxWithLoss": "nn.Linear and nn.CrossEntropyLoss",
     "EmbeddingBag": "nn.Embedding, and .sum(1) or .mean(1)",
     "Unfold": "x.unfold(dim, size, step), once for each axis",

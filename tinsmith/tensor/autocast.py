@@ -5,51 +5,16 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
-from tinsmith.core.dtypes import DType, dtypes, promote, to_dtype
-from tinsmith.core.errors import DTypeError
+from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.settings import current
-from tinsmith.tensor.arguments import flag
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.modes import Mode
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 P = ParamSpec("P")
 Method = Callable[Concatenate["Tensor", "Tensor", P], "Tensor"]
-
-
-class Autocast:
-    """The ``autocast`` method of ``Tensor``."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def autocast(dtype: DType | str = "bfloat16", enabled: bool = True) -> Mode:
-        """Return a context manager (and decorator) in which contractions round their float32 operands to 16 bits.
-
-        Contractions are matrix products, ``einsum``, convolutions and attention, and their gradients: the operations
-        that matrix units accelerate. They accumulate in float32, round the result once, and return float32 tensors.
-        Parameters stay float32. With float16, scale the loss with a ``nn.optim.GradScaler``.
-
-        >>> x = Tensor([[1.0, 2.0**-9]])
-        >>> with Tensor.autocast("bfloat16"):
-        ...     y = (x + 2.0**-9) @ x.T
-        >>> (x @ x.T).item(), y.item(), y.dtype
-        (1.0000038146972656, 1.0, dtypes.float)
-
-        Args:
-            dtype: ``bfloat16`` or ``float16``.
-            enabled: False computes in float32 inside an enclosing ``autocast`` block.
-
-        Raises:
-            DTypeError: for another dtype.
-        """
-        kind = to_dtype(dtype)
-        if kind not in (dtypes.bfloat16, dtypes.float16):
-            raise DTypeError("autocast", f"contractions in {kind!r}", "bfloat16 or float16")
-        return Mode("autocast_dtype", kind if flag("autocast", "enabled", enabled) else None)
 
 
 def narrow_dtype(*operands: Tensor) -> DType | None:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Fourier transforms (``fft``, ``rfft``, ``stft`` and their inverses), complex products, windows and frequencies.
 
 There is no complex dtype: complex numbers are (real, imaginary) pairs along a last axis of size 2, as in
@@ -27,100 +26,27 @@ from tinsmith.core.errors import ArgumentError, AxisError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import choice, flag, integer, integers
 from tinsmith.tensor.autograd.backward import with_slopes
-from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.helpers import axis_of, broadcast_shape, float_of, rounded_once
+from tinsmith.tensor.helpers import float_of, rounded_once
 from tinsmith.tensor.host_data import host_value, on_host
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-class WindowFunctions:
-    """``hann_window fftfreq`` and their like: constants that the host computes."""
-
-    __slots__ = ()
-
-    @classmethod
-    def fftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
-                device: DeviceName | None = None) -> Tensor:
-        """Return the frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
-
-        >>> Tensor.fftfreq(4).tolist()
-        [0.0, 0.25, -0.5, -0.25]
-        """
-        values = np.fft.fftfreq(integer("fftfreq", "n", n, least=1), d)
-        return constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
-
-    @classmethod
-    def rfftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
-                 device: DeviceName | None = None) -> Tensor:
-        """Return the frequencies of ``rfft``'s values.
-
-        >>> Tensor.rfftfreq(4).tolist()
-        [0.0, 0.25, 0.5]
-        """
-        values = np.fft.rfftfreq(integer("rfftfreq", "n", n, least=1), d)
-        return constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
-
-    @classmethod
-    def hann_window(cls: type[Tensor], window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
-                    device: DeviceName | None = None) -> Tensor:
-        """Return ``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
-
-        >>> Tensor.hann_window(4).numpy().round(4).tolist()
-        [0.0, 0.5, 1.0, 0.5]
-        """
-        return _cosines(cls, "hann_window", (0.5, 0.5), window_length, periodic, dtype, device)
-
-    @classmethod
-    def hamming_window(cls: type[Tensor], window_length: int, periodic: bool = True, alpha: float = 0.54,
-                       beta: float = 0.46, *, dtype: DType | str | None = None,
-                       device: DeviceName | None = None) -> Tensor:
-        """Return ``alpha - beta cos(2 pi k / n)``.
-
-        >>> Tensor.hamming_window(4).numpy().round(2).tolist()
-        [0.07999999821186066, 0.5400000214576721, 1.0, 0.5400000214576721]
-        """
-        return _cosines(cls, "hamming_window", (alpha, beta), window_length, periodic, dtype, device)
-
-    @classmethod
-    def blackman_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
-                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
-        """Return ``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
-
-        >>> Tensor.blackman_window(4).abs().numpy().round(2).tolist()
-        [0.0, 0.3400000035762787, 1.0, 0.3400000035762787]
-        """
-        return _cosines(cls, "blackman_window", (0.42, 0.5, 0.08), window_length, periodic, dtype, device)
-
-    @classmethod
-    def bartlett_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
-                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
-        """Return the Bartlett (triangular) window: linear from 0 to 1 and back.
-
-        >>> Tensor.bartlett_window(4).tolist()
-        [0.0, 0.5, 1.0, 0.5]
-        """
-        count = integer("bartlett_window", "window_length", window_length, least=0)
-        places = _places(count, flag("bartlett_window", "periodic", periodic))
-        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
-        return constant(cls, 1 - np.abs(2 * places - 1) if count != 1 else np.ones(1), kind, device)
-
-
-def _places(count: int, periodic: bool) -> np.ndarray[Any, Any]:
+def sample_points(count: int, periodic: bool) -> np.ndarray[Any, Any]:
     """Return the positions of the samples of a window between 0 and 1."""
     return np.arange(count) / max(count - (not periodic), 1)
 
 
-def _cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
+def cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
              dtype: DType | str | None, device: DeviceName | None) -> Tensor:
     count = integer(op, "window_length", count, least=0)
-    turn = 2 * np.pi * _places(count, flag(op, "periodic", periodic))
+    turn = 2 * np.pi * sample_points(count, flag(op, "periodic", periodic))
     values = sum((-1) ** k * w * np.cos(k * turn) for k, w in enumerate(weights)) if count != 1 else np.ones(1)
-    return constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
+    return host_constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
 
-def constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
+def host_constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
     return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
 
 _NORMS = (None, "backward", "ortho", "forward")
@@ -128,279 +54,19 @@ Axes = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
 
 
-class Spectra(WindowFunctions):
-    """``fft`` and its family; ``norm`` is "backward" (1/n at the inverse), "ortho" or "forward", as in PyTorch."""
-
-    __slots__ = ()
-
-    def complex(self: Tensor, imag: Tensor | None = None) -> Tensor:
-        """Complex numbers of real and imaginary parts: pairs along a new last axis.
-
-        >>> Tensor([1.0, 2.0]).complex().tolist(), Tensor([1.0]).complex(Tensor([3.0])).tolist()
-        ([[1.0, 0.0], [2.0, 0.0]], [[1.0, 3.0]])
-
-        Args:
-            imag: zeros by default.
-        """
-        real = self._new(float_of(self))
-        if imag is None:
-            return real.unsqueeze(-1).pad((None,) * self.ndim + ((0, 1),))
-        check_tensors("complex", [imag])
-        shape = broadcast_shape("complex", self.shape, imag.shape)
-        return real.broadcast_to(shape).stack(imag.cast(real.dtype).broadcast_to(shape), dim=-1)
-
-    def polar(self: Tensor, angle: Tensor) -> Tensor:
-        """Complex numbers of these magnitudes and angles in radians, as pairs.
-
-        >>> Tensor([2.0]).polar(Tensor([0.0])).tolist()
-        [[2.0, 0.0]]
-        """
-        check_tensors("polar", [angle])
-        return self.mul(angle.cos()).complex(self.mul(angle.sin()))
-
-    def complex_mul(self: Tensor, other: Tensor) -> Tensor:
-        """Return the product of complex numbers, given as pairs along the last axes.
-
-        >>> Tensor([0.0, 1.0]).complex_mul(Tensor([0.0, 1.0])).tolist()
-        [-1.0, 0.0]
-        """
-        check_tensors("complex_mul", [other])
-        for t in (self, other):
-            _pairs("complex_mul", t)
-        (a, b), (c, d) = ((t[..., 0], t[..., 1]) for t in (self, other))
-        return a.mul(c).sub(b.mul(d)).complex(a.mul(d).add(b.mul(c)))
-
-    def fft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the discrete Fourier transform of complex numbers, given and returned as pairs along the last axis.
-
-        Of real values it is ``x.complex().fft()``, or ``x.rfft()`` for the half that is not redundant.
-
-        >>> Tensor([1.0, 2.0, 3.0, 4.0]).complex().fft().numpy().round(4).tolist()
-        [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0], [-2.0, -2.0]]
-
-        Args:
-            n: cut or fill up with zeros to so many values first.
-            dim: the axis to transform; the axis of pairs does not count.
-
-        Raises:
-            ShapeError: if the last axis has no pairs.
-        """
-        return _transformed(self, "fft", n, dim, norm, False)
-
-    def ifft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the inverse of ``fft``.
-
-        >>> Tensor([[4.0, 0.0], [0.0, 0.0]]).ifft().tolist()
-        [[2.0, 0.0], [2.0, 0.0]]
-        """
-        return _transformed(self, "ifft", n, dim, norm, True)
-
-    def rfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the first ``n // 2 + 1`` values of the transform of real numbers, as pairs along a new last axis.
-
-        >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().numpy().round(4).tolist()
-        [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
-        """
-        d = axis_of("rfft", self, dim)
-        count = self.shape[d] if n is None else integer("rfft", "n", n, least=1)
-        if isinstance(count, int) and count and count % 2 == 0:
-            return _real_transformed(_fitted(self, count, d), d, norm)
-        full = _transformed(self.complex(), "rfft", n, d, norm, False)
-        return full[(slice(None),) * d + (slice(0, full.shape[d] // 2 + 1),)]
-
-    def irfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the real values whose ``rfft`` this is, given as pairs along the last axis.
-
-        >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().irfft().numpy().round(4).tolist()
-        [1.0, 2.0, 3.0, 4.0]
-
-        Args:
-            n: how many; an even number by default.
-        """
-        d = _axis("irfft", self, dim)
-        count = 2 * (self.shape[d] - 1) if n is None else integer("irfft", "n", n, least=1)
-        half = _fitted(self, count // 2 + 1, d)
-        if count and count % 2 == 0:
-            return _real_inverse(half, d, norm)
-        rest = half[(slice(None),) * d + (slice(1, (count + 1) // 2),)].flip(d).mul(_conjugation(self))
-        return _transformed(half.cat(rest, dim=d), "irfft", None, d, norm, True)[..., 0]
-
-    def hfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the transform of a signal whose second half mirrors the first (``n // 2 + 1`` pairs): real values.
-
-        >>> Tensor([[1.0, 0.0], [0.0, 0.0]]).hfft().tolist()
-        [1.0, 1.0]
-        """
-        _pairs("hfft", self)
-        return self.mul(_conjugation(self)).irfft(n, dim, _turned(norm))
-
-    def ihfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-        """Return the inverse of ``hfft``, as pairs.
-
-        >>> Tensor([1.0, 1.0]).ihfft().abs().tolist()
-        [[1.0, 0.0], [0.0, 0.0]]
-        """
-        return self.rfft(n, dim, _turned(norm)).mul(_conjugation(self))
-
-    def fftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """Return ``fft`` along several axes: all of them by default.
-
-        >>> Tensor([[1.0, 2.0]]).complex().fftn().tolist()
-        [[[3.0, 0.0], [-1.0, 0.0]]]
-        """
-        return _along("fftn", self, s, dim, norm, False)
-
-    def ifftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """Return ``ifft`` along several axes.
-
-        >>> Tensor([[1.0, 2.0]]).complex().fftn().ifftn().tolist()
-        [[[1.0, 0.0], [2.0, 0.0]]]
-        """
-        return _along("ifftn", self, s, dim, norm, True)
-
-    def rfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """Return ``rfft`` along the last of several axes, ``fft`` along the others.
-
-        >>> Tensor([[1.0, 2.0]]).rfftn().tolist()
-        [[[3.0, 0.0], [-1.0, 0.0]]]
-        """
-        axes, sizes = _axes("rfftn", self, s, dim, self.ndim)
-        out = self.rfft(sizes[-1], axes[-1], norm)
-        for d, n in zip(axes[:-1], sizes[:-1]):
-            out = out.fft(n, d, norm)
-        return out
-
-    def irfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
-        """Return the inverse of ``rfftn``.
-
-        >>> Tensor([[1.0, 2.0]]).rfftn().irfftn().tolist()
-        [[1.0, 2.0]]
-        """
-        axes, sizes = _axes("irfftn", self, s, dim, self.ndim - 1)
-        out = self
-        for d, n in zip(axes[:-1], sizes[:-1]):
-            out = out.ifft(n, d, norm)
-        return out.irfft(sizes[-1], axes[-1], norm)
-
-    def fft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """Return ``fft`` along two axes.
-
-        >>> Tensor([[1.0, 2.0]]).complex().fft2().tolist()
-        [[[3.0, 0.0], [-1.0, 0.0]]]
-        """
-        return self.fftn(s, dim, norm)
-
-    def ifft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """Return ``ifft`` along two axes.
-
-        >>> Tensor([[1.0, 2.0]]).complex().fft2().ifft2().tolist()
-        [[[1.0, 0.0], [2.0, 0.0]]]
-        """
-        return self.ifftn(s, dim, norm)
-
-    def rfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """Return ``rfftn`` of two axes.
-
-        >>> Tensor([[1.0, 2.0]]).rfft2().tolist()
-        [[[3.0, 0.0], [-1.0, 0.0]]]
-        """
-        return self.rfftn(s, dim, norm)
-
-    def irfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
-        """Return ``irfftn`` of two axes.
-
-        >>> Tensor([[1.0, 2.0]]).rfft2().irfft2().tolist()
-        [[1.0, 2.0]]
-        """
-        return self.irfftn(s, dim, norm)
-
-    def fftshift(self: Tensor, dim: Axes = None) -> Tensor:
-        """Move the zero frequency to the middle of each axis. For pairs, pass ``dim`` without the last axis.
-
-        >>> Tensor([0, 1, 2, 3]).fftshift().tolist()
-        [2, 3, 0, 1]
-        """
-        axes = tuple(range(self.ndim)) if dim is None else integers("fftshift", "dim", dim)
-        return self.roll([self.shape[axis_of("fftshift", self, d)] // 2 for d in axes], axes) if axes else self
-
-    def ifftshift(self: Tensor, dim: Axes = None) -> Tensor:
-        """Return the inverse of ``fftshift``.
-
-        >>> Tensor([2, 3, 0, 1]).ifftshift().tolist()
-        [0, 1, 2, 3]
-        """
-        axes = tuple(range(self.ndim)) if dim is None else integers("ifftshift", "dim", dim)
-        return self.roll([-(self.shape[axis_of("ifftshift", self, d)] // 2) for d in axes], axes) if axes else self
-
-    def stft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
-             window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
-             onesided: bool = True) -> Tensor:
-        """Return the spectra of overlapping parts of a real signal: (..., frequencies, parts, 2).
-
-        >>> Tensor.ones(8).stft(4, 2)[0, :, 0].tolist()
-        [4.0, 4.0, 4.0, 4.0, 4.0]
-
-        Args:
-            n_fft: values of a part.
-            hop_length: distance of parts; a quarter of ``n_fft`` by default.
-            window: weights of a part, ``win_length`` of them, in its middle; ones by default.
-            center: parts are centred at multiples of ``hop_length``, the signal continued by ``pad_mode``.
-            normalized: divide by the square root of ``n_fft``.
-            onesided: the ``n_fft // 2 + 1`` frequencies that are not redundant.
-        """
-        n = integer("stft", "n_fft", n_fft, least=1)
-        hop = n // 4 if hop_length is None else integer("stft", "hop_length", hop_length, least=1)
-        x = self if self.ndim > 1 else self.unsqueeze(0)
-        if flag("stft", "center", center):
-            x = x.pad((n // 2, n // 2), mode=pad_mode)
-        if self.ndim not in (1, 2) or x.shape[-1] < n:
-            raise ShapeError("stft", f"a signal of shape {self.shape} for parts of {n}", "one or two axes, no shorter")
-        parts = x.unfold(-1, n, hop).mul(_window("stft", self, n, win_length, window))
-        norm = "ortho" if flag("stft", "normalized", normalized) else None
-        out = parts.rfft(norm=norm) if flag("stft", "onesided", onesided) else parts.complex().fft(norm=norm)
-        out = out.transpose(1, 2)
-        return out if self.ndim > 1 else out.squeeze(0)
-
-    def istft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
-              window: Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool = True,
-              length: int | None = None) -> Tensor:
-        """Return the signal whose ``stft`` this is: parts added up, over the sum of squares of their windows.
-
-        >>> x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
-        >>> x.stft(4, 2).istft(4, 2).numpy().round(4).tolist()
-        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-
-        Args:
-            length: of the signal; by default what whole parts cover.
-        """
-        n = integer("istft", "n_fft", n_fft, least=1)
-        hop = n // 4 if hop_length is None else integer("istft", "hop_length", hop_length, least=1)
-        x = (self if self.ndim > 3 else self.unsqueeze(0)).transpose(1, 2)
-        norm = "ortho" if flag("istft", "normalized", normalized) else None
-        parts = x.irfft(n, norm=norm) if flag("istft", "onesided", onesided) else x.ifft(norm=norm)[..., 0]
-        weights = _window("istft", parts, n, win_length, window)
-        total = _overlapped(parts.mul(weights), hop)
-        sums = _overlapped(weights.square().expand(1, parts.shape[1], n), hop)
-        start = n // 2 if flag("istft", "center", center) else 0
-        end = total.shape[-1] - start if length is None else start + integer("istft", "length", length, least=0)
-        out = total[:, start:end].div(sums[:, start:end])
-        out = out.pad((0, end - start - out.shape[-1]))
-        return out if self.ndim > 3 else out.squeeze(0)
-
-
-def _conjugation(x: Tensor) -> Tensor:
+def conjugation(x: Tensor) -> Tensor:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
 
 
-def _pairs(op: str, x: Tensor) -> None:
+def complex_pairs(op: str, x: Tensor) -> None:
     if not x.ndim or x.shape[-1] != 2:
         raise ShapeError(op, f"takes complex numbers as pairs along a last axis of size 2, got shape {x.shape}",
                          f"x.complex().{op}() of real values, or x.rfft()")
 
 
-def _axis(op: str, x: Tensor, dim: int) -> int:
+def transform_axis(op: str, x: Tensor, dim: int) -> int:
     """Return an axis of pairs' values; the axis of the pairs itself does not count."""
-    _pairs(op, x)
+    complex_pairs(op, x)
     count, d = x.ndim - 1, integer(op, "dim", dim)
     if not -count <= d < count:
         raise AxisError(op, f"axis {d} of complex numbers of shape {x.shape[:-1]}",
@@ -410,7 +76,7 @@ def _axis(op: str, x: Tensor, dim: int) -> int:
     return d % count
 
 
-def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def transform_axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     """Return the axes to transform, and the size to which each is cut or zero-padded (None: unchanged)."""
     given = None if s is None else integers(op, "s", s)
     if dim is None:
@@ -423,45 +89,45 @@ def _axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[in
     return axes, sizes
 
 
-def _along(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
-    _pairs(op, x)
+def along_axis(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
+    complex_pairs(op, x)
     out = x
-    for d, n in zip(*_axes(op, x, s, dim, x.ndim - 1)):
-        out = _transformed(out, op, n, d, norm, inverse)
+    for d, n in zip(*transform_axes(op, x, s, dim, x.ndim - 1)):
+        out = transformed(out, op, n, d, norm, inverse)
     return out
 
 
-def _turned(norm: str | None) -> str | None:
+def turned(norm: str | None) -> str | None:
     return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
 
 
-def _fitted(x: Tensor, n: int, d: int) -> Tensor:
+def fitted(x: Tensor, n: int, d: int) -> Tensor:
     """Cut, or filled up with zeros, to ``n`` values along an axis."""
     size = x.shape[d]
     return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
 
 
 @rounded_once
-def _transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> Tensor:
-    d = _axis(op, x, dim)
+def transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> Tensor:
+    d = transform_axis(op, x, dim)
     choice(op, "norm", norm, _NORMS)
     x = x._new(float_of(x))
     count = x.shape[d] if n is None else integer(op, "n", n, least=1)
     if not count:
         raise ShapeError(op, f"nothing to transform along axis {dim} of shape {x.shape}", "at least one value")
-    y = spectrum(_fitted(x, count, d).transpose(d, -2), count, inverse).transpose(d, -2)
+    y = spectrum(fitted(x, count, d).transpose(d, -2), count, inverse).transpose(d, -2)
     return _scaled(y, count, norm, inverse)
 
 
 @rounded_once
-def _real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
+def real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
     choice("rfft", "norm", norm, _NORMS)
     y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
     return _scaled(y, x.shape[d], norm, False)
 
 
 @rounded_once
-def _real_inverse(x: Tensor, d: int, norm: str | None) -> Tensor:
+def inverse_real(x: Tensor, d: int, norm: str | None) -> Tensor:
     choice("irfft", "norm", norm, _NORMS)
     n = 2 * (x.shape[d] - 1)
     return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
@@ -472,7 +138,7 @@ def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
 
 
-def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
+def window_values(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
     """Return the weights of a part, in the middle of ``n`` values."""
     count = n if win_length is None else integer(op, "win_length", win_length, 1, n)
     weights = x._new(float_of(x)).const_like(1)[(0,) * x.ndim].expand(count) if window is None else window
@@ -482,7 +148,7 @@ def _window(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor |
     return weights.pad(((left, n - count - left),))
 
 
-def _overlapped(parts: Tensor, hop: int) -> Tensor:
+def overlapped(parts: Tensor, hop: int) -> Tensor:
     """Parts (batch, number, n) added up at distances of ``hop``."""
     batch, number, n = parts.shape
     steps = -(-n // hop)
@@ -633,4 +299,4 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
 
 def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
     """Return numbers as a tensor with the dtype and device of ``x``."""
-    return constant(type(x), values, x.dtype, x.device)
+    return host_constant(type(x), values, x.dtype, x.device)

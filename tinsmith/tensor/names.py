@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Names of tensor methods: other names that work, and names that do not exist.
 
 ``Synonyms`` and ``Older`` have PyTorch's and the tutorials' other names, ``InPlace`` the forms ``name_``; ``ABSENT``
@@ -6,32 +5,12 @@ has PyTorch names that tensors lack, and the replacement that the error message 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinsmith.core.suggestions import guided
-from tinsmith.ir import UOp
-from tinsmith.ir.algebra.sizes import bindings
-from tinsmith.ir.uop import toposort
-from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.thread_turns import writing
-from tinsmith.tensor.base import check_tensors
-from tinsmith.tensor.create.creation import Creation
-from tinsmith.tensor.indexing.indexing import Indexing
-from tinsmith.tensor.indexing.positions import Picking
-from tinsmith.tensor.linalg.orthogonal import Matrices
-from tinsmith.tensor.linalg.triangular import Triangles
-from tinsmith.tensor.math.comparisons import Comparisons
-from tinsmith.tensor.math.elementary import Trigonometry
-from tinsmith.tensor.math.elementwise import ArithmeticMethods, ElementwiseMethods
-from tinsmith.tensor.math.products import MatMul, Products
-from tinsmith.tensor.math.special import Special
-from tinsmith.tensor.nnops.activations import Activations, Losses
-from tinsmith.tensor.realize import realize_tensors
-from tinsmith.tensor.reduce.reduce import Scans
-from tinsmith.tensor.shape.layout import LayoutMethods
-from tinsmith.tensor.shape.movement import Joining
-from tinsmith.tensor.sizes import Extents
+from tinsmith.tensor.math.table import MISSING
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -118,14 +97,9 @@ ABSENT: dict[str, str] = {
     **_each("alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d", ".dropout(p)"),
     **_each("upsample upsample_nearest upsample_bilinear", ".interpolate(size, mode)"),
     **_each("result_type promote_types", "(x + y).dtype"),
-    **_each("igamma igammac gammainc gammaincc igamma_ igammac_ ndtri nextafter frexp renorm zeta erfcx airy_ai "
-            "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 "
-            "modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 "
-            "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
-            "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
-            "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l "
-            "legendre_polynomial_p ldl_factor ldl_factor_ex ldl_solve",
+    **_each("igamma igammac igamma_ igammac_ nextafter frexp renorm ldl_factor ldl_factor_ex ldl_solve",
             "SciPy or NumPy on x.numpy()"),
+    **dict.fromkeys(MISSING, "SciPy or NumPy on x.numpy()"),
     "logspace": "Tensor.linspace(start, stop, steps).mul(math.log(base)).exp()",
     "kaiser_window": "Tensor.hann_window, hamming_window, blackman_window or bartlett_window",
     "nonzero_static": ".nonzero(size=n)",
@@ -142,7 +116,7 @@ ABSENT: dict[str, str] = {
     **_each("fold", ".scatter_reduce with the places of the windows"),
     "bilinear": 'Tensor.einsum("ni,oij,nj->no", x, weight, y)',
     "conv_tbc": ".permute(1, 2, 0).conv2d()",
-    "ctc_loss": "the recursion written with tensor methods: tests/compat_programs/speech_ctc.py",
+    "ctc_loss": "the recursion written with tensor methods: tests/compat/programs/speech_ctc.py",
     "embedding_bag": ".embedding(weight).sum(1), or .mean(1)",
     **_each("grouped_mm scaled_grouped_mm scaled_mm", ".matmul() of batches, with the scales multiplied"),
     "linear_cross_entropy": ".linear(weight).cross_entropy(target)",
@@ -159,42 +133,6 @@ ABSENT: dict[str, str] = {
 }
 
 
-class Older:
-    """``uop``, ``schedule`` and ``realize`` by the names that tinygrad had for them."""
-
-    __slots__ = ()
-
-    @property
-    def lazydata(self: Tensor) -> UOp:
-        """The node behind the tensor: ``uop``.
-
-        >>> (Tensor([1, 2]) + 1).lazydata.shape
-        (2,)
-        """
-        return self.uop
-
-    def schedule_with_vars(self: Tensor, *others: Tensor) -> tuple[CompiledSchedule, dict[UOp, int]]:
-        """Return ``schedule``, and the values of the bound variables that it was made for.
-
-        >>> v = Variable("v", 1, 4).bind(2)
-        >>> Tensor([1, 2, 3, 4])[:v].sum().schedule_with_vars()[1].values()
-        dict_values([2])
-        """
-        found = bindings(toposort([t.uop for t in (self, *others)]))
-        return self.schedule(*others), {n.src[0]: n.src[1].arg for n in found}
-
-    @staticmethod
-    def corealize(tensors: Sequence[Tensor]) -> None:
-        """Compute several tensors in one program: ``realize``.
-
-        >>> a, b = Tensor([1, 2]) + 1, Tensor([3]) * 2
-        >>> Tensor.corealize([a, b]); a.tolist(), b.tolist()
-        ([2, 3], [6])
-        """
-        if tensors:
-            check_tensors("corealize", tensors)
-            realize_tensors(list(tensors))
-
 M = TypeVar("M", bound=Callable[..., Any])
 
 
@@ -208,18 +146,18 @@ def _example(method: Callable[..., Any], name: str) -> str:
 
 def _named(method: Callable[..., Any], name: str, does: str, example: str) -> Callable[..., Any]:
     method.__code__ = method.__code__.replace(co_name=name)
-    method.__name__, method.__qualname__, method.__module__ = name, name, __name__
+    method.__name__, method.__qualname__, method.__module__ = name, f"Tensor.{name}", "tinsmith.tensor.tensor"
     method.__doc__ = f"{does}\n\n{example}\n"
     return method
 
 
-def _same(name: str, method: M) -> M:
+def same(name: str, method: M) -> M:
     """Return ``method`` by another name."""
     found = guided(method)
     return cast(M, _named(found, name, f"The same as ``{method.__name__}``.", _example(method, name)))
 
 
-def _in_place(method: M, example: str = "") -> M:
+def in_place(method: M, example: str = "") -> M:
     """Return ``method`` whose result is written to the memory of the tensor, which it returns."""
     name = f"{method.__name__}_"
 
@@ -230,173 +168,3 @@ def _in_place(method: M, example: str = "") -> M:
 
     does = f"``{method.__name__}``, written to this tensor's memory, which is returned."
     return cast(M, _named(guided(write), name, does, example or _example(method, name)))
-
-
-class Synonyms:
-    """Second names."""
-
-    __slots__ = ()
-
-    absolute = _same("absolute", ElementwiseMethods.abs)
-    arccos = _same("arccos", Trigonometry.acos)
-    arccosh = _same("arccosh", Trigonometry.acosh)
-    arcsin = _same("arcsin", Trigonometry.asin)
-    arcsinh = _same("arcsinh", Trigonometry.asinh)
-    arctan = _same("arctan", Trigonometry.atan)
-    arctan2 = _same("arctan2", ArithmeticMethods.atan2)
-    arctanh = _same("arctanh", Trigonometry.atanh)
-    bitwise_left_shift = _same("bitwise_left_shift", ElementwiseMethods.lshift)
-    bitwise_right_shift = _same("bitwise_right_shift", ElementwiseMethods.rshift)
-    concat = _same("concat", Joining.cat)
-    concatenate = _same("concatenate", Joining.cat)
-    divide = _same("divide", ElementwiseMethods.div)
-    true_divide = _same("true_divide", ElementwiseMethods.div)
-    floor_divide = _same("floor_divide", ElementwiseMethods.idiv)
-    fix = _same("fix", ElementwiseMethods.trunc)
-    ger = _same("ger", MatMul.outer)
-    greater = _same("greater", Comparisons.gt)
-    greater_equal = _same("greater_equal", Comparisons.ge)
-    inverse = _same("inverse", Triangles.inv)
-    less = _same("less", Comparisons.lt)
-    less_equal = _same("less_equal", Comparisons.le)
-    moveaxis = _same("moveaxis", LayoutMethods.movedim)
-    multiply = _same("multiply", ElementwiseMethods.mul)
-    narrow_copy = _same("narrow_copy", LayoutMethods.narrow)
-    negative = _same("negative", ElementwiseMethods.neg)
-    nelement = _same("nelement", Extents.numel)
-    not_equal = _same("not_equal", Comparisons.ne)
-    pinverse = _same("pinverse", Matrices.pinv)
-    remainder = _same("remainder", ElementwiseMethods.mod)
-    row_stack = _same("row_stack", LayoutMethods.vstack)
-    sgn = _same("sgn", ElementwiseMethods.sign)
-    subtract = _same("subtract", ElementwiseMethods.sub)
-    swapdims = _same("swapdims", LayoutMethods.swapaxes)
-    trapz = _same("trapz", ArithmeticMethods.trapezoid)
-    binary_cross_entropy = _same("binary_cross_entropy", Losses.binary_crossentropy)
-    binary_cross_entropy_with_logits = _same("binary_cross_entropy_with_logits", Losses.binary_crossentropy_logits)
-
-
-class InPlace(Synonyms):
-    """``x.name_(…)``: ``x.name(…)`` written to the memory of ``x``, as ``x += 1`` is: views see it."""
-
-    __slots__ = ()
-
-    abs_ = _in_place(ElementwiseMethods.abs)
-    absolute_ = _in_place(Synonyms.absolute)
-    acos_ = _in_place(Trigonometry.acos)
-    acosh_ = _in_place(Trigonometry.acosh)
-    add_ = _in_place(ElementwiseMethods.add)
-    addbmm_ = _in_place(Products.addbmm)
-    addcdiv_ = _in_place(ArithmeticMethods.addcdiv)
-    addcmul_ = _in_place(ArithmeticMethods.addcmul)
-    addmm_ = _in_place(Products.addmm)
-    addmv_ = _in_place(Products.addmv)
-    addr_ = _in_place(Products.addr)
-    arccos_ = _in_place(Synonyms.arccos)
-    arccosh_ = _in_place(Synonyms.arccosh)
-    arcsin_ = _in_place(Synonyms.arcsin)
-    arcsinh_ = _in_place(Synonyms.arcsinh)
-    arctan2_ = _in_place(Synonyms.arctan2)
-    arctan_ = _in_place(Synonyms.arctan)
-    arctanh_ = _in_place(Synonyms.arctanh)
-    asin_ = _in_place(Trigonometry.asin)
-    asinh_ = _in_place(Trigonometry.asinh)
-    atan2_ = _in_place(ArithmeticMethods.atan2)
-    atan_ = _in_place(Trigonometry.atan)
-    atanh_ = _in_place(Trigonometry.atanh)
-    baddbmm_ = _in_place(Products.baddbmm)
-    bitwise_and_ = _in_place(ElementwiseMethods.bitwise_and)
-    bitwise_left_shift_ = _in_place(Synonyms.bitwise_left_shift)
-    bitwise_not_ = _in_place(ElementwiseMethods.bitwise_not)
-    bitwise_or_ = _in_place(ElementwiseMethods.bitwise_or)
-    bitwise_right_shift_ = _in_place(Synonyms.bitwise_right_shift)
-    bitwise_xor_ = _in_place(ElementwiseMethods.bitwise_xor)
-    ceil_ = _in_place(ElementwiseMethods.ceil)
-    celu_ = _in_place(Activations.celu, ">>> Tensor([2.0]).celu_().tolist()\n[2.0]")
-    clamp_ = _in_place(ElementwiseMethods.clamp)
-    clamp_max_ = _in_place(Comparisons.clamp_max)
-    clamp_min_ = _in_place(Comparisons.clamp_min)
-    clip_ = _in_place(ElementwiseMethods.clip)
-    copysign_ = _in_place(ElementwiseMethods.copysign)
-    cos_ = _in_place(Trigonometry.cos)
-    cosh_ = _in_place(Trigonometry.cosh)
-    cumprod_ = _in_place(Scans.cumprod)
-    cumsum_ = _in_place(Scans.cumsum)
-    deg2rad_ = _in_place(ArithmeticMethods.deg2rad)
-    digamma_ = _in_place(Special.digamma)
-    psi = _same("psi", Special.digamma)
-    gammaln = _same("gammaln", Special.lgamma)
-    multigammaln = _same("multigammaln", Special.mvlgamma)
-    i0_ = _in_place(Special.i0)
-    div_ = _in_place(ElementwiseMethods.div, ">>> Tensor([1.0, 2.0]).div_(2).tolist()\n[0.5, 1.0]")
-    divide_ = _in_place(Synonyms.divide, ">>> Tensor([1.0, 2.0]).divide_(2).tolist()\n[0.5, 1.0]")
-    elu_ = _in_place(Activations.elu, ">>> Tensor([2.0]).elu_().tolist()\n[2.0]")
-    erf_ = _in_place(Trigonometry.erf)
-    erfc_ = _in_place(Special.erfc)
-    erfinv_ = _in_place(Special.erfinv)
-    exp2_ = _in_place(ElementwiseMethods.exp2)
-    exp_ = _in_place(ElementwiseMethods.exp)
-    expm1_ = _in_place(ElementwiseMethods.expm1)
-    fix_ = _in_place(Synonyms.fix)
-    float_power_ = _in_place(ArithmeticMethods.float_power,
-                             ">>> Tensor([2.0]).double().float_power_(2).tolist()\n[4.0]")
-    floor_ = _in_place(ElementwiseMethods.floor)
-    floor_divide_ = _in_place(Synonyms.floor_divide)
-    fmod_ = _in_place(ElementwiseMethods.fmod)
-    frac_ = _in_place(ArithmeticMethods.frac)
-    gcd_ = _in_place(ArithmeticMethods.gcd)
-    hardtanh_ = _in_place(Activations.hardtanh, ">>> Tensor([2.0]).hardtanh_().tolist()\n[1.0]")
-    heaviside_ = _in_place(ArithmeticMethods.heaviside)
-    hypot_ = _in_place(ArithmeticMethods.hypot)
-    index_add_ = _in_place(Picking.index_add)
-    index_copy_ = _in_place(Picking.index_copy)
-    index_fill_ = _in_place(Picking.index_fill)
-    index_put_ = _in_place(Picking.index_put)
-    index_reduce_ = _in_place(Picking.index_reduce)
-    lcm_ = _in_place(ArithmeticMethods.lcm)
-    ldexp_ = _in_place(ArithmeticMethods.ldexp)
-    leaky_relu_ = _in_place(Activations.leaky_relu)
-    lerp_ = _in_place(ElementwiseMethods.lerp)
-    lgamma_ = _in_place(Special.lgamma)
-    log10_ = _in_place(ElementwiseMethods.log10)
-    log1p_ = _in_place(ElementwiseMethods.log1p)
-    log2_ = _in_place(ElementwiseMethods.log2)
-    log_ = _in_place(ElementwiseMethods.log)
-    logit_ = _in_place(ArithmeticMethods.logit)
-    masked_fill_ = _in_place(ElementwiseMethods.masked_fill)
-    masked_scatter_ = _in_place(Picking.masked_scatter)
-    mul_ = _in_place(ElementwiseMethods.mul)
-    multiply_ = _in_place(Synonyms.multiply)
-    nan_to_num_ = _in_place(Comparisons.nan_to_num)
-    neg_ = _in_place(ElementwiseMethods.neg)
-    negative_ = _in_place(Synonyms.negative)
-    pow_ = _in_place(ElementwiseMethods.pow)
-    put_ = _in_place(Picking.put)
-    rad2deg_ = _in_place(ArithmeticMethods.rad2deg)
-    reciprocal_ = _in_place(ElementwiseMethods.reciprocal)
-    relu_ = _in_place(Activations.relu)
-    remainder_ = _in_place(Synonyms.remainder)
-    round_ = _in_place(ElementwiseMethods.round)
-    rsqrt_ = _in_place(ElementwiseMethods.rsqrt)
-    scatter_ = _in_place(Indexing.scatter)
-    scatter_add_ = _in_place(Indexing.scatter_add)
-    scatter_reduce_ = _in_place(Indexing.scatter_reduce)
-    selu_ = _in_place(Activations.selu, ">>> Tensor([0.0]).selu_().tolist()\n[0.0]")
-    sgn_ = _in_place(Synonyms.sgn)
-    sigmoid_ = _in_place(Activations.sigmoid)
-    expit = _same("expit", Activations.sigmoid)
-    sign_ = _in_place(ElementwiseMethods.sign)
-    sin_ = _in_place(Trigonometry.sin)
-    sinc_ = _in_place(Special.sinc)
-    sinh_ = _in_place(Trigonometry.sinh)
-    sqrt_ = _in_place(ElementwiseMethods.sqrt)
-    square_ = _in_place(ElementwiseMethods.square)
-    sub_ = _in_place(ElementwiseMethods.sub)
-    subtract_ = _in_place(Synonyms.subtract)
-    tan_ = _in_place(Trigonometry.tan)
-    tanh_ = _in_place(Trigonometry.tanh)
-    tril_ = _in_place(Creation.tril)
-    triu_ = _in_place(Creation.triu)
-    true_divide_ = _in_place(Synonyms.true_divide, ">>> Tensor([1.0, 2.0]).true_divide_(2).tolist()\n[0.5, 1.0]")
-    trunc_ = _in_place(ElementwiseMethods.trunc)
-    xlogy_ = _in_place(ArithmeticMethods.xlogy)

@@ -18,8 +18,8 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.nn.state import called, note_name
 from tinsmith.tensor.arguments import flag, shown
-from tinsmith.tensor.autograd.backward import Backward
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.execution import Execution
 from tinsmith.tensor.helpers import attribute, held_tensors
 from tinsmith.tensor.modes import check_modes
 from tinsmith.tensor.realize import plan_tensors, realize_tensors
@@ -214,7 +214,7 @@ class Optimizer:
         """Clear the gradients of the parameters, and of leaves with an unset ``requires_grad``."""
         for p in self.params:
             p.grad = None
-        Backward.forget_gradients()
+        Execution.forget_gradients()
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
         """Assign the values of the next step lazily; return the tensors that must be realized for it, in one program.
@@ -285,7 +285,7 @@ class Optimizer:
             skip: one bool; where it holds, parameters and state stay as they are.
         """
         check_modes(f"{type(self).__name__}.step", Tensor.training)
-        realize_tensors([*Backward.take_losses(), *self.schedule_step(skip)])
+        realize_tensors([*Execution.take_losses(), *self.schedule_step(skip)])
 
 
 # What ``Optimizer(…)`` takes is what its ``__init__`` takes; ``help`` and editors ask ``__new__`` first.

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Reverse-mode autograd, and custom gradients.
 
 Gradients are graph nodes, built by the gradient rules of the op table: ``gradients`` on nodes, and the Tensor methods
@@ -13,7 +12,6 @@ import functools
 import itertools
 import operator
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,17 +19,11 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.backend.device import Device
 from tinsmith.core.errors import ArgumentError, GradientError, shown
 from tinsmith.ir import Ops, UOp
-from tinsmith.runtime.thread_turns import state, writing
 from tinsmith.schedule.multi.sharding import is_group, places_of
-from tinsmith.tensor import storage
-from tinsmith.tensor.autograd.history import Unrolled, earlier, first_version, is_computed, note_earlier, passed_on
-from tinsmith.tensor.base import TensorBase, check_tensors, mark
-from tinsmith.tensor.host_data import TinygradRules
+from tinsmith.tensor.base import TensorBase, mark
 from tinsmith.tensor.interop import files
 from tinsmith.tensor.layer_names import gradient_origins
-from tinsmith.tensor.modes import Mode
 from tinsmith.tensor.placement import parts
-from tinsmith.tensor.realize import unseen_version
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -248,195 +240,7 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
     return out
 
 
-class Backward(TensorBase):
-    """The autograd methods of ``Tensor``."""
-
-    __slots__ = ()
-
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Set ``requires_grad``; returns self.
-
-        >>> Tensor([1.0]).requires_grad_().requires_grad
-        True
-        """
-        self.requires_grad = bool(requires_grad)
-        return self  # type: ignore[return-value]
-
-    def retain_grad(self) -> None:
-        """Make ``backward`` fill ``.grad`` of this computed tensor, too; same as ``requires_grad_()``.
-
-        >>> x = Tensor([2.0]); y = x * x; y.retain_grad(); _ = (y * 3).sum().backward(); y.grad.tolist()
-        [3.0]
-        """
-        self.requires_grad = True
-
-    def contiguous_backward(self) -> Tensor:
-        """Return this tensor; in the backward pass, its gradient is made contiguous.
-
-        >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
-        [3.0, 3.0]
-        """
-        return with_slopes(self, _dense, self)  # type: ignore[arg-type]
-
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """Return the derivatives of this tensor with respect to ``targets``; they can be differentiated again.
-
-        Args:
-            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
-
-        >>> x = Tensor([1.0, 2.0]); [g.tolist() for g in (x * x).sum().gradient(x)]
-        [[2.0, 4.0]]
-
-        Raises:
-            GradientError: if this is no scalar and no gradient is given, or a target does not influence it.
-        """
-        check_tensors("gradient", targets if gradient is None else [*targets, gradient])
-        choices = [[t.uop, *earlier(t)] for t in targets]
-        unrolled = Unrolled([self.uop, *itertools.chain(*choices)])
-        unrolled.check(targets)
-        output, nodes, order = unrolled.nodes[0], iter(unrolled.nodes[1:]), unrolled.order
-        inside: set[UOp] = set()
-        wanted = []
-        for among in choices:
-            versions = list(dict.fromkeys(map(first_version, itertools.islice(nodes, len(among)))))
-            if len(versions) > 1:
-                inside = inside or set(order)
-                versions = [n for n in versions if n in inside] or versions[:1]
-            wanted.append(versions)
-        seed = None if gradient is None else gradient.uop
-        found = iter(unrolled.rolled(gradients(output, list(itertools.chain(*wanted)), seed, order=order)))
-        sums = [_summed(found, len(versions)) for versions in wanted]
-        return [t._new(g) for t, g in zip(targets, _where_they_are(targets, sums))]
-
-    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
-                 retain_graph: bool | None = None) -> Tensor:
-        """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
-
-        Tensors made with ``requires_grad=False`` are skipped; computed tensors with ``requires_grad=True`` are
-        included. Gradients accumulate over calls, in the memory of ``.grad``.
-
-        >>> x = Tensor([1.0, 2.0]); _ = (x * x).sum().backward(); x.grad.tolist()
-        [2.0, 4.0]
-
-        Args:
-            gradient: derivative of the final value with respect to this tensor; 1 for a scalar.
-            create_graph: let gradients be differentiated again, as those of ``gradient()`` are.
-            retain_graph: accepted for users of PyTorch; the graph always stays.
-
-        Raises:
-            GradientError: if this is no scalar and no gradient is given.
-        """
-        check_tensors("backward", () if gradient is None else [gradient])
-        if self.uop.op is Ops.DETACH and self.uop.arg is None:
-            raise GradientError("backward", "the tensor was detached, or computed in no_grad(): no gradient flows",
-                                "the tensor that it was made of")
-        unrolled = Unrolled([self.uop])
-        order = unrolled.order
-        unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
-        wanted = self._wanted(order, unrolled)
-        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
-                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
-        rest = iter(unrolled.rolled(found))
-        sums = [_summed(rest, len(nodes)) for nodes in wanted.values()]
-        with state:  # gradients of other threads add up with these
-            for t, g in zip(wanted, _where_they_are(list(wanted), sums)):
-                new = t._new(g)
-                t.note_gradient()
-                if t.grad is None or create_graph:
-                    total = new if t.grad is None else t.grad + new
-                    t.grad = total if create_graph else total._new(UOp(Ops.DETACH, None, (total.uop,)))
-                else:
-                    t.grad._accumulate(new)
-        TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
-        TensorBase._losses.append(weakref.ref(self))
-        return self  # type: ignore[return-value]
-
-    def _accumulate(self, new: Tensor) -> None:
-        """Add ``new`` to this gradient in place, so that every tensor that shares its memory sees the sum."""
-        with writing(self):
-            old, sharing = self.uop, storage.sharing(self)
-            total = (self + new).uop
-            if total.dtype is not self.dtype or total.shape != self.shape:
-                raise GradientError("backward", f".grad has shape {self.shape} and {self.dtype!r}, the new gradient "
-                                    f"{new.shape} and {new.dtype!r}", "another .grad, or None")
-            storage.write(self, total, unseen_version)
-            note_earlier(self, old)
-            self._note_write(sharing)
-
-    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
-        """Return the tensors whose ``.grad`` a backward pass fills, with their nodes in ``order``: the present node and
-        those before unrecorded writes."""
-        inside = {order[-1]}
-        for n in reversed(order):  # what a gradient flows to, be it zero
-            if n in inside:
-                inside.update(passed_on(n))
-        found: dict[Tensor, list[UOp]] = {}
-        computed: dict[Tensor, list[UOp]] = {}
-        for t in TensorBase.live:
-            if t.requires_grad is not False and t.dtype.is_float and t is not self:
-                nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
-                if nodes:
-                    leaf = t.requires_grad or not is_computed(t.uop)
-                    (found if leaf else computed)[t] = list(dict.fromkeys(nodes))
-        return found | _leaves_among(computed, found, order) if TinygradRules.on else found
-
-    def note_gradient(self) -> None:
-        """Record that this tensor is about to get a gradient; without ``requires_grad``, ``forget_gradients`` drops it.
-
-        >>> x = Tensor([1.0]); x.note_gradient(); x.grad = Tensor([2.0]); Tensor.forget_gradients(); x.grad is None
-        True
-        """
-        for graded in TensorBase._graders:
-            graded.add(self)
-        if self.requires_grad is None:
-            TensorBase._unasked[self] = None
-
-    def gradient_unasked(self) -> bool:
-        """Return True if ``requires_grad`` is None and the tensor has a gradient that ``forget_gradients`` will drop.
-
-        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); x.gradient_unasked()
-        True
-        """
-        return self.requires_grad is None and self in TensorBase._unasked
-
-    @staticmethod
-    def no_grad() -> Mode:
-        """Return a context manager (and decorator) in which results and writes are not recorded for gradients.
-
-        >>> w = Tensor([1.0, 2.0])
-        >>> with Tensor.no_grad():
-        ...     y = w * 3
-        >>> ((w + y) * w).sum().gradient(w)[0].tolist()
-        [5.0, 10.0]
-        """
-        return Mode("recording", False)
-
-    @staticmethod
-    def take_losses() -> list[Tensor]:
-        """Return the tensors whose ``backward`` ran since the last call, so that an optimizer step realizes them, too.
-
-        >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y
-        True
-        """
-        found = [t for r in TensorBase._losses if (t := r()) is not None]
-        TensorBase._losses.clear()
-        return found
-
-    @staticmethod
-    def forget_gradients() -> None:
-        """Set ``.grad`` to None on leaves made without ``requires_grad``, which would accumulate over all steps.
-
-        >>> x = Tensor([1.0]); _ = (x * x).sum().backward(); Tensor.forget_gradients(); x.grad is None
-        True
-        """
-        for t, _ in TensorBase._unasked.items():
-            if t.gradient_unasked():
-                t.grad = None
-        TensorBase._unasked.clear()
-        TensorBase.forgettings += 1
-
-
-def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
+def leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[UOp]], order: Sequence[UOp]
                   ) -> dict[Tensor, list[UOp]]:
     """Return the computed tensors that depend on no leaf and on no other computed tensor."""
     owners: dict[UOp, list[Tensor]] = {}
@@ -453,16 +257,16 @@ def _leaves_among(computed: dict[Tensor, list[UOp]], leaves: dict[Tensor, list[U
     return found
 
 
-def _dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+def dense(g: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (g.contiguous(),)
 
 
-def _summed(nodes: Iterator[UOp], count: int) -> UOp:
+def summed(nodes: Iterator[UOp], count: int) -> UOp:
     """Return the sum of the next ``count`` nodes."""
     return functools.reduce(operator.add, itertools.islice(nodes, count))
 
 
-def _where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
+def where_they_are(tensors: Sequence[TensorBase], found: Sequence[UOp]) -> list[UOp]:
     """Return the gradients moved to the devices of their tensors, sharded in the same way."""
     moved = [g if g.device in (None, t._device) or files.on_disk(t._device) else
              UOp(Ops.COPY, None, (g,), t._device) for t, g in zip(tensors, found)]

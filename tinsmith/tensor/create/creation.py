@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinsmith.backend.device import DeviceName, members
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
@@ -15,11 +17,20 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import check_bound, size_text
 from tinsmith.runtime.thread_turns import writing
-from tinsmith.tensor.arguments import Scalar, integer, number, shown, symbolic
+from tinsmith.tensor.arguments import Scalar, flag, integer, number, shown, size, symbolic
 from tinsmith.tensor.autograd.history import is_computed
 from tinsmith.tensor.base import TensorBase, check_tensors, device_name, leaf
-from tinsmith.tensor.helpers import constant, operand, product, sizes, symbolic_size
+from tinsmith.tensor.create.random import _stream, draw_bits, fixed_sizes, float_kind, fractions, gaussian, kaiming
+from tinsmith.tensor.fft import cosines, host_constant, sample_points
+from tinsmith.tensor.helpers import (
+    constant,
+    operand,
+    product,
+    sizes,
+    symbolic_size,
+)
 from tinsmith.tensor.host_data import check_range, from_size
+from tinsmith.tensor.indexing.indexing import Indexing
 from tinsmith.tensor.interop import files
 
 if TYPE_CHECKING:
@@ -29,10 +40,12 @@ Device_ = DeviceName | None
 DType_ = DTypeLike | None
 
 
-class Creation:
-    """``full zeros ones empty arange linspace eye``, their ``_like`` forms, ``triu`` and ``tril``."""
+class Creation(Indexing):
+    """Constructors: constants, ranges, data of other libraries, windows, random numbers."""
 
     __slots__ = ()
+
+    # *** constructors ***
 
     @classmethod
     def _made(cls: type[Tensor], uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Tensor:
@@ -250,67 +263,7 @@ class Creation:
         """
         return _band("tril", self, symbolic("tril", "diagonal", diagonal) + 1).where(self._zeros(), self)
 
-
-def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
-    """Return ``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an
-    IOTA."""
-    if count == 0:
-        return UOp.const(dtype, 0).expand_to((0,))
-    work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
-    line = UOp.iota(count, work) if work.is_int else UOp.iota(count).cast(work)
-    if isinstance(step, float) and work.is_int:
-        line = UOp.iota(count).cast(dtypes.float64)
-    line = line if step == 1 else line * step
-    return (line if first == 0 else line + first).cast(dtype)
-
-
-def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
-    """Return an integer range whose bounds and step may be symbolic."""
-    first, last, step = (symbolic("arange", what, v) for what, v in (("start", first), ("stop", last), ("step", step)))
-    low, high = (step.vmin, step.vmax) if isinstance(step, UOp) else (step, step)
-    if low <= 0 <= high:
-        raise ArgumentError("arange", f"a step of {size_text(step)}, which may be 0", "a step of one sign")
-    way = UOp.index(last) - first if low > 0 else UOp.index(first) - last
-    stride = step if low > 0 else -step
-    count = symbolic_size("arange", (way + (stride - 1)) // stride)
-    ends = [from_size(v).dtype for v in (first, last) if isinstance(v, UOp)]
-    kind = promote(dtypes.default_int, *ends) if dtype is None else to_dtype(dtype)
-    line = UOp.iota(count).cast(kind)
-    begin: UOp = (line * step if isinstance(step, UOp) or step != 1 else line) + first
-    return begin
-
-
-def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
-    """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
-    if x.ndim < 2:
-        raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
-    row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
-    return x._new((row + diagonal).lt(column + 1))
-
-
-def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
-    """Return the (start, stop, step) of an integer range with float arguments, by PyTorch's rule.
-
-    Start and step are truncated. For int64 the stop is truncated, too; other dtypes keep the float range's length."""
-    if not any(isinstance(v, float) for v in (first, last, step)):
-        return first, last, step
-    count = math.ceil((last - first) / step)
-    begin, by = int(first), int(step)
-    if kind is dtypes.int64:
-        last = int(last)
-    elif by:
-        last = begin + by * max(count, 0)
-    if not by:
-        raise ArgumentError("arange", f"a step of {step} is 0 in {kind!r}", "another step, or a float dtype")
-    return begin, last, by
-
-FillDType = DType | str | None
-
-
-class Filling:
-    """``fill_ zero_ copy_ normal_ uniform_ bernoulli_``, ``new_zeros``, ``cpu cuda``, ``is_leaf`` and others."""
-
-    __slots__ = ()
+    # *** filling ***
 
     def fill_(self: Tensor, value: Any) -> Tensor:
         """Fill with a number, in place.
@@ -535,14 +488,6 @@ class Filling:
         """
         return self.to("CUDA" if device is None else f"CUDA:{device}" if isinstance(device, int) else device)
 
-    def type(self: Tensor, dtype: FillDType = None) -> Any:
-        """Cast to ``dtype``; without an argument, return the dtype.
-
-        >>> Tensor([1]).type("float32").type()
-        dtypes.float
-        """
-        return self.dtype if dtype is None else self.cast(to_dtype(dtype))
-
     def byte(self: Tensor) -> Tensor:
         """Cast to uint8.
 
@@ -643,3 +588,357 @@ class Filling:
         """
         check_tensors("view_as", [other])
         return self.reshape(other.shape)
+
+    # *** window functions ***
+
+    @classmethod
+    def fftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                device: DeviceName | None = None) -> Tensor:
+        """Return the frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
+
+        >>> Tensor.fftfreq(4).tolist()
+        [0.0, 0.25, -0.5, -0.25]
+        """
+        values = np.fft.fftfreq(integer("fftfreq", "n", n, least=1), d)
+        return host_constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
+
+    @classmethod
+    def rfftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                 device: DeviceName | None = None) -> Tensor:
+        """Return the frequencies of ``rfft``'s values.
+
+        >>> Tensor.rfftfreq(4).tolist()
+        [0.0, 0.25, 0.5]
+        """
+        values = np.fft.rfftfreq(integer("rfftfreq", "n", n, least=1), d)
+        return host_constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
+
+    @classmethod
+    def hann_window(cls: type[Tensor], window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
+                    device: DeviceName | None = None) -> Tensor:
+        """Return ``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
+
+        >>> Tensor.hann_window(4).numpy().round(4).tolist()
+        [0.0, 0.5, 1.0, 0.5]
+        """
+        return cosines(cls, "hann_window", (0.5, 0.5), window_length, periodic, dtype, device)
+
+    @classmethod
+    def hamming_window(cls: type[Tensor], window_length: int, periodic: bool = True, alpha: float = 0.54,
+                       beta: float = 0.46, *, dtype: DType | str | None = None,
+                       device: DeviceName | None = None) -> Tensor:
+        """Return ``alpha - beta cos(2 pi k / n)``.
+
+        >>> Tensor.hamming_window(4).numpy().round(2).tolist()
+        [0.07999999821186066, 0.5400000214576721, 1.0, 0.5400000214576721]
+        """
+        return cosines(cls, "hamming_window", (alpha, beta), window_length, periodic, dtype, device)
+
+    @classmethod
+    def blackman_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+        """Return ``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
+
+        >>> Tensor.blackman_window(4).abs().numpy().round(2).tolist()
+        [0.0, 0.3400000035762787, 1.0, 0.3400000035762787]
+        """
+        return cosines(cls, "blackman_window", (0.42, 0.5, 0.08), window_length, periodic, dtype, device)
+
+    @classmethod
+    def bartlett_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+        """Return the Bartlett (triangular) window: linear from 0 to 1 and back.
+
+        >>> Tensor.bartlett_window(4).tolist()
+        [0.0, 0.5, 1.0, 0.5]
+        """
+        count = integer("bartlett_window", "window_length", window_length, least=0)
+        places = sample_points(count, flag("bartlett_window", "periodic", periodic))
+        kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+        return host_constant(cls, 1 - np.abs(2 * places - 1) if count != 1 else np.ones(1), kind, device)
+
+    # *** random numbers ***
+
+    @staticmethod
+    def manual_seed(seed: int = 0) -> None:
+        """Restart the random stream from ``seed``: an integer, or an array or tensor with one element.
+
+        >>> Tensor.manual_seed(1); a = Tensor.rand(3).tolist()
+        >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
+        True
+        """
+        one = getattr(seed, "shape", ()) not in ((), None) and math.prod(seed.shape) == 1  # type: ignore[attr-defined]
+        number = seed.reshape(()).item() if one else seed  # type: ignore[attr-defined]
+        _stream.reset(integer("manual_seed", "seed", number) & ((1 << 62) - 1))
+
+    @classmethod
+    def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
+        """Random uint32 words: 32 random bits per element.
+
+        >>> Tensor.random_bits(2).dtype
+        dtypes.uint
+        """
+        wanted = fixed_sizes("random_bits", shape)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=dtypes.uint32, device=device)
+        return cls._made(draw_bits(product(wanted)).reshape(wanted), device, False)
+
+    @classmethod
+    def rand(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+             requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers in [0, 1).
+
+        >>> Tensor.rand(2, 3).shape
+        (2, 3)
+        """
+        wanted, kind = fixed_sizes("rand", shape), float_kind("rand", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        return cls._made(fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
+
+    @classmethod
+    def randn(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+              requires_grad: bool | None = None) -> Tensor:
+        """Standard normal random numbers (Box and Muller 1958): two from two uniform numbers.
+
+        A GPU uses its approximate logarithm, sine and cosine instructions: numbers differ from the CPU's by 1e-7 on
+        average, one in 160,000 by more than 1e-5, the worst of 64 million by 2e-4.
+
+        >>> Tensor.randn(2, 3).shape
+        (2, 3)
+        """
+        wanted, kind = fixed_sizes("randn", shape), float_kind("randn", dtype)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        return cls._made(gaussian(product(wanted), kind, device).reshape(wanted), device, requires_grad)
+
+    @classmethod
+    def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers in [low, high).
+
+        >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
+        True
+        """
+        wanted, kind = fixed_sizes("uniform", shape), float_kind("uniform", dtype)
+        low, high = number("uniform", "low", low), number("uniform", "high", high)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        x = fractions(product(wanted), kind).reshape(wanted)
+        return cls._made(x * (high - low) + low, device, requires_grad)
+
+    @classmethod
+    def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
+               device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Normal random numbers with the given mean and standard deviation.
+
+        >>> Tensor.normal(3, mean=5, std=0).tolist()
+        [5.0, 5.0, 5.0]
+        """
+        wanted, kind = fixed_sizes("normal", shape), float_kind("normal", dtype)
+        mean, std = number("normal", "mean", mean), number("normal", "std", std, least=0)
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
+        x = gaussian(product(wanted), kind, device).reshape(wanted)
+        return cls._made(x * std + mean, device, requires_grad)
+
+    @classmethod
+    def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None,
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Random integers in [low, high).
+
+        >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
+        True
+
+        Raises:
+            ArgumentError: if the range is empty or larger than 2**32.
+            RangeError: if the dtype cannot hold the range.
+        """
+        kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+        low, high = integer("randint", "low", low), integer("randint", "high", high)
+        wanted, span = fixed_sizes("randint", shape), high - low
+        if not kind.is_int:
+            raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
+        if span < 1:
+            raise ArgumentError("randint", f"no integers from {low} up to but without {high}", "low < high")
+        check_range("randint", low, kind)
+        check_range("randint", high - 1, kind)
+        if span > 1 << 32:
+            raise ArgumentError("randint", f"{span} integers from {low} up to but without {high}, more than the 2**32 "
+                                "that 32 random bits tell apart", "high - low <= 2**32")
+        if 0 in wanted:
+            return cls.zeros(wanted, dtype=kind, device=device, requires_grad=bool(requires_grad))
+        scaled = (draw_bits(product(wanted)).cast(dtypes.uint64) * span) >> 32
+        return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, bool(requires_grad))
+
+    @classmethod
+    def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
+                 device: DeviceName | None = None) -> Tensor:
+        """Return a random permutation of the integers below ``n``: the indices that sort random bits.
+
+        >>> sorted(Tensor.randperm(5).tolist())
+        [0, 1, 2, 3, 4]
+        """
+        kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+        n = size("randperm", "n", n)
+        if not n:
+            return cls.zeros(0, dtype=kind, device=device)
+        return cls.random_bits(n, device=device).argsort().cast(kind)
+
+    @classmethod
+    def scaled_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers in [-1, 1), divided by the square root of the number of elements.
+
+        >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
+        True
+        """
+        bound = 1 / math.sqrt(max(product(fixed_sizes("scaled_uniform", shape)), 1))
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def glorot_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers within the bound of Glorot and Bengio (2010), ``sqrt(6 / (fan_in + fan_out))``.
+
+        >>> Tensor.glorot_uniform(4, 4).shape
+        (4, 4)
+        """
+        wanted = fixed_sizes("glorot_uniform", shape)
+        bound = math.sqrt(6 / max(wanted[0] + product(wanted[1:]), 1)) if wanted else 1.0
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers within the bound of He et al. (2015); fan-in: the product of all axes but the first.
+
+        >>> Tensor.kaiming_uniform(4, 4).shape
+        (4, 4)
+        """
+        bound = math.sqrt(3) * kaiming("kaiming_uniform", shape, a)
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+        """Normal random numbers with the deviation of He et al. (2015); fan-in: the product of all axes but the first.
+
+        >>> Tensor.kaiming_normal(4, 4).shape
+        (4, 4)
+        """
+        std = kaiming("kaiming_normal", shape, a)
+        return cls.normal(*shape, std=std, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
+        """Draw indices with probabilities proportional to the weights; a matrix holds one distribution per row.
+
+        With replacement, an index is found by searching a uniform number in the cumulative sums of the weights. Without
+        replacement, the indices with the largest ``weight ** (1 / uniform)`` are drawn, computed in logarithms
+        (Efraimidis and Spirakis, 2006).
+
+        >>> Tensor([0., 1., 0.]).multinomial(2, replacement=True).tolist()
+        [1, 1]
+
+        Raises:
+            ShapeError: if the tensor is not a vector or a matrix.
+            ArgumentError: if there are fewer weights than draws without replacement.
+        """
+        if self.ndim not in (1, 2) or not self.shape[-1]:
+            raise ShapeError("multinomial", f"weights of shape {self.shape}", "a vector or a matrix of weights")
+        num_samples = integer("multinomial", "num_samples", num_samples, least=1)
+        replacement = flag("multinomial", "replacement", replacement)
+        if not (replacement or num_samples <= self.shape[-1]):
+            raise ArgumentError("multinomial", f"{num_samples} of {self.shape[-1]} without replacement",
+                                "fewer samples, or replacement=True")
+        weights = self.detach().cast(dtypes.float32)
+        rows = weights.reshape(-1, weights.shape[-1])
+        count = rows.shape[0]
+        if replacement:
+            ends = rows.cumsum(1)
+            drawn = type(self).rand(count, num_samples, 1, device=self.device) * ends[:, -1:].unsqueeze(1)
+            found = (ends.unsqueeze(1) <= drawn).cast(dtypes.int32).sum(-1)
+            last = (rows > 0).cast(dtypes.int32).mul(type(self).arange(rows.shape[1], device=self.device)).max(1)
+            found = found.minimum(last.unsqueeze(1))  # rounding may place a number after the last weight
+        else:
+            noise = type(self).rand(*rows.shape, device=self.device).maximum(1e-30).log()
+            found = (rows > 0).where(rows.log() - noise.neg().log(), -math.inf).topk(num_samples).indices
+        return found.reshape(*self.shape[:-1], num_samples).cast(dtypes.default_int)
+
+    def rand_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                  requires_grad: bool | None = None) -> Tensor:
+        """Uniform random numbers in [0, 1), with this tensor's shape, dtype and device.
+
+        >>> Tensor([1., 2.]).rand_like().shape
+        (2,)
+        """
+        return type(self).rand(*self.shape, dtype=self.dtype if dtype is None else dtype,
+                          device=self.device if device is None else device, requires_grad=requires_grad)
+
+    def randn_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                   requires_grad: bool | None = None) -> Tensor:
+        """Standard normal random numbers, with this tensor's shape, dtype and device.
+
+        >>> Tensor([1., 2.]).randn_like().shape
+        (2,)
+        """
+        return type(self).randn(*self.shape, dtype=self.dtype if dtype is None else dtype,
+                           device=self.device if device is None else device, requires_grad=requires_grad)
+
+
+def _line(count: int, first: float, step: float, dtype: DType) -> UOp:
+    """Return ``first + i * step`` for 0 <= i < ``count``, computed in ``dtype`` (at least 32 bits wide) from an
+    IOTA."""
+    if count == 0:
+        return UOp.const(dtype, 0).expand_to((0,))
+    work = dtype if dtype.itemsize >= 4 else (dtypes.float32 if dtype.is_float else dtypes.int32)
+    line = UOp.iota(count, work) if work.is_int else UOp.iota(count).cast(work)
+    if isinstance(step, float) and work.is_int:
+        line = UOp.iota(count).cast(dtypes.float64)
+    line = line if step == 1 else line * step
+    return (line if first == 0 else line + first).cast(dtype)
+
+
+def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
+    """Return an integer range whose bounds and step may be symbolic."""
+    first, last, step = (symbolic("arange", what, v) for what, v in (("start", first), ("stop", last), ("step", step)))
+    low, high = (step.vmin, step.vmax) if isinstance(step, UOp) else (step, step)
+    if low <= 0 <= high:
+        raise ArgumentError("arange", f"a step of {size_text(step)}, which may be 0", "a step of one sign")
+    way = UOp.index(last) - first if low > 0 else UOp.index(first) - last
+    stride = step if low > 0 else -step
+    count = symbolic_size("arange", (way + (stride - 1)) // stride)
+    ends = [from_size(v).dtype for v in (first, last) if isinstance(v, UOp)]
+    kind = promote(dtypes.default_int, *ends) if dtype is None else to_dtype(dtype)
+    line = UOp.iota(count).cast(kind)
+    begin: UOp = (line * step if isinstance(step, UOp) or step != 1 else line) + first
+    return begin
+
+
+def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
+    """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
+    if x.ndim < 2:
+        raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")
+    row, column = x.uop.iota_like(x.ndim - 2), x.uop.iota_like(x.ndim - 1)
+    return x._new((row + diagonal).lt(column + 1))
+
+
+def _integer_line(first: float, last: float, step: float, kind: DType) -> tuple[float, float, float]:
+    """Return the (start, stop, step) of an integer range with float arguments, by PyTorch's rule.
+
+    Start and step are truncated. For int64 the stop is truncated, too; other dtypes keep the float range's length."""
+    if not any(isinstance(v, float) for v in (first, last, step)):
+        return first, last, step
+    count = math.ceil((last - first) / step)
+    begin, by = int(first), int(step)
+    if kind is dtypes.int64:
+        last = int(last)
+    elif by:
+        last = begin + by * max(count, 0)
+    if not by:
+        raise ArgumentError("arange", f"a step of {step} is 0 in {kind!r}", "another step, or a float dtype")
+    return begin, last, by
+
+FillDType = DType | str | None
+
+

@@ -1,7 +1,6 @@
 """Indexing: ``x[...]`` goes in; movement nodes, GATHER and SCATTER come out.
 
-- ``indexing.py``: reads and writes by index, ``gather`` and ``scatter``; ``subscripts.py``: the parser of what is
-  between the brackets.
-- ``slices.py``: boxes with steps and directions.
-- ``positions.py``: ``take``, ``index_add``, ``searchsorted`` and other methods by position.
+- ``indexing.py``: the methods: reads and writes by index, sorting, statistics of sorted values.
+- ``subscripts.py``: the parser of the index in ``x[...]``; ``slices.py``: boxes with steps and directions.
+- ``positions.py``: binary search and index vectors.
 """

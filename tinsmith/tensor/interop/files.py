@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Tensors backed by memory-mapped files, and hashes of their bytes.
 
 The parts of a file that a program reads are copied to its device. Writes to a file take effect at once: an unrealized
@@ -18,7 +17,7 @@ from tinsmith.backend.device import Device
 from tinsmith.backend.memory import Buffer
 from tinsmith.backend.npy.device import check_file, file_of
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.core.errors import ArgumentError, DeviceError, ShapeError
+from tinsmith.core.errors import DeviceError, ShapeError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
@@ -27,7 +26,6 @@ from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.tensor.base import TensorBase
-    from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -178,53 +176,10 @@ def _part(box: UOp, copy: UOp) -> UOp:
     part = UOp(Ops.BUFFER, copy.dtype, (), buffer).copy_to(copy.arg).reshape((*(1,) * axis, rows, *inner))
     return part.shrink((*((0, 1),) * axis, (0, rows), *bounds[axis + 1 :]))
 
-_FUNCTIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
+FUNCTIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "sha3_224": lambda b: hashlib.sha3_224(b).digest(), "sha3_256": lambda b: hashlib.sha3_256(b).digest(),
     "sha3_384": lambda b: hashlib.sha3_384(b).digest(), "sha3_512": lambda b: hashlib.sha3_512(b).digest(),
     "shake_128": lambda b: hashlib.shake_128(b).digest(16)}
-_CHUNK: Final = 1 << 20
+CHUNK: Final = 1 << 20
 
 
-class Hashing:
-    """``keccak`` and ``hash``."""
-
-    __slots__ = ()
-
-    def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
-        """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
-
-        >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
-        'd0e47486bbf4c16a'
-
-        Args:
-            cfg: "sha3_224", "sha3_256", "sha3_384", "sha3_512" or "shake_128" (of 16 bytes).
-
-        Raises:
-            ArgumentError: for another function.
-        """
-        if cfg not in _FUNCTIONS:
-            raise ArgumentError("keccak", f"unknown function {cfg!r}", f"one of {', '.join(_FUNCTIONS)}")
-        if not self.ndim:
-            raise ShapeError("keccak", "a 0-d tensor has no last axis", ".reshape(1)")
-        rows = np.ascontiguousarray(self._array())
-        lines = rows.reshape(-1, rows.shape[-1])
-        digests = [np.frombuffer(_FUNCTIONS[cfg](line.tobytes()), np.uint8) for line in lines]
-        size = len(_FUNCTIONS[cfg](b""))
-        found = np.stack(digests) if digests else np.empty((0, size), np.uint8)
-        return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
-
-    def hash(self: Tensor) -> Tensor:
-        """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
-
-        A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
-        again, until one hash is left.
-
-        >>> Tensor(b"Hello World!").hash().shape
-        (16,)
-        """
-        data = np.ascontiguousarray(self._array()).tobytes()
-        while True:
-            parts = [data[i : i + _CHUNK] for i in range(0, max(len(data), 1), _CHUNK)]
-            data = b"".join(hashlib.shake_128(p.ljust(_CHUNK, b"\0")).digest(16) for p in parts)
-            if len(parts) == 1:
-                return type(self)(data, device=self.device)

@@ -11,6 +11,7 @@ nothing without einops.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -24,15 +25,20 @@ from tinsmith.backend.device import Device, DeviceName
 from tinsmith.backend.memory import Buffer, borrowed
 from tinsmith.core.disk_cache import fetched
 from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
-from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError
+from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinsmith.core.lazy_import import Late
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import value_of_size
+from tinsmith.ir.algebra.sizes import bindings, value_of_size
+from tinsmith.ir.uop import toposort
+from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.base import device_name, leaf
+from tinsmith.tensor.base import check_tensors, device_name, leaf
 from tinsmith.tensor.helpers import product, sizes
 from tinsmith.tensor.interop import dlpack, files
 from tinsmith.tensor.interop.dlpack import HOST
+from tinsmith.tensor.interop.files import CHUNK, FUNCTIONS
+from tinsmith.tensor.nnops.functional import Functional
+from tinsmith.tensor.realize import realize_tensors
 
 if TYPE_CHECKING:
     import gzip
@@ -42,10 +48,12 @@ else:
     gzip = Late("gzip")
 
 
-class Interop:
-    """Conversions from and to other libraries (DLPack, array and buffer protocols), without a copy where possible."""
+class Interop(Functional):
+    """Protocols and files of other array libraries, hashes, and tinygrad's older names."""
 
     __slots__ = ()
+
+    # *** protocols ***
 
     @classmethod
     def from_dlpack(cls: type[Tensor], x: Any, *, device: DeviceName | None = None,
@@ -163,11 +171,7 @@ class Interop:
             self.realize()
         return dlpack.shared(self.uop)
 
-
-class Sources:
-    """``from_blob`` and ``from_url``. (For files, use ``Tensor(Path(...))`` or the device ``DISK:path``.)"""
-
-    __slots__ = ()
+    # *** sources ***
 
     @classmethod
     def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
@@ -214,6 +218,81 @@ class Sources:
         if gunzip:
             return cls(gzip.decompress(path.read_bytes()), device=device)
         return cls(path, device=device)
+
+    # *** hashes ***
+
+    def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
+        """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
+
+        >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
+        'd0e47486bbf4c16a'
+
+        Args:
+            cfg: "sha3_224", "sha3_256", "sha3_384", "sha3_512" or "shake_128" (of 16 bytes).
+
+        Raises:
+            ArgumentError: for another function.
+        """
+        if cfg not in FUNCTIONS:
+            raise ArgumentError("keccak", f"unknown function {cfg!r}", f"one of {', '.join(FUNCTIONS)}")
+        if not self.ndim:
+            raise ShapeError("keccak", "a 0-d tensor has no last axis", ".reshape(1)")
+        rows = np.ascontiguousarray(self._array())
+        lines = rows.reshape(-1, rows.shape[-1])
+        digests = [np.frombuffer(FUNCTIONS[cfg](line.tobytes()), np.uint8) for line in lines]
+        size = len(FUNCTIONS[cfg](b""))
+        found = np.stack(digests) if digests else np.empty((0, size), np.uint8)
+        return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
+
+    def hash(self: Tensor) -> Tensor:
+        """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
+
+        A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
+        again, until one hash is left.
+
+        >>> Tensor(b"Hello World!").hash().shape
+        (16,)
+        """
+        data = np.ascontiguousarray(self._array()).tobytes()
+        while True:
+            parts = [data[i : i + CHUNK] for i in range(0, max(len(data), 1), CHUNK)]
+            data = b"".join(hashlib.shake_128(p.ljust(CHUNK, b"\0")).digest(16) for p in parts)
+            if len(parts) == 1:
+                return type(self)(data, device=self.device)
+
+    # *** older names ***
+
+    @property
+    def lazydata(self: Tensor) -> UOp:
+        """The node behind the tensor: ``uop``.
+
+        >>> (Tensor([1, 2]) + 1).lazydata.shape
+        (2,)
+        """
+        return self.uop
+
+    def schedule_with_vars(self: Tensor, *others: Tensor) -> tuple[CompiledSchedule, dict[UOp, int]]:
+        """Return ``schedule``, and the values of the bound variables that it was made for.
+
+        >>> v = Variable("v", 1, 4).bind(2)
+        >>> Tensor([1, 2, 3, 4])[:v].sum().schedule_with_vars()[1].values()
+        dict_values([2])
+        """
+        found = bindings(toposort([t.uop for t in (self, *others)]))
+        return self.schedule(*others), {n.src[0]: n.src[1].arg for n in found}
+
+    @staticmethod
+    def corealize(tensors: Sequence[Tensor]) -> None:
+        """Compute several tensors in one program: ``realize``.
+
+        >>> a, b = Tensor([1, 2]) + 1, Tensor([3]) * 2
+        >>> Tensor.corealize([a, b]); a.tolist(), b.tolist()
+        ([2, 3], [6])
+        """
+        if tensors:
+            check_tensors("corealize", tensors)
+            realize_tensors(list(tensors))
+
 
 MODULE: Final = "einops._backends"
 _made: Final[list[type]] = []  # einops itself holds its subclasses weakly

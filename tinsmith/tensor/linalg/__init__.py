@@ -1,5 +1,5 @@
 """Linear algebra: matrices go in, factors and solutions come out as graphs. On a CPU, LAPACK factorizes.
 
-- ``triangular.py``: Cholesky and LU, determinants, solving; ``orthogonal.py``: QR, symmetric eigenvalues, SVD,
-  and functions made of these: least squares, pseudo-inverse, rank, powers, norms.
+- ``linear_algebra.py``: the methods, with those of Fourier transforms (``fft.py``).
+- ``triangular.py``: algorithms and gradients of Cholesky and LU; ``orthogonal.py``: of QR, symmetric eigenvalues, SVD.
 """

@@ -1,8 +1,7 @@
-"""Elementwise methods and products: tensors go in, nodes of elementwise ops (and sums, for products) come out.
+"""Elementwise methods: tensors go in, nodes of elementwise ops come out.
 
-- ``elementwise.py``: arithmetic, bits, signs, rounding, Python's operators; ``comparisons.py``: logic, tests and
-  choices.
-- ``elementary.py``: powers, exponentials, logarithms, trigonometry; ``special.py``: error and gamma functions.
-- ``casting.py``: dtypes.
-- ``products.py``: ``matmul``, ``einsum`` and other contractions.
+- ``arithmetic.py``: casts, arithmetic, comparisons, selection, bits, rounding, Python's operators.
+- ``functions.py``: powers, exponentials, trigonometry, special functions, activations.
+- ``elementwise.py``, ``elementary.py``, ``special.py``: their formulas, coefficients and gradients.
+- ``products.py``: subscripts, dtypes and gradients of ``matmul`` and ``einsum``.
 """

@@ -1,5 +1,6 @@
 """Operations of neural networks as tensor methods; ``nn/layers`` are objects around them.
 
-- ``functional.py``: norms, dropout, attention, embeddings; ``activations.py``: activation functions, losses.
-- ``windows.py``: convolutions and pools; ``resampling.py``: interpolation.
+- ``functional.py``: the methods: norms, dropout, attention, embeddings, convolution, pools, losses, interpolation.
+- ``windows.py``: windows of convolutions and pools; ``resampling.py``: positions and weights of interpolation;
+  ``activations.py``: gradients of activations and losses.
 """

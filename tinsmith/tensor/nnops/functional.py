@@ -1,25 +1,66 @@
 # mypy: disable-error-code=misc
-"""Neural-network operations: normalization, dropout, attention, embedding, and functions of ``torch.nn.functional``.
+"""Neural-network operations: normalization, attention, convolution, pooling, losses, resampling.
 
-Activations, windows (convolutions, pools) and the classification losses are in separate modules of this folder."""
+Activations are elementwise functions: ``math/functions.py``. A loss selects the column of a class index by comparison
+inside the row's kernel: no gather, no stored one-hot."""
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinsmith.core.dtypes import dtypes, promote
+from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.tensor.arguments import Scalar, flag, integer, number, shown
-from tinsmith.tensor.helpers import axes_of, axis_and_size, equal, operand, rounded_once, same_device, same_sizes
+from tinsmith.ir.uop import Window
+from tinsmith.tensor.arguments import Scalar, choice, flag, integer, integers, number, shown
+from tinsmith.tensor.autocast import contraction
+from tinsmith.tensor.autograd.backward import with_slopes
+from tinsmith.tensor.helpers import (
+    axes_of,
+    axis_and_size,
+    equal,
+    operand,
+    product,
+    rounded_once,
+    same_device,
+    same_sizes,
+)
 from tinsmith.tensor.host_data import check_indices
+from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
 from tinsmith.tensor.modes import Mode, note_mode
-from tinsmith.tensor.nnops.activations import Activations, Losses
-from tinsmith.tensor.nnops.windows import WindowMethods
+from tinsmith.tensor.nnops.activations import class_count, crossentropy_slopes, ramp_and_bend
+from tinsmith.tensor.nnops.resampling import (
+    LINEAR,
+    exact_ratio,
+    resample_area,
+    resample_linear,
+    resample_nearest,
+    wanted_sizes,
+)
+from tinsmith.tensor.nnops.windows import (
+    Ints,
+    accumulator_dtype,
+    check_channels,
+    finish,
+    first_greatest,
+    found_again,
+    in_either_order,
+    is_first_greatest,
+    output_sizes,
+    pad_pairs,
+    padded,
+    pool_arguments,
+    pool_windows,
+    spatial_dims,
+    unbatched,
+    window_places,
+    window_steps,
+)
 from tinsmith.tensor.reduce.reduce import accumulator
 
 if TYPE_CHECKING:
+
     from tinsmith.tensor.tensor import Tensor
 
 Axes = int | Sequence[int]
@@ -40,10 +81,12 @@ def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> 
     return key.repeat_interleave(ours // theirs, dim=-3), value.repeat_interleave(ours // theirs, dim=-3)
 
 
-class NNOps(Activations, WindowMethods, Losses):
-    """Normalization, dropout, attention, embedding; inherits activations, windows and losses."""
+class Functional(LinearAlgebra):
+    """Operations of neural networks: softmax, norms, convolution, pooling, attention, losses, resampling."""
 
     __slots__ = ()
+
+    # *** normalization, attention, dropout ***
 
     @classmethod
     def train(cls: type[Tensor], mode: bool = True) -> Mode:
@@ -57,7 +100,12 @@ class NNOps(Activations, WindowMethods, Losses):
 
     @classmethod
     def test(cls: type[Tensor]) -> Mode:
-        """Set evaluation mode for a ``with`` block or a decorated function: the opposite of ``train``."""
+        """Set evaluation mode for a ``with`` block or a decorated function: the opposite of ``train``.
+
+        >>> with Tensor.train(), Tensor.test():
+        ...     Tensor.training
+        False
+        """
         return cls.train(False)
 
     def sequential(self: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
@@ -242,23 +290,428 @@ class NNOps(Activations, WindowMethods, Losses):
         silent = integer("embedding", "padding_idx", padding_idx, -rows, rows - 1) % rows
         return self.eq(silent).unsqueeze(-1).where(out.detach(), out)
 
-    def one_hot(self: Tensor, num_classes: int) -> Tensor:
-        """Return the one-hot encoding of class indices, ``[…] → […, num_classes]``, in the default int dtype."""
-        x = self.uop.reshape((*self.shape, 1)).expand((*self.shape, num_classes))
-        hit = x.iota_like(self.ndim).cast(x.dtype).eq(x)
-        return self._new(hit.cast(dtypes.default_int))
+    # *** convolution and pooling ***
 
+    @contraction
+    def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
+               dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
+        """Convolve over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
 
-@rounded_once
-def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    out = (x - origin) * scale
-    return out if bias is None else out + bias
+        The weight determines the number of spatial axes (1 to 3). Without the axis N, the result has none either.
 
+        Args:
+            bias: ``[Cout]``, added to every position.
+            padding: zeros around each axis: one number, one per axis, or (before, after) pairs from the last axis on;
+                "valid" for none, "same" (with stride 1) to keep the size.
+            dtype: the dtype of the sums; default: float32 for 16-bit floats.
 
-class Functional:
-    """``glu prelu threshold pixel_shuffle kl_div triplet_margin_loss`` and similar methods."""
+        >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
+        [[[[4.0, 4.0], [4.0, 4.0]]]]
 
-    __slots__ = ()
+        Raises:
+            ShapeError: if channels, groups or kernel do not match the input.
+        """
+        weight, bias = operand("conv2d", weight, self), None if bias is None else operand("conv2d", bias, self)
+        if unbatched(self, weight):
+            return self.unsqueeze(0).conv2d(weight, bias, groups, stride, dilation, padding, dtype).squeeze(0)
+        dims, groups = spatial_dims("conv2d", self, weight), integer("conv2d", "groups", groups, least=1)
+        steps, spread = window_steps("conv2d", stride, dilation, dims)
+        amounts = pad_pairs("conv2d", padding, dims, weight.shape[2:], steps, spread)
+        (n, channels), (cout, cin, *kernel) = self.shape[:2], weight.shape
+        check_channels("conv2d", self, weight, bias, channels, cin * groups, cout, groups)
+        out_dtype, acc = accumulator_dtype("conv2d", self, weight, dtype)
+        x = padded(self.uop, ((0, 0), (0, 0), *amounts), 0).cast(acc)
+        size = x.shape[2:]
+        outputs = tuple(output_sizes("conv2d", *a) for a in zip(size, kernel, steps, spread))
+        ones = (1,) * dims
+        x = x.reshape((n, groups, 1, cin, *size, *ones))
+        x = x.permute((0, 1, 2, *range(4, 4 + dims), 3, *range(4 + dims, 4 + 2 * dims)))
+        x = x.expand((n, groups, cout // groups, *size, cin, *kernel))
+        for a in range(dims):
+            x = x.window(Window(3 + a, 4 + dims + a, steps[a], spread[a], size[a], outputs[a]))
+        w = weight.uop.cast(acc).reshape((1, groups, cout // groups, *ones, cin, *kernel))
+        multiplied = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
+        total = multiplied.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
+        return finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
+
+    @contraction
+    def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
+                         dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
+        """Return the transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``; N is optional.
+
+        >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
+        [[[[1.0, 2.0, 1.0]]]]
+        """
+        op = "conv_transpose2d"
+        weight, bias = operand(op, weight, self), None if bias is None else operand(op, bias, self)
+        if unbatched(self, weight):
+            return self.unsqueeze(0).conv_transpose2d(weight, bias, groups, stride, dilation, padding,
+                                                      output_padding).squeeze(0)
+        dims, groups = spatial_dims(op, self, weight), integer(op, "groups", groups, least=1)
+        steps, spread = window_steps(op, stride, dilation, dims)
+        amounts, extra = pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
+        (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
+        cout *= groups
+        if any(isinstance(s, UOp) for s in size):
+            raise ShapeError(op, f"the input {self.shape} has a symbolic size", "axes of fixed size")
+        check_channels(op, self, weight, bias, channels, cin, cout, groups)
+        out_dtype, acc = accumulator_dtype(op, self, weight, None)
+        each_in, each_out, ones = cin // groups, cout // groups, (1,) * dims
+        full = (n, groups, each_out, *size, each_in, *kernel)
+        x = self.uop.cast(acc).reshape((n, groups, 1, each_in, *size, *ones))
+        x = x.permute((0, 1, 2, *range(4, 4 + dims), 3, *range(4 + dims, 4 + 2 * dims))).expand(full)
+        w = weight.uop.cast(acc).reshape((1, groups, each_in, each_out, *ones, *kernel))
+        w = w.permute((0, 1, 3, *range(4, 4 + dims), 2, *range(4 + dims, 4 + 2 * dims))).expand(full)
+        spread_out = x * w
+        grown = tuple((s - 1) * st + d * (k - 1) + 1 for s, st, d, k in zip(size, steps, spread, kernel))
+        for a in range(dims):
+            window = Window(3 + a, 4 + dims + a, steps[a], spread[a], grown[a], size[a])
+            spread_out = spread_out.unwindow(window)
+        total = spread_out.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims))).reshape((n, cout, *grown))
+        total = total.pad(((0, 0), (0, 0), *((0, max(e - p[1], 0)) for e, p in zip(extra, amounts))))
+        keep = tuple((p[0], g + e - p[1]) for g, p, e in zip(grown, amounts, extra))
+        if any(end <= begin for begin, end in keep):
+            raise ShapeError(op, f"padding {amounts} leaves nothing of size {grown}", "less padding")
+        total = total.shrink(((0, n), (0, cout), *keep))
+        return finish(self._new(total.cast(out_dtype)), bias, dims)
+
+    @in_either_order
+    def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+                   padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
+        """Return the maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
+
+        Of equal maxima in a window, the first one gets the gradient. After ``stride``, positional arguments may be in
+        tinygrad's order or PyTorch's (``padding, dilation``); a call that is ambiguous raises an error.
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
+        [[[[5, 7], [13, 15]]]]
+
+        Args:
+            return_indices: also return the index of each maximum in its flattened input plane.
+        """
+        kernel, steps, spread, amounts = pool_arguments("max_pool2d", self, kernel_size, stride, dilation, padding)
+        x = padded(self.uop, ((0, 0),) * (self.ndim - len(kernel)) + amounts, self.dtype.min)
+        windows, axes, shape = pool_windows("max_pool2d", x, kernel, steps, spread,
+                                             amounts if ceil_mode else None, self.dtype.min)
+        greatest = with_slopes(self._new(windows.reduce("MAX", axes)), first_greatest, self._new(windows))
+        out = self._new(greatest.uop.reshape(shape))
+        if not return_indices:
+            return out
+        places = padded(window_places(self, len(kernel)), ((0, 0),) * (self.ndim - len(kernel)) + amounts, 0)
+        there = pool_windows("max_pool2d", places, kernel, steps, spread, amounts if ceil_mode else None, 0)[0]
+        chosen = is_first_greatest(greatest.detach(), self._new(windows).detach())
+        found = chosen.where(self._new(there), 0).uop.reduce("ADD", axes).reshape(shape)
+        return out, self._new(found.cast(dtypes.default_int))
+
+    def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Ints = 2, stride: Ints | None = None,
+                     dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Tensor:
+        """Put each value at the index returned by ``max_pool2d(return_indices=True)``; zeros elsewhere.
+
+        Args:
+            output_size: the sizes of the last axes, or the full shape, where the pool's arguments leave them ambiguous.
+
+        >>> x, places = Tensor([[[[1, 2], [3, 4]]]]).max_pool2d(return_indices=True)
+        >>> x.max_unpool2d(places).tolist()
+        [[[[0, 0], [0, 4]]]]
+        """
+        op = "max_unpool2d"
+        kernel, steps, spread, amounts = pool_arguments(op, self, kernel_size, stride, dilation, padding)
+        dims = len(kernel)
+        if indices.shape != self.shape:
+            raise ShapeError(op, f"values {self.shape}, indices {indices.shape}", "what max_pool2d gave")
+        lead, size = self.shape[: self.ndim - dims], self.shape[self.ndim - dims :]
+        whole = tuple((s - 1) * st + d * (k - 1) + 1 - b - e
+                      for s, st, d, k, (b, e) in zip(size, steps, spread, kernel, amounts))
+        if output_size is not None:
+            whole = integers(op, "output_size", tuple(output_size)[-dims:], dims, least=1)
+        flat = type(self).zeros(*lead, product(whole), dtype=self.dtype, device=self.device, requires_grad=False)
+        rows = (*lead, product(size))
+        values, places = self.reshape(rows), indices.reshape(rows)
+        out = with_slopes(flat.scatter(-1, places, values.detach()), found_again, values, places)
+        return out.reshape(*lead, *whole)
+
+    @in_either_order
+    @rounded_once
+    def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+                   padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+                   divisor_override: int | None = None) -> Tensor:
+        """Return the mean of each window over the last axes; of int64 rounded towards zero, as in PyTorch.
+
+        After ``stride``, positional arguments may be in tinygrad's order or PyTorch's (``padding, ceil_mode,
+        count_include_pad, divisor_override``); a call that means different pools in the two orders raises an error.
+
+        Args:
+            count_include_pad: True: padding counts as zeros of the window; False: padding is left out of the mean.
+            divisor_override: the divisor of the sums instead of the window size.
+
+        >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
+        [[[[2.5, 4.5], [10.5, 12.5]]]]
+        """
+        whole = self.dtype is dtypes.int64
+        this = self if whole else self._float()
+        kernel, steps, spread, amounts = pool_arguments("avg_pool2d", this, kernel_size, stride, dilation, padding)
+        around = ((0, 0),) * (this.ndim - len(kernel)) + amounts
+
+        def total(x: UOp, inside: int) -> UOp:
+            windows, axes, shape = pool_windows("avg_pool2d", padded(x, around, inside), kernel, steps, spread,
+                                                 amounts if ceil_mode else None, 0)
+            return windows.reduce("ADD", axes).reshape(shape)
+
+        summed = total(this.uop, 0)
+        if divisor_override is not None:
+            divisor = integer("avg_pool2d", "divisor_override", divisor_override)
+            if not divisor:
+                raise ArgumentError("avg_pool2d", "divisor_override is 0", "another integer")
+            return this._new(summed).div(divisor, rounding_mode="trunc" if whole else None)
+        if not ceil_mode and (count_include_pad or not any(b or e for b, e in amounts)):
+            if whole:
+                return this._new(summed).div(math.prod(kernel), rounding_mode="trunc")
+            return this._new(summed * (1 / math.prod(kernel)))
+        count = total(this.uop.const_like(1), int(count_include_pad))
+        return this._new(summed).div(this._new(count), rounding_mode="trunc") if whole else this._new(summed / count)
+
+    # *** losses ***
+
+    def _reduced(self: Tensor, reduction: str, dtype: DType | None = None) -> Tensor:
+        choice("loss", "reduction", reduction, ("mean", "sum", "none"))
+        total = self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
+        return total if dtype is None else total.cast(dtype)
+
+    def _weighted(self: Tensor, op: str, weight: Tensor | None, reduction: str, dtype: DType) -> Tensor:
+        return (self if weight is None else self * operand(op, weight, self))._reduced(reduction, dtype)
+
+    def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
+        """Return predictions and targets in the working dtype (float32 for 16-bit floats), and the loss's dtype."""
+        x, target = self._float(), operand(op, target, self)
+        if not same_sizes(x.shape, target.shape):
+            raise ShapeError(op, f"predictions {x.shape}, targets {target.shape}", "equal shapes")
+        dtype = promote(x.dtype, target.dtype)
+        wide = accumulator(dtype)
+        return x.cast(wide), target.cast(wide), dtype
+
+    def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """Return the squared differences.
+
+        >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
+        2.0
+        """
+        x, y, dtype = self._beside("mse_loss", target)
+        return (x - y).square()._reduced(reduction, dtype)
+
+    def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """Return the absolute differences.
+
+        >>> Tensor([1.0, 4.0]).l1_loss(Tensor([0.0, 2.0])).item()
+        1.5
+        """
+        x, y, dtype = self._beside("l1_loss", target)
+        return (x - y).abs()._reduced(reduction, dtype)
+
+    def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+        """Return ``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``.
+
+        >>> Tensor([1.0, 4.0]).huber_loss(Tensor([0.0, 2.0])).item()
+        1.0
+        """
+        delta = number("huber_loss", "delta", delta)
+        x, y, dtype = self._beside("huber_loss", target)
+        d = x - y
+        size = d.abs()
+        return (size < delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
+
+    def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+        """The Huber loss with ``delta=beta``, divided by ``beta``; the L1 loss for ``beta=0``.
+
+        >>> Tensor([1.0, 4.0]).smooth_l1_loss(Tensor([0.0, 2.0]), beta=2.0).item()
+        0.625
+        """
+        beta = number("smooth_l1_loss", "beta", beta)
+        return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
+
+    def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean",
+                            weight: Tensor | None = None) -> Tensor:
+        """Return the binary cross entropy of probabilities in [0, 1]; logarithms are clamped to at least -100.
+
+        Args:
+            weight: a factor per element, broadcast to the loss.
+
+        >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).numpy().round(4).item()
+        0.6930999755859375
+        """
+        x, y, dtype = self._beside("binary_crossentropy", target)
+        loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
+        return with_slopes(loss, crossentropy_slopes, x, y)._weighted("binary_crossentropy", weight, reduction, dtype)
+
+    def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
+                                   pos_weight: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+        """Return ``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
+
+        Args:
+            pos_weight: a factor of the term of targets 1.
+            weight: a factor per element, broadcast to the loss.
+
+        >>> round(Tensor([0., 200.]).binary_crossentropy_logits(Tensor([1., 0.])).item(), 4)
+        100.3466
+        """
+        x, y, dtype = self._beside("binary_crossentropy_logits", target)
+        if pos_weight is None:
+            ramp, bend = map(x._new, ramp_and_bend(x.uop))
+            loss = ramp - x * y + bend  # the large terms first: they cancel
+            return loss._weighted("binary_crossentropy_logits", weight, reduction, dtype)
+        pos_weight = operand("binary_crossentropy_logits", pos_weight, self)
+        ramp, bend = map(x._new, ramp_and_bend(-x.uop))
+        scale = 1 + (pos_weight.cast(promote(x.dtype, pos_weight.dtype)) - 1) * y
+        loss = x * (1 - y) + ramp * scale + bend * scale
+        return loss._weighted("binary_crossentropy_logits", weight, reduction, promote(dtype, pos_weight.dtype))
+
+    def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Return (logits minus their row's maximum, logarithm of the row's sum of exponentials of that).
+
+        The maximum is detached: the difference of the two results does not depend on it.
+        """
+        x = self._float()
+        x = x.float() if x.dtype.itemsize <= 2 else x
+        shifted = x - x.max(axis=axis, keepdim=True).detach()
+        return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
+
+    def _picked(self: Tensor, label: Tensor, axis: int) -> Tensor:
+        """Return the element of each row selected by ``label`` (size 1 along ``axis``); 0 where it is out of range.
+
+        ``CHECKED=1`` recognizes this sum by its form.
+        """
+        wide = label.uop if label.dtype.is_int and label.dtype.itemsize >= 4 else label.uop.cast(dtypes.int32)
+        hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
+        return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
+
+    def _rows(self: Tensor, op: str, axis: int) -> tuple[Any, ...]:
+        """Return the shape without the class axis."""
+        if not self.ndim:
+            raise ShapeError(op, "0-d logits have no axis of classes", "shape [classes] or [N, classes, …]")
+        return (*self.shape[:axis], *self.shape[axis + 1 :])
+
+    def _by_class(self: Tensor, op: str, weight: Tensor, axis: int) -> Tensor:
+        """Expand one weight per class to the shape of the logits."""
+        weight = operand(op, weight, self)
+        if not same_sizes(weight.shape, (self.shape[axis],)):
+            raise ShapeError(op, f"weight {weight.shape} for {self.shape[axis]} classes",
+                             f"one weight per class: shape {(self.shape[axis],)}")
+        return weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
+
+    def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
+                    reduction: str, weight: Tensor | None = None) -> Tensor:
+        """Return the negative log-probability of the class indices ``label`` along ``axis``."""
+        rows = self._rows("cross_entropy", axis)
+        label = class_count("cross_entropy", operand("cross_entropy", label, self))
+        if not same_sizes(label.shape, rows):
+            raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
+        label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
+        check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index, seen=True)
+        kept = None if ignore_index is None else label != ignore_index
+        shifted, total = self._row_logits(axis)
+        place = (label if kept is None else kept.where(label, 0)).unsqueeze(axis)
+        loss, of_row = total - shifted._picked(place, axis), None
+        by_class = None if weight is None else self._by_class("cross_entropy", weight, axis).cast(loss.dtype)
+        if by_class is not None:
+            of_row = by_class._picked(place, axis)
+            loss = loss * of_row
+        if label_smoothing:
+            every = total - shifted
+            smooth = (every if by_class is None else every * by_class).mean(axis=axis, keepdim=True)
+            loss = loss * (1 - label_smoothing) + smooth * label_smoothing
+        loss, count = loss.squeeze(axis), kept if of_row is None else of_row.squeeze(axis)
+        if count is None:
+            return loss._reduced(reduction)
+        if kept is not None:
+            loss, count = kept.where(loss, 0), kept.where(count, 0)
+        return loss.sum() / count.sum() if reduction == "mean" else loss._reduced(reduction)
+
+    def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
+                                        reduction: str = "mean") -> Tensor:
+        """Cross entropy of logits ``[…, classes]`` with class indices ``[…]``.
+
+        Args:
+            ignore_index: rows with this label are ignored.
+
+        >>> round(Tensor([[0., 0.], [9., 0.]]).sparse_categorical_crossentropy(Tensor([1, -1])).item(), 4)
+        0.6931
+
+        Raises:
+            AxisError: if a label known on the host is out of range; a computed one contributes the row's log-sum-exp,
+                and ``CHECKED=1`` reports it.
+        """
+        return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
+
+    def cross_entropy(self: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0,
+                      ignore_index: int | None = None, weight: Tensor | None = None) -> Tensor:
+        """Cross entropy of logits ``[N, classes, …]`` (or ``[classes]``) with class indices or probabilities.
+
+        Args:
+            Y: class indices ``[N, …]``, or probabilities in the logits' shape.
+            ignore_index: rows with this label are ignored.
+            weight: a factor per class; the mean over class indices divides by the sum of the labels' weights.
+
+        >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([1])).item(), 4)
+        0.6931
+        >>> round(Tensor([[0., 0.]]).cross_entropy(Tensor([[0.5, 0.5]])).item(), 4)
+        0.6931
+
+        Raises:
+            AxisError: if a label is out of range, as in ``sparse_categorical_crossentropy``.
+        """
+        axis = 1 if self.ndim > 1 else 0
+        Y = operand("cross_entropy", Y, self)
+        if Y.ndim == self.ndim - 1:
+            return self._class_loss(Y, axis, ignore_index, label_smoothing, reduction, weight)
+        if not same_sizes(Y.shape, self.shape):
+            raise ShapeError("cross_entropy", f"logits {self.shape}, targets {Y.shape}",
+                             "class indices without the class axis, or probabilities in the logits' shape")
+        if not Y.dtype.is_float:
+            raise DTypeError("cross_entropy", f"probabilities of dtype {Y.dtype!r}", ".float()")
+        label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
+        self._rows("cross_entropy", axis)
+        classes = self.shape[axis]
+        target = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
+        shifted, total = self._row_logits(axis)
+        target = target if weight is None else target * self._by_class("cross_entropy", weight, axis)
+        loss = ((total - shifted) * target).sum(axis=axis)
+        return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss._reduced(reduction)
+
+    def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
+                 reduction: str = "mean") -> Tensor:
+        """Return the negative log-probability of the labelled class; ``self`` holds log-probabilities
+        ``[N, classes, …]``.
+
+        >>> Tensor([[-0.5, -1.0], [-2.0, -0.25]]).nll_loss(Tensor([0, 1])).item()
+        0.375
+
+        Args:
+            weight: a factor per class; the mean divides by the sum of the weights used.
+            ignore_index: samples with this class index contribute nothing.
+
+        Raises:
+            AxisError: if a class index known on the host is out of range. A computed one is not checked and
+                contributes 0.
+        """
+        axis = 1 if self.ndim > 1 else 0
+        rows = self._rows("nll_loss", axis)
+        Y = class_count("nll_loss", operand("nll_loss", Y, self))
+        if not same_sizes(Y.shape, rows):
+            raise ShapeError("nll_loss", f"log-probabilities {self.shape}, class indices {Y.shape}", f"indices {rows}")
+        check_indices("nll_loss", Y, 0, self.shape[axis], "class", ignore_index, seen=True)
+        kept = None if ignore_index is None else Y.ne(ignore_index)
+        label = (Y if kept is None else kept.where(Y, 0)).unsqueeze(axis)
+        loss = -self._picked(label, axis).squeeze(axis)
+        scale = None
+        if weight is not None:
+            scale = self._by_class("nll_loss", weight, axis)._picked(label, axis).squeeze(axis)
+        if kept is not None:
+            scale = kept.cast(self.dtype) if scale is None else scale * kept.cast(self.dtype)
+        if scale is None:
+            return loss._reduced(reduction)
+        loss = (scale != 0).where(loss * scale, 0)
+        return loss.sum() / scale.sum() if reduction == "mean" else loss._reduced(reduction)
+
+    # *** further functions ***
 
     def glu(self: Tensor, dim: int = -1) -> Tensor:
         """Return the first half of an axis times the sigmoid of the second half (gated linear unit).
@@ -459,3 +912,62 @@ class Functional:
         if flag("triplet_margin_loss", "swap", swap):
             far = far.minimum(operand("triplet_margin_loss", positive, self).pairwise_distance(negative, p, eps))
         return near.sub(far).add(margin).clamp(0)._reduced(reduction)
+
+    # *** resampling ***
+
+    def interpolate(self: Tensor, size: int | Sequence[int] | None = None, mode: str = "linear",
+                    align_corners: bool | None = False, *, scale_factor: float | Sequence[float] | None = None,
+                    recompute_scale_factor: bool | None = None) -> Tensor:
+        """Resample the last axes to another size. Positions are exact fractions: no rounding error in sizes.
+
+        Args:
+            size: the new sizes of the last axes; one number applies to all axes after the first two.
+            mode: "linear" (also "bilinear" and "trilinear"), "bicubic", "nearest", "nearest-exact", or "area" for the
+                mean of each window of an adaptive pool.
+            align_corners: for linear and cubic: align the centers of the outermost elements, not their outer edges.
+            scale_factor: the ratio of new to old size (the new size is rounded down), instead of ``size``.
+            recompute_scale_factor: compute positions from the ratio of the sizes instead of ``scale_factor``.
+
+        >>> Tensor([1., 2., 3.]).interpolate((5,), align_corners=True).tolist()
+        [1.0, 1.5, 2.0, 2.5, 3.0]
+        >>> Tensor([[1, 2]]).interpolate((4,), mode="nearest").tolist()
+        [[1, 1, 2, 2]]
+        >>> Tensor([[[1., 2.]]]).interpolate(scale_factor=2, mode="nearest").tolist()
+        [[[1.0, 1.0, 2.0, 2.0]]]
+
+        Raises:
+            ArgumentError: for an unknown mode, or unless exactly one of ``size`` and ``scale_factor`` is given.
+            DTypeError: if integers are interpolated.
+            ShapeError: if there are more sizes than axes, or an axis to resample is empty.
+        """
+        wanted, ratios = wanted_sizes(self, size, scale_factor)
+        choice("interpolate", "mode", mode, (*LINEAR, "bicubic", "area", "nearest", "nearest-exact"))
+        align_corners = flag("interpolate", "align_corners", align_corners)
+        if not mode.startswith("nearest") and not self.dtype.is_float:
+            raise DTypeError("interpolate", f"{self.dtype!r} elements have nothing between them", ".float()")
+        first = self.ndim - len(wanted)
+        if first < 0 or any(old == 0 and new for old, new in zip(self.shape[first:], wanted)):
+            raise ShapeError("interpolate", f"shape {self.shape} to the sizes {wanted}",
+                             "at most one size per axis, and elements to start from")
+        out = self
+        for axis, (new, ratio) in enumerate(zip(wanted, ratios), first):
+            old = self.shape[axis]
+            if new == old and (ratio is None or mode in (*LINEAR, "area", "nearest")):
+                continue
+            if ratio is None or flag("interpolate", "recompute_scale_factor", recompute_scale_factor):
+                ratio = exact_ratio(old, new)
+            if mode == "area":
+                out = resample_area(out, axis, new)
+            elif mode.startswith("nearest"):
+                out = resample_nearest(out, axis, new, ratio, mode)
+            else:
+                out = resample_linear(out, axis, new, ratio, align_corners, mode == "bicubic")
+        return out
+
+
+@rounded_once
+def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    out = (x - origin) * scale
+    return out if bias is None else out + bias
+
+

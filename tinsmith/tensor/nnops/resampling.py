@@ -1,18 +1,15 @@
-"""Resampling of images and signals: ``interpolate``."""
-# mypy: disable-error-code=misc
-# ``self`` is the Tensor that this class is mixed into.
+"""Positions and weights of ``Tensor.interpolate``: resampling of images and signals."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.core.errors import ArgumentError
 from tinsmith.core.lazy_import import Late
-from tinsmith.tensor.arguments import choice, flag, number, shown
+from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import sizes
 
 if TYPE_CHECKING:
@@ -23,65 +20,15 @@ if TYPE_CHECKING:
 else:
     fractions = Late("fractions")
 
-_LINEAR = ("linear", "bilinear", "trilinear")
+LINEAR = ("linear", "bilinear", "trilinear")
 
 
-class Resampling:
-    """``interpolate``."""
-
-    __slots__ = ()
-
-    def interpolate(self: Tensor, size: int | Sequence[int] | None = None, mode: str = "linear",
-                    align_corners: bool | None = False, *, scale_factor: float | Sequence[float] | None = None,
-                    recompute_scale_factor: bool | None = None) -> Tensor:
-        """Resample the last axes to another size. Positions are exact fractions: no rounding error in sizes.
-
-        Args:
-            size: the new sizes of the last axes; one number applies to all axes after the first two.
-            mode: "linear" (also "bilinear" and "trilinear"), "bicubic", "nearest", "nearest-exact", or "area" for the
-                mean of each window of an adaptive pool.
-            align_corners: for linear and cubic: align the centers of the outermost elements, not their outer edges.
-            scale_factor: the ratio of new to old size (the new size is rounded down), instead of ``size``.
-            recompute_scale_factor: compute positions from the ratio of the sizes instead of ``scale_factor``.
-
-        >>> Tensor([1., 2., 3.]).interpolate((5,), align_corners=True).tolist()
-        [1.0, 1.5, 2.0, 2.5, 3.0]
-        >>> Tensor([[1, 2]]).interpolate((4,), mode="nearest").tolist()
-        [[1, 1, 2, 2]]
-        >>> Tensor([[[1., 2.]]]).interpolate(scale_factor=2, mode="nearest").tolist()
-        [[[1.0, 1.0, 2.0, 2.0]]]
-
-        Raises:
-            ArgumentError: for an unknown mode, or unless exactly one of ``size`` and ``scale_factor`` is given.
-            DTypeError: if integers are interpolated.
-            ShapeError: if there are more sizes than axes, or an axis to resample is empty.
-        """
-        wanted, ratios = _wanted(self, size, scale_factor)
-        choice("interpolate", "mode", mode, (*_LINEAR, "bicubic", "area", "nearest", "nearest-exact"))
-        align_corners = flag("interpolate", "align_corners", align_corners)
-        if not mode.startswith("nearest") and not self.dtype.is_float:
-            raise DTypeError("interpolate", f"{self.dtype!r} elements have nothing between them", ".float()")
-        first = self.ndim - len(wanted)
-        if first < 0 or any(old == 0 and new for old, new in zip(self.shape[first:], wanted)):
-            raise ShapeError("interpolate", f"shape {self.shape} to the sizes {wanted}",
-                             "at most one size per axis, and elements to start from")
-        out = self
-        for axis, (new, ratio) in enumerate(zip(wanted, ratios), first):
-            old = self.shape[axis]
-            if new == old and (ratio is None or mode in (*_LINEAR, "area", "nearest")):
-                continue
-            if ratio is None or flag("interpolate", "recompute_scale_factor", recompute_scale_factor):
-                ratio = fractions.Fraction(old, max(new, 1))
-            if mode == "area":
-                out = _area(out, axis, new)
-            elif mode.startswith("nearest"):
-                out = _nearest(out, axis, new, ratio, mode)
-            else:
-                out = _between(out, axis, new, ratio, align_corners, mode == "bicubic")
-        return out
+def exact_ratio(old: int, new: int) -> Fraction:
+    """Return the distance of resampled points in units of the old ones."""
+    return fractions.Fraction(old, max(new, 1))
 
 
-def _wanted(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
+def wanted_sizes(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
     """Return the new sizes, and the ratios old / new given by ``scale_factor`` (None: from the sizes)."""
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate", f"size={shown(size)} and scale_factor={shown(scale_factor)}",
@@ -98,7 +45,7 @@ def _wanted(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], l
             [1 / fractions.Fraction(f).limit_denominator(1 << 12) for f in factors])
 
 
-def _nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tensor:
+def resample_nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tensor:
     over, under = ratio.numerator, ratio.denominator
     if over == 1 and new == x.shape[axis] * under:
         return x.repeat_interleave(under, axis)
@@ -107,7 +54,7 @@ def _nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tens
     return _at(x, axis, place)
 
 
-def _between(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> Tensor:
+def resample_linear(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> Tensor:
     """Interpolate linearly or cubically along ``axis``.
 
     Output element i is at (i + 1/2)·ratio - 1/2 of the input, or at i·(old - 1)/(new - 1) with ``align_corners``: an
@@ -137,7 +84,7 @@ def _far(t: Tensor) -> Tensor:
     return ((t * -0.75 + 3.75) * t - 6) * t + 3
 
 
-def _area(x: Tensor, axis: int, new: int) -> Tensor:
+def resample_area(x: Tensor, axis: int, new: int) -> Tensor:
     """Average along ``axis``: output i is the mean of the inputs ⌊i·old/new⌋ to ⌈(i + 1)·old/new⌉, excluded."""
     old = x.shape[axis]
     place, i = np.arange(old), np.arange(new)[:, None]

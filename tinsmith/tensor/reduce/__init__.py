@@ -1,5 +1,5 @@
 """Methods along axes: tensors and axes go in, nodes of REDUCE, SCAN and HISTOGRAM come out.
 
-- ``reduce.py``: sums, extremes, means, variances, softmax; cumulative sums, products and extremes.
-- ``statistics.py``: sort, top-k and their relatives; quantiles, histograms, covariances, distances.
+- ``reduce.py``: the methods: sums, extremes, moments, norms; scans; products of matrices and ``einsum``.
+- ``statistics.py``: the algorithms of sort, top-k, quantiles and histograms.
 """

@@ -1,8 +1,10 @@
 # mypy: disable-error-code=misc
-"""Reductions along axes (sums, extremes, moments, norms, softmax), and scans (``cumsum``, ``cummax``, …).
+"""Reductions along axes (sums, extremes, moments, norms), scans (``cumsum``, ``cummax``, …), and matrix products.
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
 returns pairs of values and indices.
+
+A matrix product is a multiplication and a sum over one axis, which the code generator recognizes as a matmul.
 """
 from __future__ import annotations
 
@@ -14,10 +16,36 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.ops.scans import extreme_position
-from tinsmith.tensor.arguments import choice, number, shown
+from tinsmith.tensor.arguments import choice, integer, integers, number, shown
+from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
 from tinsmith.tensor.autograd.backward import with_slopes
-from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import axes_of, axis_of, axis_or_dim, float_of, product, rounded_once
+from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.helpers import (
+    axes_of,
+    axis_and_size,
+    axis_of,
+    axis_or_dim,
+    broadcast_shape,
+    equal,
+    expand_uop,
+    float_of,
+    one,
+    operand,
+    product,
+    rounded_once,
+    same_device,
+)
+from tinsmith.tensor.math.functions import Functions
+from tinsmith.tensor.math.products import (
+    added,
+    contract,
+    counted,
+    diagonals,
+    letter_sizes,
+    ranked,
+    result_and_work,
+    subscript_letters,
+)
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
@@ -25,10 +53,12 @@ if TYPE_CHECKING:
 Axis = int | Sequence[int] | None
 
 
-class Reduce:
-    """Methods that reduce the elements along axes."""
+class Reduce(Functions):
+    """Reductions, running values (scans), and products of matrices and tensors."""
 
     __slots__ = ()
+
+    # *** reductions ***
 
     def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
                 dtype: DType | None = None) -> Tensor:
@@ -310,91 +340,7 @@ class Reduce:
         powers = zero.where(0.0 if p > 0 else float("inf"), zero.where(1.0, self.abs()).pow(p))
         return powers.sum(axis, keepdim).pow(1 / p)
 
-
-def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
-    """Return the nuclear norm of the matrices along two axes."""
-    axes = axes_of("norm", x, axis)
-    if len(axes) != 2:
-        raise ShapeError("norm", f"p='nuc' along {len(axes)} axes of shape {x.shape}", "two axes: dim=(-2, -1)")
-    values = x.permute(*(a for a in range(x.ndim) if a not in axes), *axes).svdvals().sum(-1)
-    return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
-
-
-def _root(total: Tensor) -> Tensor:
-    """Return the square root of a sum of squares, with gradient 0 where the sum is 0."""
-    return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
-
-
-def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-    zero = out.eq(0)
-    return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
-
-
-def accumulator(dtype: DType) -> DType:
-    """Return the dtype in which values of ``dtype`` are summed."""
-    return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-
-
-def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
-    if keep:
-        return tuple([1 if i in axes else s for i, s in enumerate(shape)])
-    return () if len(axes) == len(shape) else tuple([s for i, s in enumerate(shape) if i not in axes])
-
-
-def _over(total: Tensor, count: Any) -> Tensor:
-    """Return ``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
-    if isinstance(count, UOp):
-        return total.div(count)
-    return total.mul(1 / count if count > 0 else float("inf"))
-
-
-def _no_pair(op: str, dim: Any) -> None:
-    """Refuse ``dim=``: in PyTorch, ``max(dim=1)`` returns a pair, so a ported program would fail later."""
-    if dim is not None:
-        raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
-                            f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
-
-
-def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
-    axes = axes_of(op, x, axis)
-    if any(x.shape[a] <= 0 for a in axes):
-        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
-                         "at least one element")
-    return axes
-
-
-def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
-    if axis is None:
-        flat = _position(op, extreme, x.flatten(), 0, False)
-        return flat.reshape((1,) * x.ndim) if keepdim else flat
-    if not isinstance(axis, int):
-        raise DTypeError(op, f"axis must be one integer, got {shown(axis)}", "axis=0")
-    number = axis_of(op, x, axis)
-    if not x.ndim:
-        return x._new(UOp.const(dtypes.default_int, 0))
-    axes = _nonempty(op, x, number)
-    best = x.detach()._reduce(extreme, axes, True)
-    hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
-    size = x.shape[number]
-    if isinstance(size, int) and size > dtypes.int32.max:  # positions overflow int32
-        line = type(x).arange(size, dtype=dtypes.int64, device=x.device)
-        places = line.reshape((size, *(1 for _ in x.shape[number + 1 :]))).expand(x.shape)
-    else:
-        places = x._new(x.uop.iota_like(number))
-    return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
-
-
-class ValuesAndIndices(NamedTuple):
-    """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
-
-    values: Tensor
-    indices: Tensor
-
-
-class Scans:
-    """Inclusive scans. Long axes are split into blocks that are scanned in parallel."""
-
-    __slots__ = ()
+    # *** scans ***
 
     def _scan(self: Tensor, name: str, op: Op, axis: int, x: UOp) -> UOp:
         """Return the inclusive scan of ``x``, which has this tensor's shape, along ``axis``."""
@@ -475,6 +421,412 @@ class Scans:
         first = terms.uop.shrink(tuple((0, 1) if i == d else (0, s) for i, s in enumerate(x.shape)))
         total = self._new(terms.uop.scan(Ops.MULADD, d, first.const_like(0), scale.detach().uop))
         return total.log().add(m).cast(dtype)
+
+    # *** differences and integrals ***
+
+    def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
+             append: Tensor | None = None) -> Tensor:
+        """Return the differences between adjacent elements along ``dim``, taken ``n`` times.
+
+        >>> Tensor([1, 4, 9]).diff().tolist()
+        [3, 5]
+
+        Args:
+            prepend, append: tensors concatenated before and after the values along ``dim`` first.
+        """
+        d, _ = axis_and_size("diff", self, dim)
+        if integer("diff", "n", n, least=0) == 0:
+            return self._copy()
+        parts = [t for t in (prepend, self, append) if t is not None]
+        x = parts[0].cat(*parts[1:], dim=d) if len(parts) > 1 else self
+        for _ in range(n):
+            count = x.shape[d]
+            below, above = x.narrow(d, 0, max(count - 1, 0)), x.narrow(d, min(1, count), max(count - 1, 0))
+            x = above.ne(below) if x.dtype.is_bool else above.sub(below)
+        return x
+
+    def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+        """Integrate along ``dim`` by the trapezoidal rule, at the points ``x`` or with spacing ``dx``.
+
+        >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
+        4.0
+        """
+        d, count = axis_and_size("trapezoid", self, dim)
+        pairs = self.narrow(d, 0, max(count - 1, 0)).add(self.narrow(d, min(1, count), max(count - 1, 0))).mul(0.5)
+        if x is None:
+            return pairs.sum(d).mul(dx)
+        steps = x.diff(dim=-1 if x.ndim == 1 else d)
+        return pairs.mul(steps.reshape((-1,) + (1,) * (self.ndim - d - 1)) if x.ndim == 1 else steps).sum(d)
+
+    # *** products ***
+
+    @contraction
+    def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+        """Return the matrix (or vector) product over the last axis of ``self`` and the second-to-last axis of ``w``.
+
+        Leading axes broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
+        their dtype and wrap, as in PyTorch: ``dtype=dtypes.int32`` avoids that for narrower ones.
+
+        >>> Tensor([[1, 2], [3, 4]]).dot(Tensor([1, 1])).tolist()
+        [3, 7]
+
+        Raises:
+            ShapeError: if the sizes of the summed axes differ.
+        """
+        y = operand("dot", w, self)
+        left, right = self.uop.shape, y.uop.shape
+        n, m = len(left), len(right)
+        if not n or not m:
+            raise ShapeError("dot", f"takes vectors and matrices, got shapes {self.shape} and {y.shape}",
+                             "* for scalars")
+        inner = -min(m, 2)
+        if not equal(left[-1], right[inner]):
+            raise ShapeError("dot", f"shapes {self.shape} and {y.shape} do not multiply: axis {n - 1} of the first has "
+                             f"{self.shape[-1]}, axis {m + inner} of the second has {y.shape[inner]}",
+                             "transpose one of them, or equal sizes")
+        if n > 2 and m > 2:
+            for a, b in zip(self.shape[-3::-1], y.shape[-3::-1]):
+                if not (equal(a, b) or one(a) or one(b)):
+                    raise ShapeError("dot", f"the leading axes of shapes {self.shape} and {y.shape} do not broadcast: "
+                                     f"{a} and {b}", "equal sizes, or 1, before the last two axes")
+        same_device("dot", self, y)
+        result, work = result_and_work(dtype, self, y)
+        between = (1,) * min(n - 1, m - 1, 1)
+        a = self.uop.cast(work).reshape((*left[:-1], *between, left[-1]))
+        b = y.uop.cast(work).reshape((*right[:-2], *between, *right[inner:]))
+        if m > 1:
+            count = m + len(between)
+            b = b.permute((*range(count - 2), count - 1, count - 2))
+        shape = (left[0], right[1], left[1]) if n == m == 2 else broadcast_shape("dot", a.shape, b.shape)
+        products = expand_uop(a, shape) * expand_uop(b, shape)
+        return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
+
+    def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+        """Return the same as ``dot``.
+
+        >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [0, 1]])).tolist()
+        [[1, 2], [3, 4]]
+        """
+        return operand("matmul", x, self).dot(self, dtype) if reverse else self.dot(x, dtype)
+
+    def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Return ``self @ weight + bias``; a 1-D weight is multiplied elementwise.
+
+        >>> Tensor([1., 2.]).linear(Tensor([[1., 0.], [0., 2.]]), Tensor([1., 1.])).tolist()
+        [2.0, 5.0]
+        """
+        x = self if dtype is None else self.cast(dtype)
+        weight = operand("linear", weight, self)
+        bias = None if bias is None else operand("linear", bias, self)
+        w = weight if dtype is None else weight.cast(dtype)
+        out = x.mul(w) if w.ndim == 1 else x.dot(w)
+        return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
+
+    def outer(self: Tensor, x: Tensor) -> Tensor:
+        """Return the outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
+
+        >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
+        [[3, 4], [6, 8]]
+        """
+        x = operand("outer", x, self)
+        if self.ndim != 1 or x.ndim != 1:
+            raise ShapeError("outer", f"takes two vectors, got shapes {self.shape} and {x.shape}", ".flatten()")
+        return self.unsqueeze(1).mul(x.unsqueeze(0))
+
+    @staticmethod
+    def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
+        """Sum products of operands over repeated indices (Einstein's summation convention).
+
+        >>> Tensor.einsum("ij,jk->ik", Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
+        [[11]]
+
+        Raises:
+            ShapeError: if one letter has two sizes, or the letters do not match the number of axes.
+        """
+        tensors: list[Tensor] = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) \
+            else list(operands)
+        if not isinstance(formula, str):
+            raise DTypeError("einsum", f"the formula is {shown(formula)}", "Tensor.einsum('ij,jk->ik', a, b)")
+        check_tensors("einsum", tensors)
+        kind = narrow_dtype(*tensors) if len(tensors) > 1 else None
+        if kind is not None:
+            return widened(Reduce.einsum(formula, *(t.cast(kind) for t in tensors), dtype=dtype), kind)
+        inputs, output = subscript_letters(formula, tensors)
+        sizes = letter_sizes(formula, inputs, tensors)
+        for letter in output:
+            if letter not in sizes or output.count(letter) > 1:
+                raise ArgumentError("einsum", f"{formula!r}: letter {letter!r} of the result "
+                                    + ("occurs twice" if letter in sizes else "occurs in no operand"),
+                                    "each letter once")
+        result, work = result_and_work(dtype, *tensors)
+        parts = [diagonals(t.cast(work), letters) for t, letters in zip(tensors, inputs)]
+        x, have = parts[0]
+        for n, (y, more) in enumerate(parts[1:], 2):
+            later = {c for _, letters in parts[n:] for c in letters} | set(output)
+            x, have = contract(x, have, y, more, later)
+        gone = tuple(i for i, c in enumerate(have) if c not in output)
+        x = x.sum(gone, dtype=work) if gone else x
+        left = [c for c in have if c in output]
+        return x.permute(*[left.index(c) for c in output]).cast(result) if output else x.cast(result)
+
+    # *** products and sums ***
+
+    def mm(self: Tensor, mat2: Tensor) -> Tensor:
+        """Return the product of two matrices.
+
+        >>> Tensor([[1, 2]]).mm(Tensor([[3], [4]])).tolist()
+        [[11]]
+
+        Raises:
+            ShapeError: if an operand is not a matrix; ``matmul`` takes vectors and batches.
+        """
+        return ranked("mm", self, mat2, 2, 2)
+
+    def bmm(self: Tensor, mat2: Tensor) -> Tensor:
+        """Return the matrix products of two batches of equal size.
+
+        >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
+        [[[11]]]
+        """
+        return ranked("bmm", self, mat2, 3, 3)
+
+    def mv(self: Tensor, vec: Tensor) -> Tensor:
+        """Return the product of a matrix and a vector.
+
+        >>> Tensor([[1, 2]]).mv(Tensor([3, 4])).tolist()
+        [11]
+        """
+        return ranked("mv", self, vec, 2, 1)
+
+    def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return ``beta * self + alpha * mat1 @ mat2``.
+
+        >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
+        [[12]]
+        """
+        return added(self, ranked("addmm", mat1, mat2, 2, 2), beta, alpha)
+
+    def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return ``beta * self + alpha * mat @ vec``.
+
+        >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
+        [12]
+        """
+        return added(self, ranked("addmv", mat, vec, 2, 1), beta, alpha)
+
+    def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return ``beta * self + alpha * outer(vec1, vec2)``.
+
+        >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
+        [[7, 9]]
+        """
+        return added(self, operand("addr", vec1, self).outer(vec2), beta, alpha)
+
+    def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return ``beta * self + alpha * batch1 @ batch2``.
+
+        >>> Tensor([[[1]]]).baddbmm(Tensor([[[1, 2]]]), Tensor([[[3], [4]]])).tolist()
+        [[[12]]]
+        """
+        return added(self, ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
+
+    def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return ``beta * self + alpha * (batch1 @ batch2).sum(0)``.
+
+        >>> Tensor([[1]]).addbmm(Tensor([[[1]], [[2]]]), Tensor([[[3]], [[4]]])).tolist()
+        [[12]]
+        """
+        return added(self, ranked("addbmm", batch1, batch2, 3, 3).sum(0), beta, alpha)
+
+    def inner(self: Tensor, other: Tensor) -> Tensor:
+        """Return the sums of products over the last axis of both operands.
+
+        >>> Tensor([1, 2]).inner(Tensor([[3, 4], [5, 6]])).tolist()
+        [11, 17]
+        """
+        y = operand("inner", other, self)
+        if not self.ndim or not y.ndim:
+            return self.mul(y)
+        return self.tensordot(y, ([-1], [-1]))
+
+    def vdot(self: Tensor, other: Tensor) -> Tensor:
+        """Return the dot product of two vectors.
+
+        >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
+        11
+        """
+        return ranked("vdot", self, other, 1, 1)
+
+    def vecdot(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+        """Return the dot product along ``dim``; the other axes broadcast.
+
+        >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 1])).tolist()
+        [3, 7]
+        """
+        return self.mul(other).sum(integer("vecdot", "dim", dim))
+
+    def tensordot(self: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+        """Contract several axes of both operands: sum their products over them.
+
+        >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 1], [1, 1]])).item()
+        10
+
+        Args:
+            dims: a count (the last axes of ``self`` with the first of ``other``), or one list of axes for each.
+
+        Raises:
+            ShapeError: if the axes differ in number or size.
+        """
+        y = operand("tensordot", other, self)
+        if isinstance(dims, (tuple, list)):
+            own, its = (integers("tensordot", "dims", d) for d in dims)
+        else:
+            count = integer("tensordot", "dims", dims, 0, min(self.ndim, y.ndim))
+            own, its = tuple(range(self.ndim - count, self.ndim)), tuple(range(count))
+        own, its = (tuple(axis_of("tensordot", t, a) for a in axes) for t, axes in ((self, own), (y, its)))
+        if len(own) != len(its) or not all(equal(self.shape[a], y.shape[b]) for a, b in zip(own, its)):
+            raise ShapeError("tensordot", f"axes {own} of {self.shape} and {its} of {y.shape}", "axes of equal sizes")
+        keep, rest = ([a for a in range(t.ndim) if a not in axes] for t, axes in ((self, own), (y, its)))
+        left = self.permute(*keep, *own).reshape(counted(self, keep), counted(self, own))
+        right = y.permute(*its, *rest).reshape(counted(y, its), counted(y, rest))
+        return left.matmul(right).reshape(*[self.shape[a] for a in keep], *[y.shape[a] for a in rest])
+
+    def kron(self: Tensor, other: Tensor) -> Tensor:
+        """The Kronecker product: blocks ``self[i, j] * other``.
+
+        >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
+        [1, 2, 10, 20]
+        """
+        y = operand("kron", other, self)
+        n = max(self.ndim, y.ndim)
+        a, b = ((1,) * (n - t.ndim) + t.shape for t in (self, y))
+        left = self.reshape(*[s for size in a for s in (size, 1)])
+        right = y.reshape(*[s for size in b for s in (1, size)])
+        return left.mul(right).reshape(*[s * t for s, t in zip(a, b)])
+
+    def cross(self: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+        """Return the cross product of 3-vectors along ``dim``.
+
+        >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
+        [0, 0, 1]
+
+        Args:
+            dim: default: the first axis of size 3.
+        """
+        y = operand("cross", other, self)
+        shape = broadcast_shape("cross", self.shape, y.shape)
+        d = next((i for i, s in enumerate(shape) if s == 3), -1) if dim is None else integer("cross", "dim", dim)
+        if not shape or shape[d] != 3:
+            raise ShapeError("cross", f"shapes {self.shape} and {y.shape} have no axis of size 3 there", "dim=")
+        a, b = self.expand(*shape), y.expand(*shape)
+        return a.roll(-1, d).mul(b.roll(-2, d)).sub(a.roll(-2, d).mul(b.roll(-1, d)))
+
+    def trace(self: Tensor) -> Tensor:
+        """Return the sum of the main diagonal of a matrix.
+
+        >>> Tensor([[1, 2], [3, 4]]).trace().item()
+        5
+        """
+        if self.ndim != 2:
+            raise ShapeError("trace", f"takes a matrix, got shape {self.shape}", ".diagonal(0, -2, -1).sum(-1)")
+        return self.diagonal().sum()
+
+    def vander(self: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+        """The Vandermonde matrix: powers of a vector's elements as columns, the highest power first.
+
+        >>> Tensor([1, 2, 3]).vander().tolist()
+        [[1, 1, 1], [4, 2, 1], [9, 3, 1]]
+        """
+        if self.ndim != 1:
+            raise ShapeError("vander", f"takes a vector, got shape {self.shape}", ".flatten()")
+        count = int(self.shape[0]) if N is None else integer("vander", "N", N, least=0)
+        if not count:
+            return self.unsqueeze(1)[:, :0]
+        columns = [self.ones_like(requires_grad=False)]
+        for _ in range(count - 1):
+            columns.append(columns[-1].mul(self))
+        ordered = columns if increasing else columns[::-1]
+        return ordered[0].stack(*ordered[1:], dim=1)
+
+
+def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
+    """Return the nuclear norm of the matrices along two axes."""
+    axes = axes_of("norm", x, axis)
+    if len(axes) != 2:
+        raise ShapeError("norm", f"p='nuc' along {len(axes)} axes of shape {x.shape}", "two axes: dim=(-2, -1)")
+    values = x.permute(*(a for a in range(x.ndim) if a not in axes), *axes).svdvals().sum(-1)
+    return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
+
+
+def _root(total: Tensor) -> Tensor:
+    """Return the square root of a sum of squares, with gradient 0 where the sum is 0."""
+    return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
+
+
+def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    zero = out.eq(0)
+    return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
+
+
+def accumulator(dtype: DType) -> DType:
+    """Return the dtype in which values of ``dtype`` are summed."""
+    return dtypes.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+
+
+def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple[Any, ...]:
+    if keep:
+        return tuple([1 if i in axes else s for i, s in enumerate(shape)])
+    return () if len(axes) == len(shape) else tuple([s for i, s in enumerate(shape) if i not in axes])
+
+
+def _over(total: Tensor, count: Any) -> Tensor:
+    """Return ``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
+    if isinstance(count, UOp):
+        return total.div(count)
+    return total.mul(1 / count if count > 0 else float("inf"))
+
+
+def _no_pair(op: str, dim: Any) -> None:
+    """Refuse ``dim=``: in PyTorch, ``max(dim=1)`` returns a pair, so a ported program would fail later."""
+    if dim is not None:
+        raise ArgumentError(op, f"dim={dim!r} asks for PyTorch's pair of values and indices",
+                            f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
+
+
+def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+    axes = axes_of(op, x, axis)
+    if any(x.shape[a] <= 0 for a in axes):
+        raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
+                         "at least one element")
+    return axes
+
+
+def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
+    if axis is None:
+        flat = _position(op, extreme, x.flatten(), 0, False)
+        return flat.reshape((1,) * x.ndim) if keepdim else flat
+    if not isinstance(axis, int):
+        raise DTypeError(op, f"axis must be one integer, got {shown(axis)}", "axis=0")
+    number = axis_of(op, x, axis)
+    if not x.ndim:
+        return x._new(UOp.const(dtypes.default_int, 0))
+    axes = _nonempty(op, x, number)
+    best = x.detach()._reduce(extreme, axes, True)
+    hit = x.eq(best) | x.isnan() if x.dtype.is_float else x.eq(best)
+    size = x.shape[number]
+    if isinstance(size, int) and size > dtypes.int32.max:  # positions overflow int32
+        line = type(x).arange(size, dtype=dtypes.int64, device=x.device)
+        places = line.reshape((size, *(1 for _ in x.shape[number + 1 :]))).expand(x.shape)
+    else:
+        places = x._new(x.uop.iota_like(number))
+    return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
+
+
+class ValuesAndIndices(NamedTuple):
+    """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
+
+    values: Tensor
+    indices: Tensor
 
 
 def _extremes(x: Tensor, name: str, op: Op, axis: int) -> ValuesAndIndices:

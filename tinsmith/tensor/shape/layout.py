@@ -19,16 +19,18 @@ from tinsmith.tensor.arguments import integer, integers, listed, size, symbolic
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, one, operand, product
 from tinsmith.tensor.indexing.subscripts import from_front
-from tinsmith.tensor.shape.movement import _listed
+from tinsmith.tensor.shape.movement import Movement, _listed
 
 if TYPE_CHECKING:
     from tinsmith.tensor.tensor import Tensor
 
 
-class LayoutMethods:
-    """``movedim t mT select narrow unbind tile rot90 hstack tensor_split diag_embed`` and similar methods."""
+class Layout(Movement):
+    """Methods that rearrange, select and repeat axes, composed of movement operations."""
 
     __slots__ = ()
+
+    # *** axes ***
 
     def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
         """Move axes to other positions; the other axes keep their order.
@@ -469,14 +471,7 @@ class LayoutMethods:
             return cls.zeros(2, 0, dtype=dtype or dtypes.default_int, device=device)
         return cls([list(axis) for axis in zip(*found)], dtype=dtype or dtypes.default_int, device=device)
 
-_TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
-Groups = list[list[str]]  # the names of each axis
-
-
-class Rearranging:
-    """The ``rearrange`` method."""
-
-    __slots__ = ()
+    # *** rearrange ***
 
     def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
         """Rearrange axes by a formula: names on the left are put in the order on the right; parentheses group one axis.
@@ -511,6 +506,9 @@ class Rearranging:
         found = {n: x.shape[at] for n, at in place.items()}
         x = x.permute(*[place[n] for n in wanted if n != "1"]) if place else x
         return x.reshape(*[product([found[n] for n in group if n != "1"]) for group in right])
+
+_TOKEN = re.compile(r"\s*(\(|\)|\.\.\.|[A-Za-z_]\w*|\d+)")
+Groups = list[list[str]]  # the names of each axis
 
 
 def _sides(formula: str) -> tuple[Groups, Groups]:

@@ -18,6 +18,7 @@ from tinsmith.ir.graphs import joined
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import choice, given, integer, integers, listed, number, pairs, shown, symbolic
 from tinsmith.tensor.base import TensorBase, check_tensors
+from tinsmith.tensor.execution import Execution
 from tinsmith.tensor.helpers import (
     as_sized,
     axes_of,
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
 _MOST_EMPTY_PARTS = 1 << 16  # limit of ``chunk``: an empty axis yields as many parts as asked for, as in PyTorch
 
 
-class Joining:
-    """``cat``, ``stack``, ``split``, ``chunk``, ``meshgrid``."""
+class Movement(Execution):
+    """Reshape, permute, expand, pad, shrink; join and split."""
 
     __slots__ = ()
+
+    # *** joining and splitting ***
 
     def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
         """Concatenate tensors along an axis. As in PyTorch, a tensor of shape (0,) can be concatenated with any others:
@@ -152,22 +155,7 @@ class Joining:
         grids = [t.reshape((1,) * i + (-1,) + (1,) * (len(axes) - i - 1)).expand(shape) for i, t in enumerate(axes)]
         return tuple(g.transpose(0, 1) if indexing == "xy" and len(axes) > 1 else g for g in grids)
 
-
-def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
-    parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
-    if len(parts) > 1 and len(others) == 1 and isinstance(others[0], (tuple, list)):
-        parts = [first, *others[0]]
-    if not parts:
-        raise ArgumentError(op, "no tensors given", "at least one")
-    check_tensors(op, parts)
-    return parts
-
-
-class Movement(Joining):
-    """Methods that rearrange, repeat, pad and slice elements."""
-
-    __slots__ = ()
+    # *** movement ***
 
     def reshape(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
         """Change the shape; elements stay in row-major order. One size may be -1 (inferred); None keeps an axis.
@@ -523,6 +511,17 @@ class Movement(Joining):
             raise ShapeError("diag", f"takes a vector or a matrix, got shape {self.shape}",
                              ".diagonal() or .diag_embed() for batches")
         return self.diag_embed(diagonal)
+
+
+def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
+    parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
+    if len(parts) > 1 and len(others) == 1 and isinstance(others[0], (tuple, list)):
+        parts = [first, *others[0]]
+    if not parts:
+        raise ArgumentError(op, "no tensors given", "at least one")
+    check_tensors(op, parts)
+    return parts
 
 
 def _numbers(repeats: Any) -> list[int] | None:

@@ -8,17 +8,16 @@ import math
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.tensor.math.table import FUNCTIONS
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
-_UNARY = ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2",
-          "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "rsqrt", "sigmoid",
-          "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "digamma", "lgamma", "erfinv", "frac", "sinc", "i0",
-          "hardswish", "hardsigmoid", "silu", "mish", "relu", "relu6", "sgn", "sign", "deg2rad", "rad2deg", "square",
-          "special_i0e", "special_i1", "special_i1e", "special_log_ndtr", "special_entr")
+for _name, _row in FUNCTIONS.items():
+    rule((_row.torch or _name).replace(".", "_"), promote="result")(getattr(Tensor, _name))
 
-for _name in _UNARY:
-    rule(_name, promote="result")(getattr(Tensor, _name.removeprefix("special_")))
+for _name in ("abs", "ceil", "deg2rad", "floor", "frac", "hardsigmoid", "hardswish", "mish", "neg", "rad2deg", "relu",
+              "relu6", "sgn", "sign", "silu", "square", "trunc"):
+    rule(_name, promote="result")(getattr(Tensor, _name))
 
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
     rule(_name)(getattr(Tensor, _name))

@@ -11,7 +11,7 @@ from tinsmith import Tensor
 from tinsmith.compat import install, uninstall
 from tinsmith.core.settings import settings
 
-PROGRAMS = sorted((Path(__file__).parent / "compat_programs").glob("*.py"))
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """tinygrad's names give Tinsmith's objects; missing names raise errors that refer to documentation."""
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import pydoc
@@ -18,7 +19,9 @@ import numpy as np
 import pytest
 
 from tests.golden.running import ROOT, environment, run
-from tinsmith.compat import NotBuiltError, install, uninstall
+from tests.nn.test_datasets import images, write
+from tinsmith import Tensor
+from tinsmith.compat import NotBuiltError, install, nn, uninstall
 from tinsmith.compat.module_table import METHODS, MODULES, PLACES, REASONS
 from tinsmith.core.errors import ArgumentError
 
@@ -577,3 +580,52 @@ def test_captured_functions_count_two_calls(names: None) -> None:
         scale = 3 if n == 5 else 2
         assert f(Tensor([float(n)]).realize()).item() == n * scale
         assert number == len(seen) == (3 if n == 5 else min(n + 1, 2))  # what the function only reads counts as ever
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_that_is_not_here_says_what_is(name: str) -> None:
+    install()
+    try:
+        with pytest.raises(ValueError, match="only in tinygrad") as caught:
+            getattr(Tensor([1.0]), name)()
+        assert METHODS[name] in str(caught.value)
+    finally:
+        uninstall()
+    assert name not in vars(Tensor)
+
+
+def test_modules_that_are_here_under_compat() -> None:
+    install()
+    try:
+        assert importlib.import_module("tinygrad").function(abs) is abs
+        assert importlib.import_module("tinygrad.function").function(abs) is abs
+    finally:
+        uninstall()
+
+
+def test_tinygrads_place() -> None:
+    assert MODULES["tinygrad.nn.onnx"]["OnnxRunner"] == "tinsmith.nn.onnx:OnnxRunner"
+
+
+def test_the_scripts_mnist_takes_the_same_arguments(tmp_path: Path) -> None:
+    for n, name in ((7, "train"), (3, "t10k")):
+        write(tmp_path, f"{name}-images-idx3-ubyte", images(n, n), False)
+        write(tmp_path, f"{name}-labels-idx1-ubyte", np.arange(n), False)
+    x, _, _, y = nn.mnist(data=tmp_path)
+    assert x.shape == (7, 1, 28, 28) and y.tolist() == [0, 1, 2]
+    with pytest.raises(ArgumentError, match="offline='letters' is no data set"):
+        nn.mnist(offline="letters")
+
+
+def test_nothing_imports_compat() -> None:
+    """Neither statements nor strings of other packages name it, but for the option of a command that asks for it."""
+    wrong = []
+    for path in (ROOT / "tinsmith").rglob("*.py"):
+        if path.parent.name != "compat":
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                named = [a.name for a in node.names] if isinstance(node, ast.Import) else \
+                    [node.module] if isinstance(node, ast.ImportFrom) else \
+                    [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+                if any(re.match(r"tinsmith\.compat(\.\w+)*$", n or "") for n in named):
+                    wrong.append(path.relative_to(ROOT).as_posix())
+    assert wrong == ["tinsmith/__main__.py"]
