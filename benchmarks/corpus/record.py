@@ -61,7 +61,7 @@ def steps(program: CorpusProgram, device: str) -> list[Step]:
         Tensor.manual_seed(0)
         run = program.build()
         realize._compiled.clear()
-        promote_constants.forms.clear()
+        promote_constants.histories.clear()
         lowered.append(tell)
         try:
             run()
