@@ -18,10 +18,13 @@ def test_a_warm_softmax_executes_few_functions() -> None:
     with Context(POISON=0, CHECK_IR=0):
         for _ in range(3):
             x.softmax().realize()
-        with counted() as files:
-            x.softmax().realize()
-    assert len(files) <= 600
-    assert len(set(files)) <= 50
+        found = []
+        for _ in range(3):  # a garbage collection calls functions of other tests' objects
+            with counted() as files:
+                x.softmax().realize()
+            found.append(files)
+    assert min(map(len, found)) <= 600
+    assert min(len(set(files)) for files in found) <= 50
 
 
 @pytest.mark.parametrize("program", ["constant", "size", "element"])
