@@ -43,7 +43,8 @@ def identifiers() -> frozenset[str]:
                  *(ROOT / "examples").rglob("*.py")]:
         stack: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
         while stack:  # not ast.walk, which takes twice the time
-            for value in stack.pop().__dict__.values():
+            node = stack.pop()
+            for value in [getattr(node, field, None) for field in node._fields]:  # others may have set more attributes
                 for part in value if isinstance(value, list) else (value,):
                     if isinstance(part, str):
                         texts.add(part)

@@ -1,7 +1,8 @@
 """Names of tensor methods: other names that work, and names that do not exist.
 
-``Synonyms`` and ``Older`` have PyTorch's and the tutorials' other names, ``InPlace`` the forms ``name_``; ``ABSENT``
-has PyTorch names that tensors lack, and the replacement that the error message of each suggests."""
+``same`` makes another name of a method, as PyTorch and the tutorials have them, and ``in_place`` its form ``name_``;
+``ABSENT`` has PyTorch names that tensors lack, and the replacement that the error message of each suggests.
+"""
 from __future__ import annotations
 
 import functools

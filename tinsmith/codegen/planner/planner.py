@@ -126,7 +126,7 @@ def apply_as_to(twin: Kernel, way: Candidate, kernel: Kernel) -> None:
     """
     fixed, begun, target = twin.copied(), len(twin.opts), kernel.target
     way.apply(fixed)
-    if target.parallel is Role.LOOP and target.threads > 1 and weight_of(kernel) >= target.core.serial_work and not any(
+    if target.threads > 1 and weight_of(kernel) >= target.core.serial_work and not any(
             r.arg[1] is Role.THREAD for r in fixed.order):
         thread_opts(fixed, target)  # a launch of a smaller size is serial (``Launch.growth``)
     if len(twin.order) != len(kernel.order):
