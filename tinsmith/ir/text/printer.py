@@ -258,7 +258,8 @@ def _range(r: UOp) -> str:
         return short(r)
     role = getattr(r.arg[1], "name", "")
     bounds = ":".join(short(s) for s in r.src)
-    return " ".join([f"R{r.arg[0]}:{bounds}", *([role] if role else []), *r.arg[2:]])
+    notes = [f"×{note}" if isinstance(note, int) else note for note in r.arg[2:]]  # elements per step of a partial one
+    return " ".join([f"R{r.arg[0]}:{bounds}", *([role] if role else []), *notes])
 
 
 def _memory(n: UOp) -> str:
