@@ -45,7 +45,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
 from tinsmith.distributed import launcher
-from tinsmith.distributed.simulation import simulate
+from tinsmith.distributed.simulation.simulate import simulate
 from tinsmith.inspect import debug
 from tinsmith.inspect.debug import opts_text
 from tinsmith.inspect.search import database

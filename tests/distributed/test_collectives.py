@@ -61,7 +61,8 @@ def test_values(count: int, tmp_path: Path, cache: Path) -> None:
 
 @needs_mpi
 def test_large_counts_are_sent_in_parts(tmp_path: Path, cache: Path) -> None:
-    passes(2, tmp_path, "from tinsmith.distributed import commands as transport\ntransport.LIMIT = 5\n" + VALUES, cache)
+    limited = "from tinsmith.distributed.transport import commands\ncommands.LIMIT = 5\n"
+    passes(2, tmp_path, limited + VALUES, cache)
 
 
 @needs_mpi

@@ -14,9 +14,10 @@ import pytest
 from tests.distributed import test_collectives
 from tests.distributed.running import HEAD, clean, program
 from tests.golden.running import environment
-from tinsmith import Device, Tensor
+from tinsmith import Tensor, TinyJit
+from tinsmith.backend.cuda.driver import gpu_count
 from tinsmith.core.errors import DeviceError
-from tinsmith.distributed import commands, nccl
+from tinsmith.distributed.transport import commands, nccl
 from tinsmith.distributed.world import ProcessGroup
 
 ENDED = "print('rank', r, 'is done', flush=True)"
@@ -24,7 +25,6 @@ ENDED = "print('rank', r, 'is done', flush=True)"
 
 def _count() -> int:
     with contextlib.suppress(DeviceError):
-        from tinsmith.backend.cuda.driver import gpu_count
         return gpu_count() if nccl.library() is not None else 0
     return 0
 
@@ -53,7 +53,15 @@ def torchrun(count: int, folder: Path, text: str, timeout: float = 200, **settin
                 os.killpg(p.pid, signal.SIGKILL)
 
 
+def fails(folder: Path, text: str, count: int = 2, **settings: str) -> list[str]:
+    """Run a script that must fail in all processes; return the output of each."""
+    found = torchrun(count, folder, text, **settings)
+    assert all(code for code, _ in found), found
+    return [out for _, out in found]
+
+
 def passes(folder: Path, text: str, count: int = 2, **settings: str) -> None:
+    """Run a script that must succeed in all processes, to its end."""
     for code, out in (found := torchrun(count, folder, text, **settings)):
         assert code == 0 and "is done" in out, found
 
@@ -62,8 +70,6 @@ def passes(folder: Path, text: str, count: int = 2, **settings: str) -> None:
 @needs_nccl
 def test_one_rank() -> None:
     """A group of one process on one GPU, eager and captured: the result is the argument."""
-    from tinsmith import TinyJit
-
     group = ProcessGroup("alone", (0,))
     x = Tensor([1.0, 2.0, 3.0], device="CUDA").realize()
     for kind, options in (("all_reduce", ("sum",)), ("broadcast", (0,)), ("all_gather", ())):
@@ -73,13 +79,36 @@ def test_one_rank() -> None:
 
         for k in range(4):
             assert step((x + k).realize()).tolist() == [3.0 + 2 * k, 5.0 + 2 * k, 7.0 + 2 * k]
-    assert Device["CUDA"].calls_in_stream
+    assert nccl.is_used(x, group)
 
 
 @pytest.mark.cuda
 @needs_two
 def test_values(tmp_path: Path) -> None:
     passes(tmp_path, test_collectives.VALUES)
+
+
+@pytest.mark.cuda
+@needs_two
+def test_messages(tmp_path: Path) -> None:
+    """Messages come in the order in which they were sent; a tag is refused where there is no MPI."""
+    passes(tmp_path, """
+from tinsmith.core.errors import ArgumentError
+x = Tensor([1.0, 2.0]) + r
+for k in range(3):
+    if r == 0:
+        dist.send(x + k, 1)
+        assert dist.recv(x, 1).tolist() == [2.0 + k, 3.0 + k]
+    else:
+        assert dist.recv(x, 0).tolist() == [1.0 + k, 2.0 + k]
+        dist.send(x + k, 0)
+try:
+    dist.send(x, 1 - r, tag=3)
+except ArgumentError as error:
+    assert "tag=3" in str(error)
+else:
+    raise AssertionError("a tag was accepted")
+""")
 
 
 @pytest.mark.cuda
@@ -167,28 +196,25 @@ for axis, rules in (("model", {"0.*": ("model",), "2.weight": (None, "model"), "
 @pytest.mark.cuda
 @needs_two
 def test_different_orders_name_both_lines(tmp_path: Path) -> None:
-    found = torchrun(2, tmp_path, """
+    text = "".join(fails(tmp_path, """
 x = Tensor([1.0, 2.0])
 dist.all_reduce(x)
 if r == 0:
     dist.all_reduce(x)
 else:
     dist.all_gather(x)
-""", CHECKED="1")
-    assert all(code for code, _ in found)
-    text = "".join(out for _, out in found)
+""", CHECKED="1"))
     assert "rank 0: all_reduce(sum, float32, (2,)) at program.py" in text and "rank 1: all_gather" in text
 
 
 @pytest.mark.cuda
 @needs_two
 def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
-    found = torchrun(2, tmp_path, """
+    first, _ = fails(tmp_path, """
 x = Tensor([1.0, 2.0])
 dist.all_reduce(x)
 if r == 1:
     os.kill(os.getpid(), 9)
 dist.all_reduce(x).numpy()
 """)
-    assert all(code for code, _ in found)
-    assert "rank 1" in found[0][1] and "died" in found[0][1], found
+    assert "rank 1" in first and "died" in first, first

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinsmith.core.errors import CommunicationError
-from tinsmith.distributed.rendezvous import PORTS, Store, StoreGroup
+from tinsmith.distributed.transport.rendezvous import PORTS, Store, StoreGroup
 
 
 def _free_ports() -> dict[str, str]:
@@ -20,9 +20,9 @@ def _free_ports() -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(min(port, 65535 - PORTS)), "WORLD_SIZE": "3"}
 
 
-def _in_threads(count: int, work: Callable[[StoreGroup], Any]) -> list[Any]:
+def _in_threads(count: int, work: Callable[[StoreGroup], Any], given: dict[str, str] | None = None) -> list[Any]:
     """Return what ``work`` returns for each of ``count`` processes, here threads."""
-    variables = _free_ports()
+    variables = given or _free_ports()
     found: list[Any] = [None] * count
 
     def run(rank: int) -> None:
@@ -78,16 +78,21 @@ def test_values_of_the_host_are_refused() -> None:
 
 
 def test_a_stranger_at_the_port_is_passed_over() -> None:
-    """The first port belongs to another program: rank 0 takes the next, and the others find it there."""
+    """The first port belongs to another program, which never answers: rank 0 takes the next, where others find it."""
     variables = _free_ports()
     with socket.create_server(("", int(variables["MASTER_PORT"]) + 1)):
-        stores: list[Store] = []
-        other = threading.Thread(target=lambda: stores.append(Store(1, variables, wait=20)))
-        first = Store(0, variables, wait=20)
-        other.start()
-        first.put("key", b"value", 1)
-        other.join(60)
-        assert stores[0].get("key") == b"value"
+        found = _in_threads(2, lambda group: group.allgather(group.rank), variables)
+    assert found == [[0, 1], [0, 1]]
+
+
+def test_who_does_not_know_the_word_gets_no_answer() -> None:
+    variables = _free_ports()
+    Store(0, variables, wait=20)
+    with socket.create_connection(("127.0.0.1", int(variables["MASTER_PORT"]) + 1), timeout=10) as stranger:
+        stranger.sendall(b'"guess"\n')
+        assert stranger.recv(64) == b""
+    with pytest.raises(CommunicationError, match="rank 0 was not found"):
+        Store(1, variables | {"TORCHELASTIC_RUN_ID": "another"}, wait=0.0)
 
 
 def test_missing_variables() -> None:

@@ -15,8 +15,8 @@ from tests.golden.running import environment
 from tinsmith.backend.cpu.device import host_target
 from tinsmith.codegen.planner.roofline import default_machine
 from tinsmith.core.errors import ArgumentError
-from tinsmith.distributed.links import Link, Links
-from tinsmith.distributed.simulation import StepReport, extrapolated, mesh_sizes
+from tinsmith.distributed.simulation.links import Link, Links
+from tinsmith.distributed.simulation.simulate import StepReport, extrapolated, mesh_sizes
 
 SCRIPT = """
 import sys

@@ -183,7 +183,6 @@ class Compiled:
 
     dlpack: tuple[int, int] | None = None  # DLPack (device type, device id), if its handles are ``Block``s
     calls_host: bool = False  # queue commands may be host functions, on memory that the device shares with the host
-    calls_in_stream: bool = False  # queue commands may be host functions that enqueue work on the device's memory
 
     @property
     def stream(self) -> int | None:

@@ -1,19 +1,17 @@
-"""Programs of many processes, on one host or many, through MPI: ``from tinsmith import distributed as dist``.
+"""Programs of many processes, on one host or many: ``from tinsmith import distributed as dist``.
 
 - ``world.py``: the variables of launchers, the start of MPI, ranks, groups of processes, meshes with named axes.
-- ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO);
-  ``background.py``: collectives that overlap with kernels.
+- ``collectives.py``: all-reduce and others on tensors, with gradients; ``transport/``: how values travel, by MPI or
+  NCCL.
+- ``data_parallel.py``: gradients of all processes, parts of batches, optimizer state in parts (ZeRO).
 - ``sharding.py``: parameters in parts; ``sequence.py``: activations in parts; ``experts.py``: experts in parts;
   ``pipelining.py``: layers in stages.
 - ``checkpoint.py``: checkpoints that all processes write, and any number reads.
-- ``collectives.py``: all-reduce and others on tensors, with gradients; ``commands.py``: as commands of programs,
-  by MPI on arrays in place, and the check of their order; ``messages.py``: sends that do not wait.
 - ``monitor.py``: the process that names a rank that dies or hangs; ``watch.py``: the reports of each rank to it;
   ``launcher.py``: ``tinsmith launch``.
-- ``simulation.py``: ``tinsmith simulate``; ``simulated_device.py``: a device that runs nothing; ``links.py``: times of
-  collectives, and files of machines; ``measured_links.py``: their measurement.
+- ``simulation/``: ``tinsmith simulate``.
 
-A program of one process imports no ``mpi4py``, and its collectives give back their argument.
+A program of one process imports neither ``mpi4py`` nor NCCL, and its collectives give back their argument.
 """
 from __future__ import annotations
 

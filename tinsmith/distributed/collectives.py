@@ -12,8 +12,8 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, shown
-from tinsmith.distributed import nccl
-from tinsmith.distributed.commands import value
+from tinsmith.distributed.transport import nccl
+from tinsmith.distributed.transport.commands import value
 from tinsmith.distributed.world import ProcessGroup, group_of
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.autograd.backward import Function
@@ -117,7 +117,8 @@ def send(x: Tensor, target: int, tag: int = 0, axis: str | None = None) -> None:
 
     Args:
         target: number of a process in the group, another one.
-        tag: distinguishes messages between the same two processes.
+        tag: distinguishes messages between the same two processes; those of NCCL have none, so that tensors on a GPU
+            with a tag are sent by MPI.
 
     Raises:
         ArgumentError: for a process that is not there, or this one.

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, GradientError, ShapeError
-from tinsmith.distributed import background, nccl
 from tinsmith.distributed.collectives import (
     OPS,
     all_reduce,
@@ -21,6 +20,7 @@ from tinsmith.distributed.collectives import (
     rows_for_kernel,
     scattered,
 )
+from tinsmith.distributed.transport import background, nccl
 from tinsmith.distributed.world import Mesh, ProcessGroup, divided, group_of, stage_of, world
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError, shown, user_line
 from tinsmith.distributed import watch
-from tinsmith.distributed.commands import NOT_IN, value
+from tinsmith.distributed.transport.commands import NOT_IN, value
 from tinsmith.distributed.world import Mesh, divided, note_stage, world
 from tinsmith.nn.state import get_parameters, get_state_dict
 from tinsmith.tensor.arguments import integer

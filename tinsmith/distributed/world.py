@@ -14,7 +14,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from tinsmith.core.errors import ArgumentError, CommunicationError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.core.settings import settings
 from tinsmith.distributed import watch
-from tinsmith.distributed.rendezvous import STORE, Store, StoreGroup
+from tinsmith.distributed.transport.rendezvous import STORE, Store, StoreGroup
 from tinsmith.tensor.arguments import integer
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
@@ -188,6 +188,9 @@ class World:
             raise CommunicationError("dist", "MPI was started for one thread, and another one communicates",
                                      "collectives in the thread of dist.init(), or an MPI with MPI_THREAD_MULTIPLE")
 
+# Functions that are called with each new group of several processes, in all of them at the same time.
+GROUPS_MADE: Final[list[Callable[[ProcessGroup], None]]] = []
+
 _world: list[World] = []
 _starting = threading.Lock()
 
@@ -214,7 +217,14 @@ def world() -> World:
             if not _world:
                 found = launched()
                 _world.append(_started(found) if found.size > 1 else World(ProcessGroup("world", (0,))))
+                _made_known(_world[0].group)
     return _world[0]
+
+
+def _made_known(group: ProcessGroup) -> ProcessGroup:
+    for tell in GROUPS_MADE if group.size > 1 else ():
+        tell(group)
+    return group
 
 
 def install(simulated: World) -> None:
@@ -320,7 +330,7 @@ def split(name: str, members: tuple[int, ...]) -> ProcessGroup:
         return here.group  # one communicator, so one sequence of calls
     with here.turn:
         comm = here.group.comm.Split(members[0], members.index(own))
-        return ProcessGroup(name, members, members.index(own), comm, comm.Dup())
+        return _made_known(ProcessGroup(name, members, members.index(own), comm, comm.Dup()))
 
 
 class Mesh:

@@ -54,7 +54,7 @@ class Costs(NamedTuple):
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
     rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     # the same if a row is not contiguous in memory, as a channel of a batch of images: separate kernels then access
-    # each value along its own memory
+    # each value along its own memory. On a grid, by a step of ResNet-50 (H100): 62 ms with 128, 56.6 with 4096
     rows_apart: int = 8
     small_work: int = 1 << 14  # elements below which parallelism does not matter
     # Products per element up to which a row-by-column value (score matrix) is recomputed instead of stored.

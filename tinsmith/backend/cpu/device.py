@@ -296,7 +296,6 @@ class CPUGraph(Graph):
         if self.calls_host:
             pool.raise_failure()
 
-
     def _serial_now(self, values: tuple[int, ...]) -> tuple[bool, ...]:
         """Return, for each of the kernels whose work grows with variables, True if one thread runs it."""
         found = self._serial.get(values)

@@ -333,8 +333,6 @@ def _program(gpu: CudaGPU, kernel: Launch, binary: bytes) -> Program:
 class CUDADevice(Compiled):
     """A GPU with one stream, in which copies and kernels run in order."""
 
-    calls_in_stream = True
-
     def __init__(self, name: str, gpu: CudaGPU) -> None:
         self.gpu = gpu
         self._clock: tuple[Any, Any] | None = None

@@ -1,4 +1,4 @@
-"""Layout copies for bulk tensor copies (TMA boxes): channels last, and padded rows.
+"""Copies of operands for bulk tensor copies (TMA boxes): channels last, padded rows, and computed operands.
 
 **Channels last.** Boxes begin at multiples of 16 bytes along the fastest axis of memory, and a window shifts by single
 elements. So the axis that windows slide along must not be the fastest, as it is in images [N, C, H, W] and weights
@@ -15,6 +15,11 @@ inside a memory sector read one sector more each. A padded copy solves both:
 
 Units without ``turned`` read only rows along the reduction: the copy is then of the operand after its views. A copy
 pays if the operand's elements are reused often enough; a price in products decides.
+
+**Computed operands.** Boxes are of memory. What fusion would compute again for each tile, as weights that ``autocast``
+converts, is stored once; so is the narrow copy of a value that other kernels read wide (softmax for the backward pass):
+
+    Σ 16-bit(w)·x   →   Σ contiguous(16-bit(w))·x
 
 ``tile_cut`` splits the reduction of a matmul that has too few output tiles (split-K).
 """

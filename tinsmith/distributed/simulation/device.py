@@ -23,7 +23,7 @@ from tinsmith.codegen.render.cuda import CUDARenderer, cuda_target
 from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, user_line
-from tinsmith.distributed.links import Links
+from tinsmith.distributed.simulation.links import Links
 from tinsmith.distributed.world import ProcessGroup
 from tinsmith.ir.ops.scans import WRITERS
 

@@ -15,8 +15,8 @@ import numpy as np
 from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.machine import measure as measure_kernels
 from tinsmith.core.errors import CommunicationError
-from tinsmith.distributed.commands import run
-from tinsmith.distributed.links import Link, Links
+from tinsmith.distributed.simulation.links import Link, Links
+from tinsmith.distributed.transport.commands import run
 from tinsmith.distributed.world import ProcessGroup, world
 
 SMALL: Final = 1 << 6  # bytes of the message whose time is that of a call

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 
 from tinsmith.core.errors import CommunicationError
-from tinsmith.distributed import nccl, order, watch
-from tinsmith.distributed.commands import Array, all_reduce, all_to_all
+from tinsmith.distributed import watch
+from tinsmith.distributed.transport import nccl, order
+from tinsmith.distributed.transport.commands import Array, all_reduce, all_to_all
 from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.tensor.host_data import host_value

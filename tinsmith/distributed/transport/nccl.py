@@ -1,34 +1,37 @@
 """Collectives of NCCL on the memory of GPUs, in the streams of the programs that need them.
 
-Each group of processes has one communicator per GPU, made at the first use: all processes of the group report their GPU
-and whether NCCL can be loaded, so that they choose the same way. A call is a stream function of its program
-(``backend.cuda.stream_calls``): in a capture it is part of the CUDA graph. Its announcement on the host, before each
-run, compares the processes' sequences as for MPI. The monitor cannot see where a GPU is: what is reported as waiting
-for another rank may still be behind kernels, and is not judged as a deadlock.
+Each group of processes has one communicator per GPU, made with the group or at the first collective: all its processes
+report their GPU and whether NCCL can be loaded, so that they choose the same way. A call is a stream function of its
+program (``backend.cuda.stream_calls``): in a capture it is part of the CUDA graph. Its announcement on the host, before
+each run, compares the processes' sequences as for MPI. The monitor cannot see where a GPU is: what is reported as
+waiting for another rank may still be behind kernels, and is not judged as a deadlock.
 
 Work beside kernels (``begin`` and ``end``) runs in a second stream, with memory of its own for the result.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from tinsmith.backend.cuda.device import CUDADevice
 from tinsmith.backend.cuda.driver import CudaGPU
 from tinsmith.backend.cuda.stream_calls import FUNCTIONS, StreamFunction
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import CommunicationError
-from tinsmith.distributed import order, watch
-from tinsmith.distributed.world import ProcessGroup, world
+from tinsmith.core.errors import ArgumentError, CommunicationError
+from tinsmith.distributed import watch
+from tinsmith.distributed.transport import order
+from tinsmith.distributed.transport.rendezvous import STORE
+from tinsmith.distributed.world import GROUPS_MADE, ProcessGroup, world
 
 if TYPE_CHECKING:
     from tinsmith.codegen.launch import Launch
@@ -36,13 +39,14 @@ if TYPE_CHECKING:
 
 _ID_BYTES: Final = 128  # of ncclUniqueId
 _UUID_BYTES: Final = 16
-_SEEN: Final = 256  # calls whose end has not been observed yet
+_SEEN: Final = 256
 
 # NCCL's numbers (nccl.h, ncclDataType_t and ncclRedOp_t)
 _TYPES: Final = {"int8": 0, "uint8": 1, "bool": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
                  "float32": 7, "float64": 8, "bfloat16": 9}
 _OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 _BYTES: Final = _TYPES["uint8"]
+_MESSAGES: Final = ("send", "receive")  # between two processes
 
 
 @functools.cache
@@ -61,20 +65,43 @@ def reduces(x: Tensor) -> bool:
     return x.dtype.name in _TYPES
 
 
-def is_used(x: Tensor, group: ProcessGroup) -> bool:
-    """Return True if a collective on ``x`` runs in the stream of its GPU; all processes of the group call it at the
-    same time, because the first call makes the communicator."""
-    if not isinstance(x.device, str) or not Device[x.device].calls_in_stream or world().simulated is not None:
+def is_used(x: Tensor, group: ProcessGroup, kind: str = "all_reduce", options: Sequence[int | str] = ()) -> bool:
+    """Return True if a command on ``x`` runs in the stream of its GPU.
+
+    All processes of the group ask for a collective at the same time, because the first time makes the communicator.
+    Only two ask for a message, for which a communicator must have been made before.
+
+    Raises:
+        ArgumentError: for the tag of a message under ``torchrun``: NCCL has no tags, and there is no MPI.
+    """
+    device = Device[x.device] if isinstance(x.device, str) and world().simulated is None and kind in _RUN else None
+    if not isinstance(device, CUDADevice):
         return False
-    return _communicator(group, Device[x.device].gpu) is not None  # type: ignore[attr-defined]
+    if kind not in _MESSAGES:
+        return _communicator(group, device.gpu) is not None
+    if options[1] and world().mpi is STORE:
+        raise ArgumentError(f"dist.{'recv' if kind == 'receive' else kind}", f"tag={options[1]}: messages of NCCL have "
+                            "no tags, and come in the order in which they were sent", "tag=0, or mpirun")
+    return not options[1] and group.nccl.get(device.gpu.number) is not None
+
+
+def _prepare(group: ProcessGroup) -> None:
+    """Make the communicator of a new group if programs run on a GPU; all its processes call this at the same time."""
+    if group.size > 1 and world().simulated is None and Device.DEFAULT.startswith("CUDA"):
+        device = Device[Device.DEFAULT]
+        if isinstance(device, CUDADevice):
+            _communicator(group, device.gpu)
+
+
+GROUPS_MADE.append(_prepare)
 
 
 def _communicator(group: ProcessGroup, gpu: CudaGPU) -> Any:
     """Return the communicator of a group on a GPU; None if a process of the group has no NCCL, or two have one GPU."""
     if gpu.number not in group.nccl:
         group.nccl[gpu.number] = _connected(group, gpu)
-        if _first_under_way not in watch.queued:
-            watch.queued.append(_first_under_way)
+        if _under_way.first not in watch.queued:
+            watch.queued.append(_under_way.first)
     return group.nccl[gpu.number]
 
 
@@ -116,26 +143,20 @@ def _without(group: ProcessGroup, gpu: CudaGPU, reason: str) -> None:
     """
     advice = ("one GPU for each process: DEV=CUDA, and as many processes on a host as it has GPUs"
               if "one GPU" in reason else "pip install 'tinsmith[nccl]'")
-    if isinstance(world().mpi, SimpleNamespace):
+    if world().mpi is STORE:
         raise CommunicationError("dist", f"{gpu.name} needs NCCL under torchrun, but {reason}", advice)
     if group.rank == 0:
         watch.say(f"collectives on {gpu.name} are copied to the host and sent by MPI, because {reason} ({advice})")
 
 
-class _explained:
-    """A context in which errors of NCCL are raised as ours, with the call."""
-
-    def __init__(self, what: str, group: ProcessGroup) -> None:
-        self.what, self.group = what, group
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and type(error).__name__ == "NCCLError":
-            raise CommunicationError(
-                "dist", f"NCCL failed in rank {world().group.rank} in {self.what} of {self.group}: {error}",
-                "NCCL_DEBUG=INFO, which prints the reason") from error
+@contextlib.contextmanager
+def _explained(what: str, group: ProcessGroup) -> Iterator[None]:
+    """Raise errors of NCCL as ours, with the call."""
+    try:
+        yield
+    except library().NCCLError as error:
+        raise CommunicationError("dist", f"NCCL failed in rank {world().group.rank} in {what} of {group}: {error}",
+                                 "NCCL_DEBUG=INFO, which prints the reason") from error
 
 
 # *** values ***
@@ -170,17 +191,6 @@ def end(group: ProcessGroup, number: int) -> str:
 # *** enqueueing ***
 
 
-def _enqueue(kind: str, group: ProcessGroup, options: tuple[Any, ...], gpu: CudaGPU, stream: int, out: int,
-             sources: Sequence[int], launch: Launch) -> None:
-    """Enqueue a collective on the memory at ``sources[-1]`` with its result at ``out``."""
-    _, dtype, shapes, shape = launch.host
-    comm = _communicator(group, gpu)
-    itemsize = getattr(dtypes, dtype).itemsize
-    with _explained(kind, group), watch.waiting(_called[0]) if _called else nullcontext():
-        _RUN[kind](library(), comm, stream, _Data(out, sources[-1], prod(shapes[-1]), prod(shape), dtype, itemsize,
-                                                  group.size), *options)
-
-
 class _Data(NamedTuple):
     """The memory of a collective.
 
@@ -195,8 +205,31 @@ class _Data(NamedTuple):
     given: int
     made: int
     dtype: str
-    itemsize: int
     size: int
+
+    @property
+    def itemsize(self) -> int:
+        return _itemsize(self.dtype)
+
+
+def _itemsize(dtype: str) -> int:
+    found: int = getattr(dtypes, dtype).itemsize
+    return found
+
+
+def _enqueue(kind: str, group: ProcessGroup, options: tuple[Any, ...], gpu: CudaGPU, stream: int, out: int,
+             sources: Sequence[int], launch: Launch) -> None:
+    """Enqueue a collective on the memory at ``sources[-1]`` with its result at ``out``."""
+    _, dtype, shapes, shape = launch.host
+    data = _Data(out, sources[-1], prod(shapes[-1]), prod(shape), dtype, group.size)
+    _run(kind, group, options, gpu, stream, data)
+
+
+def _run(kind: str, group: ProcessGroup, options: tuple[Any, ...], gpu: CudaGPU, stream: int, data: _Data) -> None:
+    comm = _communicator(group, gpu)
+    # the first call of a communicator waits for the other processes
+    with _explained(kind, group), watch.waiting(_called[0]) if _called else contextlib.nullcontext():
+        _RUN[kind](library(), comm, stream, data, *options)
 
 
 def _all_reduce(nccl: Any, comm: Any, stream: int, d: _Data, op: str) -> None:
@@ -226,18 +259,17 @@ def _all_to_all(nccl: Any, comm: Any, stream: int, d: _Data) -> None:
         nccl.group_end()
 
 
-def _send(nccl: Any, comm: Any, stream: int, d: _Data, target: int, tag: int) -> None:
+def _send(nccl: Any, comm: Any, stream: int, d: _Data, target: int, _tag: int) -> None:
     nccl.send(d.x, d.given * d.itemsize, _BYTES, target, comm, stream)
 
 
-def _receive(nccl: Any, comm: Any, stream: int, d: _Data, source: int, tag: int) -> None:
+def _receive(nccl: Any, comm: Any, stream: int, d: _Data, source: int, _tag: int) -> None:
     nccl.recv(d.out, d.made * d.itemsize, _BYTES, source, comm, stream)
 
 
 _RUN: Final[dict[str, Callable[..., None]]] = {
     "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather,
     "broadcast": _broadcast, "all_to_all": _all_to_all, "send": _send, "receive": _receive}
-KINDS: Final = frozenset(_RUN)
 
 _results: Final[dict[tuple[str, int, int, int], Any]] = {}  # memory of collectives beside kernels, kept for replays
 
@@ -252,24 +284,59 @@ def _result(group: ProcessGroup, number: int, gpu: CudaGPU, nbytes: int) -> int:
 def _begin(kind: str, group: ProcessGroup, options: tuple[Any, ...], number: int, gpu: CudaGPU, stream: int, out: int,
            sources: Sequence[int], launch: Launch) -> None:
     """Enqueue a collective whose result ``_end`` takes; ``out`` is the token that orders the two."""
-    name, dtype, shapes, _ = launch.host
-    nbytes = prod(shapes[-1]) * getattr(dtypes, dtype).itemsize
-    whole = SimpleNamespace(host=[name, dtype, shapes, shapes[-1]])
-    _enqueue(kind, group, options, gpu, stream, _result(group, number, gpu, nbytes), sources, whole)  # type: ignore[arg-type]
-    gpu.call(gpu.driver.cuMemsetD8Async, out, 0, getattr(dtypes, dtype).itemsize, stream)
+    _, dtype, shapes, _ = launch.host
+    count, itemsize = prod(shapes[-1]), _itemsize(dtype)
+    result = _result(group, number, gpu, count * itemsize)
+    _run(kind, group, options, gpu, stream, _Data(result, sources[-1], count, count, dtype, group.size))
+    gpu.call(gpu.driver.cuMemsetD8Async, out, 0, itemsize, stream)
 
 
 def _end(group: ProcessGroup, number: int, gpu: CudaGPU, stream: int, out: int, sources: Sequence[int],
          launch: Launch) -> None:
     _, dtype, _, shape = launch.host
-    nbytes = prod(shape) * getattr(dtypes, dtype).itemsize
+    nbytes = prod(shape) * _itemsize(dtype)
     gpu.call(gpu.driver.cuMemcpyDtoDAsync, out, _result(group, number, gpu, nbytes), nbytes, stream)
 
 
 # *** announcements, and calls under way ***
 
-_called: list[watch.Waiting] = []  # the last call that was announced
-_under_way: Final[deque[tuple[watch.Waiting, Any, CudaGPU]]] = deque(maxlen=_SEEN)  # with an event after the call
+_called: Final[list[watch.Waiting]] = []  # the last call that was announced
+
+
+class _UnderWay:
+    """The calls whose end no stream has reached, the first first: at most ``_SEEN``."""
+
+    def __init__(self) -> None:
+        self.calls: deque[tuple[watch.Waiting, Any, CudaGPU]] = deque()  # with an event after the call
+        self.lock = threading.Lock()  # the thread that reports to the monitor looks at them, too
+
+    def add(self, call: watch.Waiting, gpu: CudaGPU, stream: Any) -> None:
+        """Note a call that has just been enqueued in a stream."""
+        with self.lock:
+            self._drop()
+            if len(self.calls) < _SEEN:
+                event = gpu.event()
+                gpu.call(gpu.driver.cuEventRecord, event, stream)
+                self.calls.append((call, event, gpu))
+
+    def first(self) -> watch.Waiting | None:
+        with self.lock:
+            self._drop()
+            return self.calls[0][0] if self.calls else None
+
+    def _drop(self) -> None:
+        """Drop the calls that have ended."""
+        ended = False
+        while self.calls and not self.calls[0][2].lost and self.calls[0][2].is_reached(self.calls[0][1]):
+            _, event, gpu = self.calls.popleft()
+            gpu.dead.append((gpu.driver.cuEventDestroy, event))
+            ended = True
+        if ended and self.calls:  # the next one begins now at the earliest
+            call, event, gpu = self.calls[0]
+            self.calls[0] = call._replace(since=time.monotonic()), event, gpu
+
+
+_under_way: Final = _UnderWay()
 
 
 def _announce(kind: str, group: ProcessGroup, options: tuple[Any, ...], launch: Launch) -> None:
@@ -285,21 +352,5 @@ def _announce(kind: str, group: ProcessGroup, options: tuple[Any, ...], launch: 
 
 
 def _launched(gpu: CudaGPU, stream: Any) -> None:
-    """Record the end of the last call that was announced, which a stream reaches later."""
-    event = gpu.event()
-    gpu.call(gpu.driver.cuEventRecord, event, stream)
-    _under_way.append((_called[0], event, gpu))
-
-
-def _first_under_way() -> watch.Waiting | None:
-    """Return the first call whose work has not ended; for the thread that reports to the monitor."""
-    while _under_way:
-        call, event, gpu = _under_way[0]
-        if gpu.lost or not gpu.is_reached(event):
-            return call
-        _under_way.popleft()
-        gpu.dead.append((gpu.driver.cuEventDestroy, event))
-        if _under_way:  # the next one begins now at the earliest
-            after, *rest = _under_way[0]
-            _under_way[0] = (after._replace(since=max(after.since, time.monotonic())), *rest)
-    return None
+    """Note that the last call that was announced is in a stream."""
+    _under_way.add(_called[0], gpu, stream)

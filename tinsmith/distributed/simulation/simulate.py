@@ -1,7 +1,7 @@
 """``tinsmith simulate``: the schedule of one process of a program, on any number of processes, without the machines.
 
 The script runs once, in one process that takes itself for one rank of a world of any size. Its graphs are scheduled and
-lowered as ever, for a device that runs nothing (``simulated_device.py``): kernels take the time of the roofline model,
+lowered as ever, for a device that runs nothing (``device.py``): kernels take the time of the roofline model,
 collectives that of the links (``links.py``). The script is ended after some optimizer steps; the last one is reported.
 """
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.errors import ArgumentError, CommunicationError, TinsmithError
 from tinsmith.core.terminal import bytes_text, percent, time_text
 from tinsmith.distributed import world as worlds
-from tinsmith.distributed.links import Links
-from tinsmith.distributed.measured_links import measure
-from tinsmith.distributed.simulated_device import STEP, SimulatedDevice, SimulatedEvent, SimulatedTimeline, renderer_of
+from tinsmith.distributed.simulation.device import STEP, SimulatedDevice, SimulatedEvent, SimulatedTimeline, renderer_of
+from tinsmith.distributed.simulation.links import Links
+from tinsmith.distributed.simulation.measured_links import measure
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.nn.optim import Optimizer
 from tinsmith.tensor.helpers import held_tensors

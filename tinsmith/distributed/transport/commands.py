@@ -19,8 +19,9 @@ from typing import Any, Final
 import numpy as np
 
 from tinsmith.core.errors import ArgumentError, CommunicationError
-from tinsmith.distributed import nccl, order, watch
-from tinsmith.distributed.messages import OUTBOX
+from tinsmith.distributed import watch
+from tinsmith.distributed.transport import nccl, order
+from tinsmith.distributed.transport.messages import OUTBOX
 from tinsmith.distributed.world import ProcessGroup, world
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.tensor.host_data import host_value, on_host
@@ -159,15 +160,15 @@ def value(kind: str, group: ProcessGroup, shape: tuple[int, ...], x: Tensor, *op
     """
     if NOT_IN:
         raise ArgumentError(f"dist.{kind}", f"in {NOT_IN[0]}", "dist.pipeline(..., communicates=True)")
-    if kind in nccl.KINDS and not by_host and nccl.is_used(x, group):
-        return host_value(nccl.value(kind, group, options), shape, x, after=[beside(t, x) for t in after])
+    if not by_host and nccl.is_used(x, group, kind, options):
+        return host_value(nccl.value(kind, group, options), shape, x, after=[token(t, x) for t in after])
     name = "_".join(("mpi", kind, *map(str, options), group.name))
     WRITERS.setdefault(name, functools.partial(run, kind, group, options))
     here = x if on_host(x) else x.to("CPU")
-    return host_value(name, shape, here, after=[beside(t, here) for t in after]).to(x.device)
+    return host_value(name, shape, here, after=[token(t, here) for t in after]).to(x.device)
 
 
-def beside(t: Tensor, x: Tensor) -> Tensor:
+def token(t: Tensor, x: Tensor) -> Tensor:
     """Return a tensor on the device of ``x`` that is computed after ``t``: an element of it if it is elsewhere."""
     return t if t.device == x.device else t.contiguous().reshape(-1)[:1].to(x.device)
 

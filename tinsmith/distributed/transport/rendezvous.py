@@ -1,11 +1,12 @@
-"""A small store over TCP, through which processes of ``torchrun`` find each other; data travel by NCCL.
+"""Small messages between the processes of ``torchrun``, over TCP; data travel by NCCL.
 
-Rank 0 serves the store. ``torchrun`` keeps a server of its own at ``MASTER_PORT``, and gives no other port: the store
-takes the first free one of the next ``PORTS`` ports, and a process recognizes it by a hash of the launcher's variables.
-Like PyTorch's store it protects from mistakes, not from attackers: use it in a network that you trust.
+Rank 0 serves them. ``torchrun`` keeps a server of its own at ``MASTER_PORT``, and gives no other port: ours takes the
+first free one of the next ``PORTS`` ports, and a process recognizes it by a hash of the launcher's variables. Like
+PyTorch's store it protects from mistakes, not from attackers: use it in a network that you trust.
 
-``StoreGroup`` and ``STORE`` have those methods of ``mpi4py``'s communicators and module that the rest of the package
-uses for small messages; tensors in the memory of the host are refused.
+There is one request: give bytes to a named exchange, and get what all its processes gave. ``StoreGroup`` and ``STORE``
+have those methods of ``mpi4py``'s communicators and module that the rest of the package uses for small messages;
+tensors in the memory of the host are refused.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -26,15 +27,16 @@ import numpy as np
 from tinsmith.core.errors import CommunicationError
 
 PORTS: Final = 16
-MOST: Final = 1 << 24  # bytes of a message
+MOST: Final = 1 << 24  # bytes that a process gives to an exchange
+_LINE: Final = 1 << 10  # bytes of a request before its value
 _WAIT: Final = 300.0  # seconds until rank 0 must have started
 _ANSWER: Final = 3.0  # seconds for a connection and for its first answer
 _PAUSE: Final = 0.1  # seconds between two looks for rank 0
 _HELLO: Final = b"tinsmith\n"
 
 
-class _Store(socketserver.ThreadingTCPServer):
-    """The server: values by key, each kept until as many have read it as its writer said."""
+class _Server(socketserver.ThreadingTCPServer):
+    """The exchanges under way: by name, what each process has given, and how many have not read it yet."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -42,53 +44,52 @@ class _Store(socketserver.ThreadingTCPServer):
     def __init__(self, port: int, word: str) -> None:
         super().__init__(("", port), _Connection)
         self.word = word
-        self.values: dict[str, tuple[bytes, int]] = {}
+        self.given: dict[str, dict[int, bytes]] = {}
+        self.unread: dict[str, int] = {}
         self.changed = threading.Condition()
 
-    def put(self, key: str, value: bytes, readers: int) -> None:
+    def exchanged(self, name: str, rank: int, size: int, own: bytes) -> list[bytes]:
+        """Return what all ``size`` processes give, once they have."""
         with self.changed:
-            self.values[key] = value, readers
-            self.changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        with self.changed:
-            while key not in self.values:
+            given = self.given.setdefault(name, {})
+            given[rank] = own
+            if len(given) == size:
+                self.unread[name] = size
+                self.changed.notify_all()
+            while len(given) < size:
                 self.changed.wait()
-            value, readers = self.values.pop(key)
-            if readers > 1:
-                self.values[key] = value, readers - 1
-            return value
+            self.unread[name] -= 1
+            if not self.unread[name]:
+                del self.given[name], self.unread[name]
+            return [given[r] for r in range(size)]
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One process: a line of JSON per request, and the value after it."""
+    """One process. A request is a line of JSON and a value; the answer a line with the sizes, and the values."""
 
-    server: _Store
+    server: _Server
     disable_nagle_algorithm = True
 
     def handle(self) -> None:
-        try:
-            if json.loads(self.rfile.readline(1 << 10)) != self.server.word:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a stranger, or a process that has died
+            if json.loads(self.rfile.readline(_LINE)) != self.server.word:
                 return
             self.wfile.write(_HELLO)
-            while line := self.rfile.readline(1 << 10):
+            while line := self.rfile.readline(_LINE):
                 request = json.loads(line)
-                if "bytes" in request:
-                    if not 0 <= request["bytes"] <= MOST:
-                        return
-                    self.server.put(request["key"], self.rfile.read(request["bytes"]), request["readers"])
-                else:
-                    value = self.server.get(request["key"])
-                    self.wfile.write(f"{len(value)}\n".encode() + value)
-        except (OSError, ValueError, KeyError, TypeError):  # a stranger, or a process that has died
-            return
+                if not 0 <= request["bytes"] <= MOST:
+                    return
+                own = self.rfile.read(request["bytes"])
+                found = self.server.exchanged(request["name"], request["rank"], request["size"], own)
+                self.wfile.write(json.dumps([len(v) for v in found]).encode() + b"\n" + b"".join(found))
 
 
 class Store:
-    """The connection of a process to the store.
+    """The connection of a process to the server of rank 0, which the process of rank 0 starts.
 
     Args:
         environment: the launcher's variables.
+        wait: seconds until rank 0 must have started.
 
     Raises:
         CommunicationError: if a variable is missing, no port is free, or rank 0 does not start.
@@ -103,55 +104,44 @@ class Store:
         word = hashlib.sha256("\0".join((host, port, *(environment.get(n, "") for n in names))).encode()).hexdigest()
         ports = range(int(port) + 1, int(port) + 1 + PORTS)
         self.lock = threading.Lock()
-        self.server = _served(ports, word) if rank == 0 else None
-        self.connection = _connected("127.0.0.1" if self.server else host, ports, word, wait)
-        self.file = self.connection.makefile("rwb")
+        server = _served(ports, word) if rank == 0 else None
+        self.file = _connected("127.0.0.1" if server else host, ports, word, wait).makefile("rwb")
 
-    def put(self, key: str, value: bytes, readers: int) -> None:
-        """Write a value that ``readers`` processes read."""
-        with self.lock, _lost():
-            request = {"key": key, "bytes": len(value), "readers": readers}
-            self.file.write(json.dumps(request).encode() + b"\n" + value)
-            self.file.flush()
-
-    def get(self, key: str) -> bytes:
-        """Return a value, once it has been written."""
-        with self.lock, _lost():
-            self.file.write(json.dumps({"key": key}).encode() + b"\n")
+    def exchanged(self, name: str, rank: int, size: int, own: bytes) -> list[bytes]:
+        """Return what ``size`` processes give to an exchange, in the order of their ranks; each name is used once."""
+        with self.lock, _lost_is_an_error():
+            request = {"name": name, "rank": rank, "size": size, "bytes": len(own)}
+            self.file.write(json.dumps(request).encode() + b"\n" + own)
             self.file.flush()
             line = self.file.readline()
             if not line:
-                raise ConnectionError("the store has ended")
-            return self.file.read(int(line))
+                raise ConnectionError("its process has ended")
+            return [self.file.read(count) for count in json.loads(line)]
 
 
-class _lost:
-    """A context in which a broken connection is an error of communication."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
-            raise CommunicationError("dist", f"the connection to rank 0 is lost: {error}",
-                                     "the output of rank 0, which has ended") from None
+@contextlib.contextmanager
+def _lost_is_an_error() -> Iterator[None]:
+    """Raise the error of communication for a broken connection."""
+    try:
+        yield
+    except OSError as error:
+        raise CommunicationError("dist", f"the connection to rank 0 is lost: {error}",
+                                 "the output of rank 0, which has ended") from None
 
 
-def _served(ports: Sequence[int], word: str) -> _Store:
-    """Return the store at the first free port, served by threads."""
+def _served(ports: Sequence[int], word: str) -> _Server:
+    """Return the server at the first free port, served by threads."""
     for port in ports:
-        try:
-            server = _Store(port, word)
-        except OSError:
-            continue
-        threading.Thread(target=server.serve_forever, name="tinsmith-store", daemon=True).start()
-        return server
+        with contextlib.suppress(OSError):
+            server = _Server(port, word)
+            threading.Thread(target=server.serve_forever, name="tinsmith-store", daemon=True).start()
+            return server
     raise CommunicationError("dist.init", f"ports {ports[0]} to {ports[-1]} are all in use",
                              "another --master-port for torchrun")
 
 
 def _connected(host: str, ports: Sequence[int], word: str, wait: float) -> socket.socket:
-    """Return a connection to the store, which another process may yet start."""
+    """Return a connection to the server, which another process may yet start."""
     end = time.monotonic() + wait
     while True:
         for port in ports:
@@ -165,7 +155,8 @@ def _connected(host: str, ports: Sequence[int], word: str, wait: float) -> socke
 
 
 def _greeted(host: str, port: int, word: str) -> socket.socket | None:
-    """Return a connection to the store at a port; None if it is not there: a stranger gives another answer, or none."""
+    """Return a connection to the server at a port; None if it is not there: a stranger gives another answer, or
+    none."""
     with contextlib.suppress(OSError):
         connection = socket.create_connection((host, port), timeout=_ANSWER)
         with contextlib.suppress(OSError):
@@ -199,8 +190,7 @@ class StoreGroup:
     def exchanged(self, own: bytes) -> list[bytes]:
         """Return what all processes give."""
         self.calls += 1
-        self.store.put(f"{self.name}/{self.calls}/{self.rank}", own, self.size)
-        return [self.store.get(f"{self.name}/{self.calls}/{r}") for r in range(self.size)]
+        return self.store.exchanged(f"{self.name}/{self.calls}", self.rank, self.size, own)
 
     def Allgather(self, own: np.ndarray[Any, Any], every: np.ndarray[Any, Any]) -> None:
         rows = self.exchanged(own.tobytes())
@@ -247,6 +237,6 @@ class _Requests:
         return True
 
 
-# What stands for ``mpi4py.MPI``; threads may communicate, one at a time (``World.turn``).
+# What stands for ``mpi4py.MPI``: threads may communicate, one at a time (``World.turn``).
 STORE: Final = SimpleNamespace(Exception=ConnectionError, Request=_Requests, THREAD_SERIALIZED=2, THREAD_MULTIPLE=3,
                                Query_thread=lambda: 2, SUM="sum", MAX="max", MIN="min", PROD="prod")
