@@ -5,7 +5,7 @@ to ``with_slopes``) and a row of ``FUNCTIONS``. From the rows come:
 
 - the tests: values in every float dtype, special values, zeros, integers, empty shapes, gradients and devices against
   the reference (``tests/tensor``); values and gradients against PyTorch (``tests/parity``);
-- the rules of the backend of ``torch.compile`` (``tinsmith.torch``);
+- the rules of the backend of ``torch.compile`` (``torch/rules/elementwise.py``);
 - the errors for names of PyTorch that are in ``MISSING``.
 
 CONTRIBUTING.md adds a function step by step.
