@@ -29,9 +29,9 @@ from tinsmith.core.version import version
 from tinsmith.jit import TinyJit
 from tinsmith.runtime import inspectors
 from tinsmith.runtime.launch import endings
-from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.autograd.function import Function
 from tinsmith.tensor.interop import protocols
-from tinsmith.tensor.sizes import Variable
+from tinsmith.tensor.sizes.variable import Variable
 from tinsmith.tensor.tensor import Tensor, explain, plan, with_opts
 
 __all__ = ["Context", "Device", "Function", "GlobalCounters", "Opt", "OptOps", "Tensor", "TinyJit", "Variable",

@@ -362,9 +362,9 @@ def launch(arguments: Sequence[str]) -> int:
     parser.add_argument("--host", "--hosts", action="append", default=[], metavar="NAME:SLOTS,...",
                         help="hosts; may be repeated")
     parser.add_argument("--hostfile", default="", help="a file of hosts, as mpirun takes")
-    parser.add_argument("program", nargs="*", help="script and its arguments, or -m and a module")
+    parser.add_argument("program", nargs="*", help="script and its arguments, -m and a module, or -c and code")
     begin = 0  # of the program, whose options are its own; all options above have a value
-    while begin < len(arguments) and arguments[begin].startswith("-") and arguments[begin] != "-m":
+    while begin < len(arguments) and arguments[begin].startswith("-") and arguments[begin] not in ("-m", "-c"):
         begin += 1 if "=" in arguments[begin] or arguments[begin] in ("-h", "--help") else 2
     chosen, program = parser.parse_args(arguments[:begin]), arguments[begin:]
     if not program or chosen.n < 1:

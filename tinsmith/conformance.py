@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,18 +17,11 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.ir.ops import op_table
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.uop import Window
 from tinsmith.runtime.realize import realize
 
-_COMPARISONS: Final = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
-_INT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, *_COMPARISONS, Ops.AND,
-                   Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR)
-_BOOL_OPS: Final = (Ops.AND, Ops.OR, Ops.XOR, Ops.CMPNE, Ops.CMPEQ)
-_EXACT_FLOAT_OPS: Final = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.FMOD, Ops.RECIP, Ops.SQRT, Ops.TRUNC,
-                           Ops.MAX, Ops.MIN, *_COMPARISONS)
-_FUNCTIONS: Final = (Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
-                     Ops.POW)
 _EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-50}
 
 
@@ -51,7 +45,7 @@ class Inputs:
         array = np.ascontiguousarray(np.asarray(values).astype(dtype.numpy))
         buffer = Buffer(self.device, array.size, dtype)
         if array.size:
-            buffer.copyin(memoryview(array.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+            buffer.copyin(array.reshape(-1).view(np.uint8).data)
         node = UOp(Ops.BUFFER, dtype, (), buffer)
         self.values[node] = array.reshape(-1)
         return node.reshape(array.shape)
@@ -97,12 +91,12 @@ def _op_case(op: Op, dtype: DType) -> Case:
 
 
 def _function_case(op: Op, dtype: DType) -> Case:
-    low, high = (0.01, 50.0) if op in (Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.POW) else (-8.0, 8.0)
-    points = np.linspace(low, high, 129)
+    assert op.domain is not None
+    points = np.linspace(*op.domain, 129)
 
     def build(inputs: Inputs) -> list[UOp]:
         x = inputs.tensor(points, dtype)
-        return [x.alu(op, inputs.tensor(np.linspace(-2, 2, 129), dtype)) if op is Ops.POW else x.alu(op)]
+        return [x.alu(op, *[inputs.tensor(np.linspace(-2, 2, 129), dtype)] * (op.arity == 2))]
 
     return Case(f"{op.name} {dtype.name}", build, 8)
 
@@ -115,12 +109,21 @@ def op_cases(storage: frozenset[DType]) -> Iterator[Case]:
     """Yield a case of every op for every dtype that the device stores."""
     held = [d for d in dtypes.all if d in storage]
     for dtype in held:
-        ops = _BOOL_OPS if dtype.is_bool else _EXACT_FLOAT_OPS if dtype.is_float else _INT_OPS
-        yield from (_op_case(op, dtype) for op in ops)
-        yield from (_function_case(op, dtype) for op in _FUNCTIONS if dtype.is_float)
+        kind = "b" if dtype.is_bool else "f" if dtype.is_float else "i"
+        for op in op_table():
+            if kind in op.takes:
+                yield _function_case(op, dtype) if op.domain is not None else _op_case(op, dtype)
         yield from (_cast_case(dtype, new) for new in held if new is not dtype)
-        yield Case(f"WHERE {dtype.name}", lambda i, d=dtype: [  # type: ignore[misc]
-            i.tensor(i.random.integers(0, 2, 33), dtypes.bool).where(i.small((33,), d), i.small((33,), d))])
+        yield Case(f"WHERE {dtype.name}", partial(_where, dtype))
+
+
+def _where(dtype: DType, i: Inputs) -> list[UOp]:
+    condition = i.tensor(i.random.integers(0, 2, 33), dtypes.bool)
+    return [condition.where(i.small((33,), dtype), i.small((33,), dtype))]
+
+
+def _reduction(op: str, shape: tuple[int, ...], axes: tuple[int, ...], dtype: DType, i: Inputs) -> list[UOp]:
+    return [i.small(shape, dtype).reduce(op, axes)]
 
 
 def reduce_cases(storage: frozenset[DType] = frozenset(dtypes.all)) -> Iterator[Case]:
@@ -128,12 +131,19 @@ def reduce_cases(storage: frozenset[DType] = frozenset(dtypes.all)) -> Iterator[
     for shape in ((1, 1), (3, 7), (64, 64), (5, 1000), (1000, 3), (17, 33)):
         for axes in ((0,), (1,), (0, 1)):
             for op in ("ADD", "MAX", "MIN"):
-                yield Case(f"REDUCE {op} {shape} along {axes}",
-                           lambda i, s=shape, a=axes, o=op: [i.small(s).reduce(o, a)])  # type: ignore[misc]
+                yield Case(f"REDUCE {op} {shape} along {axes}", partial(_reduction, op, shape, axes, dtypes.float32))
     for dtype in (d for d in (dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.float64) if d in storage):
-        yield Case(f"REDUCE ADD {dtype.name}", lambda i, d=dtype: [i.small((9, 31), d).reduce("ADD", (1,))])  # type: ignore[misc]
+        yield Case(f"REDUCE ADD {dtype.name}", partial(_reduction, "ADD", (9, 31), (1,), dtype))
     yield Case("REDUCE MUL", lambda i: [i.small((9, 5)).reduce("MUL", (1,))])
     yield Case("REDUCE MAX with NaN", lambda i: [i.tensor([[1, np.nan], [2, 3]], dtypes.float32).reduce("MAX", (1,))])
+
+
+def _moved(move: Callable[[UOp], UOp], i: Inputs) -> list[UOp]:
+    return [move(i.small((3, 4, 5))) * 2]
+
+
+def _moved_sum(move: Callable[[UOp], UOp], i: Inputs) -> list[UOp]:
+    return [move(i.small((3, 4, 5)) + i.small((3, 4, 5)))]
 
 
 def movement_cases() -> Iterator[Case]:
@@ -147,8 +157,12 @@ def movement_cases() -> Iterator[Case]:
         "UNWINDOW": lambda x: x.unwindow(Window(1, 2, 2, 1, 11, 4)),
     }
     for name, move in moves.items():
-        yield Case(name, lambda i, m=move: [m(i.small((3, 4, 5))) * 2])  # type: ignore[misc]
-        yield Case(f"{name} of a sum", lambda i, m=move: [m(i.small((3, 4, 5)) + i.small((3, 4, 5)))])  # type: ignore[misc]
+        yield Case(name, partial(_moved, move))
+        yield Case(f"{name} of a sum", partial(_moved_sum, move))
+
+
+def _scanned(op: str, i: Inputs) -> list[UOp]:
+    return [i.small((7, 33)).scan(op, 1)]
 
 
 def index_cases() -> Iterator[Case]:
@@ -165,7 +179,7 @@ def index_cases() -> Iterator[Case]:
 
         yield Case(f"SCATTER {op or 'set'}", scatter)
     for name in ("ADD", "MAX"):
-        yield Case(f"SCAN {name}", lambda i, op=name: [i.small((7, 33)).scan(op, 1)])  # type: ignore[misc]
+        yield Case(f"SCAN {name}", partial(_scanned, name))
 
     def weighted(i: Inputs) -> list[UOp]:
         return [i.small((33, 7)).scan("MULADD", 0, i.small((1, 7)), i.small((33, 7)) * 0.125)]
@@ -184,12 +198,15 @@ def matmul(a: UOp, b: UOp) -> UOp:
     return product.reduce("ADD", (1,)).reshape((m, n))
 
 
+def _multiplied(left: tuple[int, int], right: tuple[int, int], i: Inputs) -> list[UOp]:
+    return [matmul(i.small(left), i.small(right))]
+
+
 def program_cases() -> Iterator[Case]:
     """Yield contractions, multi-pass row kernels, programs of several kernels or outputs, and a size bound at
     launch."""
     for m, k, n in ((1, 1, 1), (7, 5, 3), (64, 64, 64), (33, 17, 65)):
-        yield Case(f"matmul {m}x{k}x{n}",
-                   lambda i, m=m, k=k, n=n: [matmul(i.small((m, k)), i.small((k, n)))])  # type: ignore[misc]
+        yield Case(f"matmul {m}x{k}x{n}", partial(_multiplied, (m, k), (k, n)))
     yield Case("three matmuls", lambda i: [matmul(matmul(i.small((9, 8)), i.small((8, 7))).contiguous(),
                                                   matmul(i.small((7, 6)), i.small((6, 5))).contiguous())])
 

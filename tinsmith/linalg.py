@@ -123,7 +123,7 @@ def det(A: Tensor) -> Tensor:
     return A.det()
 
 
-def slogdet(A: Tensor) -> SignAndLogarithm:
+def slogdet(A: Tensor) -> SignAndLogarithm[Tensor]:
     """Return the sign of the determinant, and the logarithm of its magnitude.
 
     >>> [round(t.item(), 4) for t in slogdet(Tensor([[2.0, 1.0], [1.0, 3.0]]))]
@@ -245,7 +245,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     return A.solve_triangular(B, upper=upper, left=left, unitriangular=unitriangular)
 
 
-def lstsq(A: Tensor, B: Tensor) -> LeastSquares:
+def lstsq(A: Tensor, B: Tensor) -> LeastSquares[Tensor]:
     """Return the least-squares solution of ``A @ X = B``, and the sum of squared residuals per column. A has full rank.
 
     >>> lstsq(Tensor([[1.0], [1.0]]), Tensor([[1.0], [3.0]])).solution.numpy().round(4).tolist()

@@ -15,8 +15,10 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from tinsmith.backend import memory
+from tinsmith.backend.allocator import Allocator as Allocator  # re-exported, as ``Program`` is
 from tinsmith.backend.program import Call, Graph, Launched
 from tinsmith.backend.program import Program as Program  # re-exported: part of the device protocol
 from tinsmith.codegen.launch import Launch
@@ -25,9 +27,6 @@ from tinsmith.core.errors import ArgumentError, DeviceError, shown
 from tinsmith.core.settings import settings, tell_unread
 from tinsmith.core.terminal import show
 from tinsmith.target.target import Target
-
-if TYPE_CHECKING:
-    from tinsmith.backend.memory import BufferSpec
 
 DeviceName = str | tuple[str, ...]  # a device or a group; internally, a group is its names joined by commas
 
@@ -39,38 +38,6 @@ def members(name: str) -> tuple[str, ...]:
     (('CPU', 'CPU:1'), ('CPU',))
     """
     return tuple(name.split(","))
-
-
-class Allocator:
-    """The memory of one device. Blocks are opaque handles; ``copyin`` and ``copyout`` copy bytes from and to the
-    host."""
-
-    def alloc(self, nbytes: int) -> Any:
-        """Allocate a block of ``nbytes`` bytes.
-
-        Raises:
-            OutOfMemoryError: if there is not enough memory.
-        """
-        raise NotImplementedError
-
-    def alloc_as(self, nbytes: int, options: BufferSpec) -> Any:
-        """Allocate a block with the given options, which an allocator may ignore."""
-        return self.alloc(nbytes)
-
-    def free(self, opaque: Any) -> None:
-        """Free a block."""
-
-    def copyin(self, opaque: Any, offset: int, source: memoryview) -> None:
-        """Copy ``source`` into the block, starting at byte ``offset``."""
-        raise NotImplementedError
-
-    def copyout(self, target: memoryview, opaque: Any, offset: int) -> None:
-        """Fill ``target`` from the block, starting at byte ``offset``."""
-        raise NotImplementedError
-
-    def host_view(self, opaque: Any, offset: int, nbytes: int) -> memoryview | None:
-        """Return the block's bytes without a copy, if the host can address them; else None."""
-        return None
 
 
 class Compiler:
@@ -466,6 +433,7 @@ class _Devices:
         return list(self._opened)
 
 Device = _Devices()
+memory.connect(Device)
 
 
 class _Compiler(Compiler):

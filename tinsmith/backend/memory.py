@@ -12,11 +12,12 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from tinsmith.backend.device import Allocator, Device
+from tinsmith.backend.allocator import Allocator
+from tinsmith.backend.allocator import BufferSpec as BufferSpec  # re-exported
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import DeviceError, KernelError, OutOfMemoryError, place
@@ -128,19 +129,30 @@ _GUARDED: Final = 0xA5A5
 _CHUNK: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class BufferSpec:
-    """Allocation options of a buffer.
-
-    Attributes:
-        cpu_access: the host can address the memory; on a GPU, that is pinned host memory.
-        uncached: host writes bypass the host's caches (write-combined).
-    """
-
-    cpu_access: bool = False
-    uncached: bool = False
-
 _NO_WISHES = BufferSpec()
+
+
+class MemoryDevice(Protocol):
+    """The part of a device that buffers use."""
+
+    @property
+    def allocator(self) -> Allocator: ...
+    def synchronize(self) -> None: ...
+
+
+class DeviceTable(Protocol):
+    """The registry of devices by name, as buffers use it."""
+
+    def __getitem__(self, name: str) -> MemoryDevice: ...
+
+
+_devices: DeviceTable
+
+
+def connect(table: DeviceTable) -> None:
+    """Set the registry in which buffers look up their devices. ``device.py``, above this module, calls it."""
+    global _devices
+    _devices = table
 
 
 @dataclass(frozen=True)
@@ -219,7 +231,7 @@ class Buffer:
         now, device = current(), self.device
         if _returned or dead:
             _give_back(now.timed)
-        allocator, held = Device[device].allocator, self.size * self.dtype.itemsize
+        allocator, held = _devices[device].allocator, self.size * self.dtype.itemsize
         nbytes = held + 2 * self.offset
         try:
             plain = self.options is _NO_WISHES
@@ -271,26 +283,26 @@ class Buffer:
         return (0, self.offset + self.nbytes) if self.base is None and self.offset and self._opaque is not None else ()
 
     def _fill(self, begin: int, nbytes: int, pattern: int) -> None:
-        allocator = Device[self.device].allocator
+        allocator = _devices[self.device].allocator
         for at in range(begin, begin + nbytes, _CHUNK):
             count = min(_CHUNK, begin + nbytes - at)
             allocator.copyin(self.opaque, at, _repeated(pattern, count).data)
 
     def _holds(self, begin: int, nbytes: int, pattern: int) -> bool:
         found = np.empty(nbytes, np.uint8)
-        Device[self.device].allocator.copyout(found.data, self.opaque, begin)
+        _devices[self.device].allocator.copyout(found.data, self.opaque, begin)
         return bool((found == _repeated(pattern, nbytes)).all())
 
     def copyin(self, source: memoryview) -> Buffer:
         """Fill from host memory of the same size."""
-        Device[self.device].allocator.copyin(self.opaque, self.offset, source.cast("B") if source.nbytes else source)
+        _devices[self.device].allocator.copyin(self.opaque, self.offset, source.cast("B") if source.nbytes else source)
         return self
 
     def copyout(self, target: memoryview) -> memoryview:
         """Copy into host memory of the same size."""
         self.check()
         if target.nbytes:
-            Device[self.device].allocator.copyout(target.cast("B"), self.opaque, self.offset)
+            _devices[self.device].allocator.copyout(target.cast("B"), self.opaque, self.offset)
         return target
 
     def check(self) -> None:
@@ -309,7 +321,7 @@ class Buffer:
 
     def host_view(self) -> memoryview | None:
         """Return the bytes without a copy, if the host can address them; else None."""
-        return Device[self.device].allocator.host_view(self.opaque, self.offset, self.nbytes)
+        return _devices[self.device].allocator.host_view(self.opaque, self.offset, self.nbytes)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a copy as a one-dimensional NumPy array."""
@@ -342,7 +354,7 @@ class Borrowed(MemoryBlock):
 
     def __del__(self) -> None:
         with contextlib.suppress(DeviceError):  # the device is lost
-            Device[self.device].synchronize()
+            _devices[self.device].synchronize()
 
 
 def borrowed(device: str, size: int, dtype: DType, address: int, owner: Any) -> Buffer:

@@ -3,14 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
+from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.launch import Launch
 from tinsmith.core.dtypes import DType
-
-if TYPE_CHECKING:
-    from tinsmith.backend.device import Compiled
-    from tinsmith.backend.memory import Buffer
+from tinsmith.target.target import Target
 
 
 class Program:
@@ -41,6 +39,14 @@ class Call:
     program: Program
     buffers: list[Buffer]
     variables: list[int]
+
+
+class Runner(Protocol):
+    """The part of a device that a graph of launches uses."""
+
+    @property
+    def target(self) -> Target: ...
+    def run(self, calls: Sequence[Call]) -> object: ...
 
 
 class BufferLocation(NamedTuple):
@@ -77,7 +83,7 @@ class Graph:
 
     whole: ClassVar[bool] = False
 
-    def __init__(self, device: Compiled, launches: Sequence[Launched]) -> None:
+    def __init__(self, device: Runner, launches: Sequence[Launched]) -> None:
         self.device, self.launches = device, launches
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:

@@ -20,19 +20,16 @@ class Shards(Buffer):
     array([3, 4, 5], dtype=int32)
     """
 
-    __slots__ = ("_layout", "parts")
+    __slots__ = ("layout", "parts")
+    layout: ShardLayout
 
     def __init__(self, parts: Sequence[Buffer], layout: ShardLayout) -> None:
         super().__init__(",".join(layout.devices), math.prod(layout.shape), parts[0].dtype)
-        self.parts, self._layout = tuple(parts), layout
-
-    @property
-    def layout(self) -> ShardLayout:  # type: ignore[override]
-        return self._layout
+        self.parts, self.layout = tuple(parts), layout
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._layout.shape
+        return self.layout.shape
 
     def is_allocated(self) -> bool:
         return all(p.is_allocated() for p in self.parts)
@@ -55,7 +52,7 @@ class Shards(Buffer):
 
     def joined(self, parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         """Return the full value, flat, from the flat arrays of the parts (from the first part if replicated)."""
-        layout = self._layout
+        layout = self.layout
         if layout.axis is None:
             return parts[0]
         shaped = [p.reshape(layout.part_shape(n)) for n, p in enumerate(parts)]
@@ -63,7 +60,7 @@ class Shards(Buffer):
 
     def needed(self) -> tuple[Buffer, ...]:
         """Return the parts that together hold the full value."""
-        return self.parts[:1] if self._layout.axis is None else self.parts
+        return self.parts[:1] if self.layout.axis is None else self.parts
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a copy of the full value as a one-dimensional NumPy array."""
@@ -79,7 +76,7 @@ class Shards(Buffer):
     def copyin(self, source: memoryview) -> Buffer:
         """Fill all parts from host memory that holds the full value."""
         whole = np.frombuffer(source, self.dtype.numpy).reshape(self.shape)
-        layout = self._layout
+        layout = self.layout
         for n, p in enumerate(self.parts):
             piece = whole
             if layout.axis is not None:
@@ -92,10 +89,10 @@ class Shards(Buffer):
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shards, (self.parts, self._layout)
+        return Shards, (self.parts, self.layout)
 
     def __repr__(self) -> str:
-        return f"<Shards {self.device} {self.shape} x {self.dtype!r} axis {self._layout.axis}>"
+        return f"<Shards {self.device} {self.shape} x {self.dtype!r} axis {self.layout.axis}>"
 
 
 def flattened(buffers: Iterable[Buffer]) -> list[Buffer]:

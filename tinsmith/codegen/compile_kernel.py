@@ -115,7 +115,11 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
     """Return launch data and source of a linear program, compiled or hand-written."""
     pointers = [u for u in program if u.op is Ops.DEFINE_GLOBAL and u.dtype.pointer]
     text = renderer.render("KERNEL", program)
-    symbol = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    views = [[pointers.index(memory), v.offset, to.name, *map(list, (v.sizes, v.strides, v.reach(), v.steps)), row]
+             for memory, v, to, row in maps(program)]
+    # a loaded kernel has its views: equal text on other views is another kernel
+    content = f"{text}{views or ''}"
+    symbol = f"{name}_{hashlib.sha256(content.encode()).hexdigest()[:10]}"
     launch = Launch(
         name, symbol,
         [u.arg for u in pointers],
@@ -125,7 +129,5 @@ def assemble(name: str, program: Sequence[UOp], renderer: Renderer, work: Work =
         work.operations, work.bytes, local_bytes(program),
         not any(u.op is Ops.SPECIAL and u.arg == "tid" for u in program), launch_size(program, "gidx"),
         launch_size(program, "lidx"),
-        maps=[[pointers.index(memory), v.offset, to.name, *map(list, (v.sizes, v.strides, v.reach(), v.steps)), row]
-              for memory, v, to, row in maps(program)],
-        unit=next((u.arg.name for u in program if u.op is Ops.MMA), ""))
+        maps=views, unit=next((u.arg.name for u in program if u.op is Ops.MMA), ""))
     return launch, text.replace("KERNEL", symbol)

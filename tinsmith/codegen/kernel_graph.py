@@ -14,7 +14,7 @@ from typing import Any, Self
 from tinsmith.codegen.lower.normalize import grouped, implies, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
-from tinsmith.codegen.transform.computed_operand import computed_values
+from tinsmith.codegen.transform.computed_operand import block_factors, computed_values
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Op, Ops, UOp
@@ -37,6 +37,7 @@ class KernelGraph:
     order: list[UOp] = field(default_factory=list)
     opts: list[Opt] = field(default_factory=list)
     blocks: int = 0  # persistent blocks that loop over the grid tiles; 0: one block per grid tile
+    symbolic_blocks: int = 1  # blocks along all grid axes of symbolic size, which are launched for its greatest value
     backwards: set[int] = field(default_factory=set)  # numbers of the grid ranges traversed in reverse order
     roles: bool = False  # warp specialization: producer warps fill the slots of rings
     turns: int = 0  # consumer warp groups that take turns at the matrix unit (ping-pong); 0: none
@@ -140,9 +141,10 @@ class KernelGraph:
     @property
     def stageable(self) -> list[UOp]:
         """Return the values that STAGE accepts: loads, then computed values inside reductions (both staged in local
-        memory), then A operands of matrix units that are computed in registers (made one block ahead)."""
+        memory), then A operands of matrix units that are computed in registers (made one block ahead), then factors
+        that the steps of an inner range share."""
         held = [p.src[0] for p in self.products if matrix_units.reads_held(p.src[0])]
-        return self.loads + computed_values(self.sink) + held
+        return self.loads + computed_values(self.sink) + held + block_factors(self.sink)
 
     @property
     def goes_by_blocks(self) -> bool:

@@ -62,8 +62,12 @@ class Launch:
         >>> grows.is_serial([99]), grows.is_serial([101])
         (True, False)
         """
-        return self.serial or (bool(self.growth) and sum(
-            factor * math.prod(values[n] for n in names) for factor, names in self.growth) < 1)
+        return self.serial or (bool(self.growth) and self.grown(values) < 1)
+
+    def grown(self, values: Sequence[int]) -> float:
+        """Return the work for these values of the variables, relative to the least that is worth several threads."""
+        work: float = sum(factor * math.prod(values[n] for n in names) for factor, names in self.growth)
+        return work
 
 
 @dataclass(eq=False)

@@ -43,12 +43,14 @@ def _allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, 
 
 def _qr(self: Tensor, mode: str = "complete") -> tuple[Tensor, Tensor]:
     """Return the complete QR decomposition (square Q); Tinsmith's default is reduced."""
-    return _OURS["qr"](self, mode)  # type: ignore[no-any-return]
+    result: tuple[Tensor, Tensor] = _OURS["qr"](self, mode)
+    return result
 
 
 def _where(self: Tensor, x: Any, y: Any) -> Tensor:
     """Select with ``self`` as the condition, of any dtype; Tinsmith also accepts ``x.where(condition, y)``."""
-    return _OURS["where"](self.bool(), x, y)  # type: ignore[no-any-return]
+    result: Tensor = _OURS["where"](self.bool(), x, y)
+    return result
 
 
 def _extreme(name: str, better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -80,7 +82,8 @@ def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: fl
     """
     ours = _OURS["sparse_categorical_crossentropy"]
     if ignore_index != -1:
-        return ours(self, Y, ignore_index, label_smoothing, reduction)  # type: ignore[no-any-return]
+        result: Tensor = ours(self, Y, ignore_index, label_smoothing, reduction)
+        return result
     loss: Tensor = ours(self, Y, -1, label_smoothing, "none")
     if label_smoothing:
         shifted, total = self._row_logits(self.ndim - 1)
@@ -90,15 +93,18 @@ def _sparse(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: fl
 
 def _gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
     """By the formula with tanh; ours by the error function."""
-    return _OURS["gelu"](self, approximate)  # type: ignore[no-any-return]
+    result: Tensor = _OURS["gelu"](self, approximate)
+    return result
 
 
 def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     """tinygrad's ``one_hot``: zeros for a class out of range, where Tinsmith's method raises if the host knows it."""
     if num_classes == -1:
-        return _OURS["one_hot"](self)  # type: ignore[no-any-return]
+        every: Tensor = _OURS["one_hot"](self)
+        return every
     inside = (self >= 0) & (self < num_classes)
-    return _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]  # type: ignore[no-any-return]
+    result: Tensor = _OURS["one_hot"](inside.where(self, num_classes), num_classes + 1)[..., :-1]
+    return result
 
 
 def _windows(self: Tensor, k_: Sequence[int], stride: int | Sequence[int] = 1,
@@ -119,14 +125,16 @@ def _broadcasting(name: str) -> Callable[..., Tensor]:
         """Broadcast predictions and targets; Tinsmith's method requires equal shapes."""
         target = Y if isinstance(Y, Tensor) else self.const_like(Y)
         shape = np.broadcast_shapes(self.shape, target.shape)
-        return _OURS[name](self.expand(shape), target.expand(shape), *args, **kwargs)  # type: ignore[no-any-return]
+        result: Tensor = _OURS[name](self.expand(shape), target.expand(shape), *args, **kwargs)
+        return result
     return method
 
 
 def _numpy(self: Tensor) -> np.ndarray[Any, Any]:
     """Return bfloat16 and 8-bit floats as float32; Tinsmith's method returns ``ml_dtypes``."""
     wide = self.dtype in (dtypes.bfloat16, *dtypes.fp8s)
-    return _OURS["numpy"](self.float() if wide else self)  # type: ignore[no-any-return]
+    result: np.ndarray[Any, Any] = _OURS["numpy"](self.float() if wide else self)
+    return result
 
 
 def _pool(name: str, *order: str) -> Callable[..., Any]:
@@ -159,7 +167,8 @@ def _uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0
     """Draw integers as truncated floats from 0 on, plus ``low``; Tinsmith's refuses integer dtypes."""
     ours = _OURS["uniform"].__func__
     if dtype is None or not to_dtype(dtype).is_int:
-        return ours(cls, *shape, low=low, high=high, dtype=dtype, **kwargs)  # type: ignore[no-any-return]
+        result: Tensor = ours(cls, *shape, low=low, high=high, dtype=dtype, **kwargs)
+        return result
     found: Tensor = ours(cls, *shape, low=0.0, high=high - low, **kwargs).cast(dtype)
     return found + low
 

@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,7 +51,8 @@ def argfix(*x: Any) -> tuple[Any, ...]:
 
 def argsort(x: Sequence[Any]) -> Any:
     """Positions that sort ``x``, as the type of ``x``."""
-    return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
+    kind: Any = type(x)
+    return kind(sorted(range(len(x)), key=x.__getitem__))
 
 
 def all_same(items: Sequence[Any]) -> bool:
@@ -388,15 +389,15 @@ class Profiling(contextlib.ContextDecorator):
         self.profile.disable()
         if self.fn:
             self.profile.dump_stats(self.fn)
-        rows = pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort)
-        order: list[Any] = rows.fcn_list or []  # type: ignore[attr-defined]
+        rows: Any = pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort)
+        order: list[Any] = rows.fcn_list or []
         for at in order[: int(len(order) * self.frac)]:
-            calls, _, own, total, _ = rows.stats[at]  # type: ignore[attr-defined]
+            calls, _, own, total, _ = rows.stats[at]
             scale = self.time_scale
             print(f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms  {at[2]}  {at[0]}:{at[1]}")
 
 
-class tqdm(_Bar):  # type: ignore[misc]
+class tqdm:
     """A progress bar on standard error; ``trange(n)`` is one over a range.
 
     >>> list(tqdm([1, 2], disable=True)), tqdm.HMS(75), tqdm.SI(1234)
@@ -405,12 +406,30 @@ class tqdm(_Bar):  # type: ignore[misc]
 
     def __init__(self, iterable: Iterable[Any] | None = None, desc: str = "", disable: bool = False, unit: str = "it",
                  unit_scale: bool = False, total: int | None = None, rate: int = 100) -> None:
-        super().__init__(iterable, desc or None, total, file=sys.stderr, mininterval=1 / rate, disable=disable,
-                         unit=unit.strip(), unit_scale=unit_scale)
+        vars(self)["_bar"] = _Bar(iterable, desc or None, total, file=sys.stderr, mininterval=1 / rate, disable=disable,
+                                  unit=unit.strip(), unit_scale=unit_scale)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_bar"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["_bar"], name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(vars(self)["_bar"])
+
+    def __len__(self) -> int:
+        return len(vars(self)["_bar"])
+
+    def __enter__(self) -> tqdm:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def update(self, n: int = 0, close: bool = False) -> None:
         """Advance by ``n``; ``close`` ends the line."""
-        super().update(n)
+        vars(self)["_bar"].update(n)
         if close and not self.disable:
             self.refresh()
             if self.total is not None and self.n >= self.total:

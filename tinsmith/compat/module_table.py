@@ -15,7 +15,7 @@ _DEVICE_PARTS = "a device is made of the parts in tinsmith.backend.device: docs/
 
 _GENERATED = "no vendor's headers are bound; " + _DEVICE_PARTS
 
-_FUSION = "tinsmith.schedule.fusion.fusion decides what has memory; DEBUG=3 prints why"
+_FUSION = "tinsmith.schedule.fusion.rules decides what has memory; explain(why=...) says why"
 _LINES = "tinsmith.codegen.emit.linearize writes the lines of a kernel; DEBUG=5 prints them"
 _OPTS = "Opt, OptOps and with_opts of tinsmith: docs/opts.md"
 _SYMBOLIC = "tinsmith.Variable and all sizes made of it: docs/symbolic.md; rules are in tinsmith.ir.algebra.symbolic"
@@ -166,7 +166,7 @@ def place(module: str) -> str:
 Names = dict[str, str]
 
 _TENSOR: Final[Names] = {"Tensor": "tinsmith.tensor.tensor:Tensor",
-                         "Function": "tinsmith.tensor.autograd.backward:Function"}
+                         "Function": "tinsmith.tensor.autograd.function:Function"}
 
 _DTYPE: Final[Names] = {
     "dtypes": "tinsmith.core.dtypes:dtypes", "DType": "tinsmith.core.dtypes:DType",
@@ -187,7 +187,7 @@ _JIT: Final[Names] = {"TinyJit": "tinsmith.compat.schedules:TinyJit", "JitError"
 _MULTI: Final[Names] = {"MultiLazyBuffer": "tinsmith.backend.shards:Shards"}
 _QUEUE: Final[Names] = {n: f"tinsmith.runtime.command_queue:{n}" for n in ("CommandQueue", "CopyItem", "SyncItem",
                                                                            "WaitItem")}
-_VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.sizes:Variable"}
+_VARIABLE: Final[Names] = {"Variable": "tinsmith.tensor.sizes.variable:Variable"}
 _OPTIM: Final[Names] = {
     **{n: f"tinsmith.nn.optim:{n}" for n in ("Optimizer", "OptimizerGroup")},
     **{n: f"tinsmith.compat.nn:{n}" for n in ("SGD", "LARS", "Muon", "LAMB", "Adam", "AdamW")}}
@@ -304,7 +304,7 @@ REASONS: Names = {
     "CompiledRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
     "CompiledASTRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
     "JITRunner": "a loaded kernel is a tinsmith.backend.device.Program, one launch of it a Call",
-    "_recurse_lb": "tinsmith.schedule.fusion.fusion.Fusion decides what has memory; DEBUG=3 prints why",
+    "_recurse_lb": "tinsmith.schedule.fusion.fusion.Fusion decides what has memory; explain(why=...) says why",
     "_schedule_one": "tinsmith.schedule.scheduler.Scheduler makes the items; Tensor.schedule() shows them",
     "mlops": "gradient rules stand in the op table, tinsmith.ir.ops; tinsmith.Function is for rules of your own",
     "BufferCopy": "a copy is a step of a schedule without a program, tinsmith.runtime.step.Step",
@@ -318,7 +318,7 @@ METHODS: Final[Names] = {
     "as_param": "a captured function finds its inputs itself: TinyJit",
     "call": "a function's graph becomes part of its caller's: call it",
     "callify": "a function's graph becomes part of its caller's: call it",
-    "custom_kernel": "tinsmith.tensor.autograd.backward.Function is a formula with a gradient of your own; "
+    "custom_kernel": "tinsmith.tensor.autograd.function.Function is a formula with a gradient of your own; "
                      "tinsmith.runtime.custom_program.run_program runs a kernel made of UOps",
     "decode_hevc_frame": "no device decodes video: decode on the host, Tensor(array)",
     "linear_with_vars": "Tensor.schedule() gives the program, tinsmith.Variable binds its variables",

@@ -98,7 +98,7 @@ def function(fxn: Callable[..., R] | None = None, *, precompile: bool = False, p
     """
     if grad_fxn is not None:
         raise ArgumentError("function", "a gradient of one's own (grad_fxn) is a class here",
-                            "a subclass of tinsmith.tensor.autograd.backward.Function with forward and backward")
+                            "a subclass of tinsmith.tensor.autograd.function.Function with forward and backward")
     return functools.partial(function, precompile=precompile) if fxn is None else fxn
 
 _GROUP: Final = {"unary": "UnaryOps", "cast": "UnaryOps", "binary": "BinaryOps", "ternary": "TernaryOps",

@@ -4,6 +4,10 @@ One file per entry, named by the hash of its key, written under a temporary name
 that later processes run, so each starts with a keyed hash over kind, key and data, made with the user's secret
 (``core.cache_security``) and verified on reading. Entries are plain data, never pickles. Above ``CACHE_BYTES`` the
 least recently used entries are deleted. Downloads of files are cached beside them.
+
+Processes that need the same entries at the same time, as the ranks of a program, can take turns: one makes an entry
+while the others wait for it. A turn is a lock of the operating system on a file in the cache, which ends with its
+process, so a process that dies leaves none behind.
 """
 from __future__ import annotations
 
@@ -13,8 +17,11 @@ import hashlib
 import importlib
 import os
 import re
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tinsmith.core.cache_security import DOWNLOADED, cache_dir, make_private, secret
 from tinsmith.core.lazy_import import Late
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 else:
     hmac = Late("hmac")
 
+if sys.platform != "win32":
+    import fcntl
+
 _MAGIC = b"tinsmith2"
 
 _SIGNED = 32  # bytes of a signature
@@ -34,6 +44,12 @@ _OURS = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{8})?|\.tmp[0-9a-f]{16}")  # names of
 _PRUNE_EVERY = 256  # writes of this process
 
 _writes = 0
+
+LOST: Final = 10.0  # seconds without a sign of the process that makes an entry until others no longer wait for it
+_POLL: Final = (0.001, 0.02)  # seconds between two attempts to lock, at first and at most
+
+take_turns: list[bool] = []  # [True] in processes that need the same entries at the same time
+_turns: Final[dict[int, Path]] = {}  # locks that this process holds: descriptor → file
 
 
 def cache_key(*parts: str | bytes) -> str:
@@ -117,16 +133,115 @@ def cache_put(kind: str, key: str, data: bytes) -> None:
         cache_prune()
 
 
+def cached(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
+    """Return the data of an entry. If it is absent, ``make`` returns them, in one process if several take turns.
+
+    Raises:
+        Exception: whatever ``make`` raises; then nothing is stored.
+    """
+    found = cache_get(kind, key)
+    if found is None:
+        with turn(key) as taken:
+            found = cache_get(kind, key) if taken else None
+            if found is None:
+                found = make()
+                cache_put(kind, key, found)
+    return found
+
+
+@contextlib.contextmanager
+def turn(key: str) -> Iterator[bool]:
+    """Wait until no other process makes the entries of ``key``; the others wait until this block ends.
+
+    Yields True if another process may have made them since the caller looked. There is no wait where processes take no
+    turns or the cache cannot be written, nor for a process that has given no sign (``renew_turns``) for ``LOST``
+    seconds.
+    """
+    signed_with = secret() if take_turns and sys.platform != "win32" and settings.CACHELEVEL else None
+    if signed_with is None:
+        yield False
+        return
+    path = _path("turn", key, signed_with)
+    handle = _locked(path)
+    try:
+        yield True
+    finally:
+        if handle is not None:
+            del _turns[handle]
+            with contextlib.suppress(OSError):
+                path.unlink()  # those that wait have the file open
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # also if a forked child has it
+            os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """Return the descriptor of a file that this process has locked; None if it cannot be locked, or if the process that
+    has locked it gives no sign."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666 if settings.CACHE_SHARED else 0o600)
+    except OSError:
+        return None
+    pause, sign, since = _POLL[0], -1, 0.0
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _turns[handle] = path
+                return handle
+            except BlockingIOError:
+                now, last = time.monotonic(), os.fstat(handle).st_mtime_ns
+            if last != sign:
+                sign, since = last, now
+            if now - since > LOST:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL[1])
+    except OSError:  # a file system without locks
+        pass
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def renew_turns() -> None:
+    """Give a sign to the processes that wait for this one; ranks do so every second."""
+    for handle in list(_turns):
+        with contextlib.suppress(OSError):
+            os.utime(handle)
+
+
+def _files(skipped: Collection[str] = ()) -> Iterator[os.DirEntry[str]]:
+    """Yield the files of the cache, without those in its folders ``skipped``."""
+    folders, top = [os.fspath(cache_dir())], True
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as found:
+            for entry in found:
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry
+                elif not top or entry.name not in skipped:
+                    folders.append(entry.path)
+        top = False
+
+
+def _by_last_use(files: Iterable[os.DirEntry[str]]) -> list[tuple[float, int, str]]:
+    """Return (time of last use, bytes, path) of the files that still exist, least recently used first."""
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            stat = file.stat()
+            found.append((stat.st_mtime, stat.st_size, file.path))
+    return sorted(found)
+
+
 def cache_entries() -> list[tuple[Path, int, float]]:
     """Return every entry as (path, bytes, time of last use), least recently used first."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in cache_dir().rglob("*"):
-            with contextlib.suppress(OSError):
-                if path.is_file():
-                    stat = path.stat()
-                    found.append((path, stat.st_size, stat.st_mtime))
-    return sorted(found, key=lambda e: e[2])
+    with contextlib.suppress(OSError):  # the user has no home
+        return [(Path(path), size, used) for used, size, path in _by_last_use(_files())]
+    return []
 
 
 def cache_prune(limit: int | None = None) -> int:
@@ -134,15 +249,16 @@ def cache_prune(limit: int | None = None) -> int:
 
     Data sets and other downloads are kept, since they cannot be regenerated, and so are files of other programs.
     """
-    entries = [e for e in cache_entries()
-               if _OURS.fullmatch(e[0].name) and e[0].relative_to(cache_dir()).parts[0] not in DOWNLOADED]
+    entries: list[tuple[float, int, str]] = []
+    with contextlib.suppress(OSError):  # the user has no home
+        entries = _by_last_use(file for file in _files(DOWNLOADED) if _OURS.fullmatch(file.name))
     total = sum(size for _, size, _ in entries)
     dropped = 0
-    for path, size, _ in entries:
+    for _, size, path in entries:
         if total <= (settings.CACHE_BYTES if limit is None else limit):
             break
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path)
             total -= size
             dropped += 1
     return dropped

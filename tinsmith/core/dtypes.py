@@ -299,7 +299,8 @@ class dtypes(metaclass=_DTypesMeta):
         dtype = to_dtype(dtype)
         if not dtype.is_float:
             raise DTypeError("finfo", f"{dtype!r} is no float", "dtype.min and dtype.max")
-        found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        info: Any = ml_dtypes.finfo
+        found = info(dtype.numpy)
         return FloatInfo(dtype.bits - 1 - found.nmant, found.nmant, dtype.bits, _PythonFloat(found.max),
                          _PythonFloat(found.eps), _PythonFloat(found.tiny))
 

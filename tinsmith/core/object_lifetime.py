@@ -185,7 +185,9 @@ class OfThread(Generic[T]):
     >>> listeners = OfThread()
     >>> listeners.append(1); list(listeners), bool(listeners)
     ([1], True)
-    >>> listeners.remove(1); bool(listeners)
+    >>> listeners.append(2); listeners.append(1); listeners.pop(), listeners.last(), list(listeners)
+    (1, 2, [1, 2])
+    >>> listeners.remove(2); listeners.remove(1); bool(listeners)
     False
     """
 
@@ -209,9 +211,16 @@ class OfThread(Generic[T]):
 
     def pop(self) -> T:
         """Remove and return the last item of this thread."""
-        value = self.threads[get_ident()][-1]
-        self.remove(value)
+        mine = self.threads[get_ident()]
+        value = mine.pop()
+        if not mine:
+            del self.threads[get_ident()]
         return value
+
+    def last(self) -> T | None:
+        """Return the last item of this thread; None if it has none."""
+        mine = self.threads.get(get_ident()) if self.threads else None
+        return mine[-1] if mine else None
 
     def elsewhere(self) -> list[T]:
         """Return the items of all other threads."""

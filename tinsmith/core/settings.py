@@ -89,7 +89,7 @@ class Setting(NamedTuple):
 
 
 DECLARED: Final = (
-    Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees and UOps, 6 rewrites, 7 assembly"),
+    Setting("DEBUG", 0, "1 devices, 2 timed lines, 3 schedule, 4 source, 5 trees, UOps, 6 rewrites, rules, 7 assembly"),
     Setting("DEV", "", "default device, e.g. CPU, CPU:C, PYTHON"),
     Setting("NOOPT", 0, "1 switches all optimizer choices and multi-pass kernel fusion off", True),
     Setting("TC", 1, "0 disables matrix units", True),

@@ -15,6 +15,7 @@ from tinsmith.core.errors import KeywordError, UnknownNameError
 
 T = TypeVar("T")
 
+converters: Final[list[Callable[[Any], Any]]] = []  # applied to the arguments of all calls, mostly none
 _OF_INSTANCES: Final = ("__init__", "__call__")  # methods that errors name by their class
 
 # PyTorch's argument name → our names with the same meaning; translated silently.
@@ -167,6 +168,8 @@ def guided(function: Callable[..., T]) -> Callable[..., T]:
     has_self = function.__name__ in _OF_INSTANCES
 
     def call(*args: Any, **keywords: Any) -> T:
+        if converters:
+            args, keywords = converters[-1](args), converters[-1](keywords)
         try:
             return function(*args, **keywords)
         except TypeError:
@@ -174,6 +177,8 @@ def guided(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args, **keywords)
 
     def init(self: Any, /, *args: Any, **keywords: Any) -> T:
+        if converters:
+            args, keywords = converters[-1](args), converters[-1](keywords)
         try:
             return function(self, *args, **keywords)
         except TypeError:

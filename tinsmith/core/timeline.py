@@ -1,10 +1,12 @@
 """The timeline: kernels, copies, synchronizations and compilations on one clock, and memory allocation and release.
 
-``PROFILE`` and ``VIZ`` record events here; they are written as a Perfetto trace and shown by the trace page.
+``PROFILE`` and ``VIZ`` record events here; they are written as a Perfetto trace and shown by the trace page. Processes
+of one program write one trace.
 """
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -21,6 +23,9 @@ from tinsmith.core.settings import settings
 
 MOST: Final = 200_000  # events kept; later ones are only counted
 PYTHON: Final = "Python"  # the row of the user's thread
+COLLECTIVES: Final = "collectives"  # the row of host functions of ``distributed``
+_HOST_FUNCTIONS: Final = ("host_mpi_", "host_nccl_")
+_EPOCH: Final = 1_700_000_000  # seconds: the origin of times of several processes, so that microseconds stay exact
 # phases: see ``Timeline.phases``
 IMPORTING: Final = "importing Tinsmith"
 RECORDING: Final = "recording: Tensor methods and your own Python"
@@ -29,7 +34,16 @@ GENERATING: Final = "generating code"
 COMPILING: Final = "compiling and loading"
 GUARDS: Final = "guards and arguments of TinyJit"
 LAUNCHING: Final = "launching"
+PERFETTO: Final = ".perfetto.json"
 PHASES: Final = (IMPORTING, RECORDING, SCHEDULING, GENERATING, COMPILING, GUARDS, LAUNCHING)
+
+
+class Participant(NamedTuple):
+    """This process among those of a program. ``token``: the same in all of them, and another one in each run."""
+
+    rank: int
+    host: str
+    token: str
 
 
 class Event(NamedTuple):
@@ -118,6 +132,7 @@ class Timeline:
 
 
 timeline: Final = Timeline()
+parts: Final[list[Participant]] = []  # of this process; empty in a program of one process
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[None]:
@@ -157,21 +172,30 @@ def output_path(suffix: str) -> Path:
     name = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else "python"
     folder = Path(settings.TRACE_DIR)
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}{suffix}"
+    rank = f".rank{parts[0].rank}" if parts and parts[0].rank and suffix != PERFETTO else ""
+    return folder / f"{name}{rank}{suffix}"
+
+
+def _row(event: Event) -> str:
+    """Return the row of an event: collectives have one of their own."""
+    return COLLECTIVES if event.name.startswith(_HOST_FUNCTIONS) else event.row
 
 
 def perfetto(events: list[Event]) -> dict[str, Any]:
     """Return the events in the trace format of https://ui.perfetto.dev: one process, a thread per row, and a memory
-    counter per device; times in microseconds.
+    counter per device; times in microseconds, on the clock of the host in a program of several processes.
 
     >>> found = perfetto([Event("kernel", "CPU", "r_2", 1.0, 2e-6, 64)])["traceEvents"]
     >>> [e["ph"] for e in found], found[-2]["dur"]
     (['M', 'M', 'X', 'C'], 2.0)
     """
-    spans = dict.fromkeys(e.row for e in events if e.kind != "memory")
+    spans = dict.fromkeys(_row(e) for e in events if e.kind != "memory")
     pid, rows = os.getpid(), {row: n for n, row in enumerate(spans, 1)}
-    start = min((e.start for e in events), default=0.0)
-    found: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "tinsmith"}}]
+    start, title = min((e.start for e in events), default=0.0), "tinsmith"
+    if parts:
+        pid, title = parts[0].rank + 1, f"rank {parts[0].rank} on {parts[0].host}"
+        start = time.perf_counter() - time.time() + _EPOCH
+    found: list[dict[str, Any]] = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": title}}]
     found += [{"ph": "M", "pid": pid, "tid": n, "name": "thread_name", "args": {"name": row}}
               for row, n in rows.items()]
     for e in events:
@@ -179,7 +203,7 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
         lines = [f"{method} ({file}:{line})" for method, file, line in e.lines]
         details = {"operations": e.ops, "bytes": e.bytes, "lines": lines, "layers": layers_of(e.lines)}
         if e.kind != "memory":
-            found.append({"ph": "X", "pid": pid, "tid": rows[e.row], "name": e.name, "cat": e.kind, "ts": at,
+            found.append({"ph": "X", "pid": pid, "tid": rows[_row(e)], "name": e.name, "cat": e.kind, "ts": at,
                           "dur": round(e.seconds * 1e6, 3), "args": {k: v for k, v in details.items() if v}})
         if e.kind in ("kernel", "copy", "memory"):
             found.append({"ph": "C", "pid": pid, "name": f"memory of {e.row}", "ts": round(at + e.seconds * 1e6, 3),
@@ -188,5 +212,20 @@ def perfetto(events: list[Event]) -> dict[str, Any]:
 
 
 def write_perfetto(path: Path) -> None:
-    """Write all recorded events as a Perfetto trace."""
-    path.write_text(json.dumps(perfetto(timeline.events)), "utf-8")
+    """Write all recorded events as a Perfetto trace; processes of one program add theirs to one file."""
+    found = perfetto(timeline.events)
+    if not parts:
+        path.write_text(json.dumps(found), "utf-8")
+        return
+    lines = ",\n".join(map(json.dumps, found["traceEvents"]))
+    first = json.dumps({"ph": "M", "pid": 0, "name": "run", "args": {"name": parts[0].token}})
+    with path.open("a+b") as file:
+        if os.name == "posix":
+            importlib.import_module("fcntl").flock(file, 2)  # LOCK_EX, until the file is closed
+        file.seek(0)
+        if file.readline() != f"[{first},\n".encode():  # the trace of an earlier run
+            file.truncate(0)
+            file.write(f"[{first},\n{lines}\n]".encode())
+            return
+        file.truncate(file.seek(-2, os.SEEK_END))  # the bracket
+        file.write(f",\n{lines}\n]".encode())

@@ -47,8 +47,8 @@ def rotation(config: Config) -> tuple[Tensor, Tensor]:
     half = config.head_width // 2
     speeds = config.base ** (-np.arange(half) / half)
     angles = np.arange(config.context)[:, None, None] * speeds
-    return tuple(Tensor(f(angles).astype(np.float32), requires_grad=False).realize()  # type: ignore[return-value]
-                 for f in (np.cos, np.sin))
+    cosines, sines = (Tensor(f(angles).astype(np.float32), requires_grad=False).realize() for f in (np.cos, np.sin))
+    return cosines, sines
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -131,8 +131,8 @@ def rotation(c: Config, factors: np.ndarray | None = None) -> tuple[Tensor, Tens
     if factors is not None:
         speeds = speeds / factors
     angles = np.arange(c.context)[:, None, None] * speeds
-    return tuple(Tensor(f(angles).astype(np.float32), requires_grad=False).realize()  # type: ignore[return-value]
-                 for f in (np.cos, np.sin))
+    cosines, sines = (Tensor(f(angles).astype(np.float32), requires_grad=False).realize() for f in (np.cos, np.sin))
+    return cosines, sines
 
 
 class Embedding:

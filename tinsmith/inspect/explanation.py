@@ -32,6 +32,7 @@ from tinsmith.core.origin import Origin, layer_of, layers_of, layers_text, wrapp
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import WIDTH, bytes_text, cut, name_column, percent, plural, time_text
 from tinsmith.inspect.debug import opts_text
+from tinsmith.inspect.fusion_report import ValueReport, answer, value_reports
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
@@ -109,6 +110,8 @@ class Explanation:
         temporary_bytes: bytes of the blocks of all other values; data copied from the host are inputs, as in a plan.
         unshared_bytes: total bytes of these values without sharing of memory.
         temporary_count: the number of these values.
+        values: the values that the program computes, each with the reason why it is stored or fused.
+        question: the name that ``explain(why=…)`` was given; printing shows the answer only.
     """
 
     steps: tuple[KernelReport | CopyReport, ...]
@@ -118,6 +121,19 @@ class Explanation:
     temporary_bytes: int = 0
     unshared_bytes: int = 0
     temporary_count: int = 0
+    values: tuple[ValueReport, ...] = field(default=(), repr=False)
+    question: str | None = None
+
+    def why(self, name: str) -> str:
+        """Return why values share kernels or are stored: of an op (``SUM``), a method (``softmax``) or a kernel.
+
+        Raises:
+            UnknownNameError: if the program computes nothing of this name.
+        """
+        names = [s.name if isinstance(s, KernelReport) else "a copy" for s in self.steps]
+        merges = [s.reason.partition(":")[0] if isinstance(s, KernelReport) and len(s.writes) > 1 else ""
+                  for s in self.steps]
+        return answer(self.values, names, merges, name)
 
     @property
     def kernels(self) -> list[KernelReport]:
@@ -140,17 +156,21 @@ class Explanation:
         return self.input_bytes + self.output_bytes + self.temporary_bytes
 
     def __str__(self) -> str:
-        return "\n".join(_text(self))
+        return "\n".join(_text(self)) if self.question is None else self.why(self.question)
 
     __repr__ = __str__
 
 
-def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
+def explain(roots: Sequence[UOp], device: str, run: bool = True, why: str | None = None) -> Explanation:
     """Return the explanation of the program that computes ``roots`` (concrete nodes, as for ``execute.realize``).
 
     Args:
         device: where kernels without any buffer run.
         run: measure; False only compiles.
+        why: the name of an op, a method or a kernel: the explanation prints why its values share kernels.
+
+    Raises:
+        UnknownNameError: if the program computes nothing of the name ``why``.
     """
     graph, buffers, values = canonical(roots)
     compiled = lower(graph, device)
@@ -160,11 +180,14 @@ def explain(roots: Sequence[UOp], device: str, run: bool = True) -> Explanation:
     schedule = _with_data_in_place(compiled.schedule)
     places = plan_memory(schedule)
     sizes = {s.number: s.size * s.dtype.itemsize for s in schedule.slots}
-    return Explanation(
+    found = Explanation(
         tuple(_report(compiled, n, machines, times.get(n)) for n in range(len(compiled.steps))), machines,
         sum(sizes[s.number] for s in schedule.slots if s.input),
         sum(sizes[n] for n in set(schedule.outputs)), sum(places.sizes.values()),
-        sum(sizes[n] for n in places.offsets), len(places.offsets))
+        sum(sizes[n] for n in places.offsets), len(places.offsets), value_reports(compiled), why)
+    if why is not None:
+        found.why(why)  # raises an error for an unknown name
+    return found
 
 
 def _with_data_in_place(schedule: Schedule) -> Schedule:

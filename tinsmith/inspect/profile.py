@@ -19,7 +19,16 @@ from tinsmith.core.counters import Ran
 from tinsmith.core.errors import place
 from tinsmith.core.origin import layers_text, wrapped_labels
 from tinsmith.core.terminal import WIDTH, cut, name_column, percent, plural, show, time_text
-from tinsmith.core.timeline import GENERATING, IMPORTING, PHASES, RECORDING, output_path, timeline, write_perfetto
+from tinsmith.core.timeline import (
+    GENERATING,
+    IMPORTING,
+    PERFETTO,
+    PHASES,
+    RECORDING,
+    output_path,
+    timeline,
+    write_perfetto,
+)
 
 ROWS = 30  # rows of the table, to fit a screen; the remaining kernels share one row
 _LAYERS_AT = 60  # column of labels of layers that do not fit into the row of their kernel
@@ -147,7 +156,7 @@ def _at_exit(pid: int) -> None:
         return
     show(table())
     try:
-        path = output_path(".perfetto.json")
+        path = output_path(PERFETTO)
         write_perfetto(path)
     except OSError as error:
         show(f"timeline: not written: {error}")

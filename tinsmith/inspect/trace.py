@@ -34,6 +34,7 @@ from tinsmith.core.settings import Context, settings
 from tinsmith.core.terminal import show
 from tinsmith.core.timeline import output_path, timeline
 from tinsmith.inspect.debug import READABLE, opts_text
+from tinsmith.inspect.fusion_report import items_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Axis, range_size
 from tinsmith.ir.text.node import argument_text, expression, is_integer, short
@@ -112,8 +113,7 @@ class Trace:
         if isinstance(value, Kernel):
             value = value.sink
         if isinstance(value, Fusion):
-            stored = [n for n in toposort(value.roots) if n in value.reasons]
-            value = [(n, f"{n.op.name} {n.dtype!r} {n.shape} is stored because: {value.reasons[n]}") for n in stored]
+            value = list(value.rows())
         if isinstance(value, UOp):
             found: Sequence[tuple[UOp, str]] = graph_rows(value) if _is_lowered(value) else tree_rows(value)
         elif value and isinstance(value[0], ScheduleItem):
@@ -199,17 +199,18 @@ class Trace:
                 "writes": item.written, "reads": item.read, "seconds": None}
 
     def _nodes(self, schedule: Schedule) -> list[list[Any]]:
-        """Return [op, dtype, shape, argument, sources, origin, state, numbers of items] of each node, sources first."""
-        roots = schedule.fusion.roots if schedule.fusion is not None else []
-        order = toposort(roots)
+        """Return [op, dtype, shape, argument, sources, origin, state, numbers of items, reason] of each node, sources
+        first."""
+        order = schedule.fusion.analysis.order if schedule.fusion is not None else []
         number = {n: i for i, n in enumerate(order)}
-        items = _items_of(schedule)
+        fusion, items = schedule.fusion, items_of(schedule)
         rows = []
         for n in order:
             state = ("realized" if n.op is Ops.BUFFER else "stored" if n in schedule.slot_of else
                      "view" if n.op.kind == "movement" else "constant" if not n.src else "fused")
             rows.append([n.op.name, repr(n.dtype).removeprefix("dtypes."), _shape(n), _short(n.arg),
-                         [number[s] for s in n.src], self.origin_of(n), state, sorted(items.get(n, ()))])
+                         [number[s] for s in n.src], self.origin_of(n), state, sorted(items.get(n, ())),
+                         fusion.reason(n) if fusion is not None and state in ("stored", "fused") else ""])
         return rows
 
     # *** kernels ***
@@ -358,22 +359,6 @@ def _lines(renderer: Renderer, kernel: KernelProgram, text: str | None) -> list[
 
 def _axes(kernel: Kernel) -> list[str]:
     return [repr(Axis(range_size(r), r.arg[1])) for r in kernel.ranges]
-
-
-def _items_of(schedule: Schedule) -> dict[UOp, set[int]]:
-    """Return, for each node, the items that compute it: the item that stores it, or the items that fuse it."""
-    writers: dict[int, int] = {}
-    for number, item in enumerate(schedule.items):
-        for slot in item.written:
-            writers.setdefault(slot, number)
-    found: dict[UOp, set[int]] = {}
-    for node, slot in schedule.slot_of.items():
-        number = writers.get(slot, -1)
-        if number < 0:
-            continue
-        for n in toposort(node, lambda n, node=node: n is node or n not in schedule.slot_of):  # type: ignore[misc]
-            found.setdefault(n, set()).add(number)
-    return found
 
 
 def _source(file: str) -> str:

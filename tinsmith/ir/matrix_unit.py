@@ -158,6 +158,7 @@ class MatrixUnit:
         held: for a staged unit: register layout of a, if a can come from registers instead of local memory.
         tiles: for a staged unit: candidate thread-block tiles.
         chains: candidate tiles as the last unit of a chain (back-to-back GEMM).
+        joined: the same for chains of several inner or outer products, without row statistics.
     """
 
     name: str
@@ -187,6 +188,7 @@ class MatrixUnit:
     held: Fragment | None = None
     tiles: tuple[UnitTile, ...] = ()
     chains: tuple[UnitTile, ...] = ()
+    joined: tuple[UnitTile, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that each operand's digits cover all its elements, and that a ``whole`` c has adjacent rows or columns.

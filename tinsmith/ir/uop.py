@@ -214,7 +214,7 @@ class UOp(Operators):
                 return found
         arity = op.arity
         count = len(src)
-        if (count != arity) if type(arity) is int else not (arity[0] <= count <= arity[1]):  # type: ignore[index]
+        if (count != arity) if isinstance(arity, int) else not (arity[0] <= count <= arity[1]):
             raise TypeError(f"{op.name} takes {arity} sources, got {count}")
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, ()
@@ -336,9 +336,9 @@ class UOp(Operators):
         return UOp(Ops.CONST, dtype, (), dtype.as_const(value))
 
     @staticmethod
-    def index(value: SInt | UOp) -> UOp:
+    def index(value: Any) -> UOp:
         """Return an index constant, or ``value`` itself if it is symbolic."""
-        return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))  # type: ignore[arg-type]
+        return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), int(value))
 
     @staticmethod
     def variable(name: str, least: int, greatest: int) -> UOp:
@@ -420,7 +420,8 @@ class UOp(Operators):
     def _binary(self, op: Op, other: Any, reverse: bool = False) -> UOp:
         if not isinstance(other, UOp):
             if self.dtype is dtypes.index and type(other) not in (int, bool, float) and hasattr(other, "uop"):
-                return NotImplemented  # type: ignore[no-any-return]  # beside a tensor, whose operator takes it
+                refused: UOp = NotImplemented  # beside a tensor, whose operator takes it
+                return refused
             other = self._lift(other)
         elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size combined with a tensor
             other = other.cast(self.dtype).expand_to(self.shape)

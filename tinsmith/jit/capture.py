@@ -1,9 +1,10 @@
 """The capture of one call: programs that ran, state that was read, and the replay without Python."""
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.core.object_lifetime import LiveSet
@@ -12,13 +13,15 @@ from tinsmith.core.terminal import bytes_text
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
 from tinsmith.ir.uop import substitute, toposort
-from tinsmith.jit.aliases import Alias
+from tinsmith.jit.aliases import Alias, sizes_in
 from tinsmith.jit.capture_hooks import CaptureProfile
 from tinsmith.jit.collect import CacheCollector, Source
 from tinsmith.jit.deferred_grads import SetAside
+from tinsmith.jit.dynamic import RangeTrace
 from tinsmith.jit.guards.signature import base_of, fresh, leaves, placed, rebuilt, view_of, writable
+from tinsmith.jit.guards.sizes import RangeHistory
 from tinsmith.jit.guards.state import State
-from tinsmith.jit.guards.tensors import Decisions, Gradient, Group, Guards, Member, Quick, TensorPath
+from tinsmith.jit.guards.tensors import Decisions, Gradient, Group, Guards, Member, Quick, QuickSizes, TensorPath
 from tinsmith.jit.memory import compute
 from tinsmith.jit.merged_schedule import Returned, Template, Written, placeholder
 from tinsmith.jit.reachability import reachable
@@ -28,6 +31,9 @@ from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import is_leaf, realize_tensors
 from tinsmith.tensor.storage import Looks, alone, sharing, unseen
 from tinsmith.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tinsmith.tensor.abstract import AbstractTensor
 
 
 class Uncapturable(Exception):
@@ -72,18 +78,22 @@ class Capture(CacheCollector):
         arguments: the tensors among its arguments, realized.
         roots: all other values that the function can reach.
         bound: names and values of the bound variables among the arguments.
+        trace: the trace of a capture over a range of sizes.
 
     Attributes:
+        range: the guard on the sizes of a capture over a range; else None.
         state: guards on the Python values that the call reads.
         watch: context manager to hold while the function runs.
     """
 
     replay: Replay
-    quick: Quick | None = None  # fast path for calls like the latest one that met all guards
+    history: RangeHistory | None = None  # of a capture over a range
+    quick: Quick | QuickSizes | None = None  # fast path for calls like the latest one that met all guards
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: list[Tensor],
-                 roots: Sequence[Any], bound: Sequence[tuple[str, int]] = ()) -> None:
+                 roots: Sequence[Any], bound: Sequence[tuple[str, int]] = (), trace: RangeTrace | None = None) -> None:
         super().__init__()
+        self.trace, self.range = trace, None if trace is None else trace.guard
         self.state = State(function, args, kwargs)
         self.watch = CaptureProfile(self.state)
         self.guards = Guards()
@@ -106,13 +116,27 @@ class Capture(CacheCollector):
         self.parted = False  # from views that were there before the call
         self.disturbed: LiveSet[Tensor] = LiveSet()  # what other threads write meanwhile
 
-    def look_quickly(self, args: tuple[Any, ...]) -> None:
+    def look_quickly(self, args: tuple[Any, ...], bound: Sequence[int]) -> None:
         """Build the fast path for calls like ``args``, which have just passed all guards.
 
         Raises:
             TypeError: if such arguments need the full guards.
         """
-        self.quick = Quick(self.state, self.guards, args)
+        if not bound:
+            self.quick = Quick(self.state, self.guards, args)
+            return
+        quick = QuickSizes(self.state, self.guards, args, self.range)
+        matched = quick.match(args)
+        if matched is not None and list(matched[2]) == list(bound):
+            self.quick = quick
+
+    def timed_replay(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
+        """Replay a capture over a range, and count the time for these values of its variables."""
+        begin = time.perf_counter()
+        result = self.replay(found, arguments, bound)
+        if self.history is not None and self.history.ran(bound, time.perf_counter() - begin):
+            self.quick = None  # the guards find that a capture for these sizes pays
+        return result
 
     # *** recording ***
 
@@ -151,6 +175,8 @@ class Capture(CacheCollector):
         if any(self.state.knows(c) for c in writable(result)):
             raise Uncapturable("returns a list, a dict or an object that was there before the call")
         returned = [t for t in leaves(result) if isinstance(t, Tensor)]
+        if self.trace is not None:
+            self.check_sizes(returned)
         self.check_disturbed()
         mine = {id(t) for t in self.wrote}  # other changes were made by other threads
         changed = [t for t, old, _ in self.before.values() if t.uop is not old and (
@@ -186,14 +212,29 @@ class Capture(CacheCollector):
         places = [m.place for g in finder.groups for m in g.members if not m.place.gradient]
         self.state.compile({id(p.find(self.arguments)) for p in places}, {id(t) for t in graded})
         self.replay = Replay(self.items, nesting, written, self.first_draw, draws, self.bound, donate, forgets,
-                             len(finder.groups), self.added_to(graded))
+                             len(finder.groups), self.added_to(graded), self.range is not None)
         if self.replay.compiled.missing:
             raise Uncapturable(f"misses memory_budget={bytes_text(settings.memory_limit)} by "
                                f"{bytes_text(self.replay.compiled.missing)} as one program")
         for item in self.items:  # drop buffers: a capture keeps programs, not values
             item.inputs, item.outputs = [], []
+        self.trace = None
         self.before, self.graphs, self.arguments, self.known, self.owner = {}, {}, [], {}, {}
         self.numbers, self.decisions, self.unasked, self.replaced = {}, {}, set(), set()
+
+    def check_sizes(self, returned: Sequence[Tensor]) -> None:
+        """Refuse a capture over a range if a replay could not restore how its memory is shared.
+
+        Raises:
+            Uncapturable: for views of changing sizes, and for state that shares the memory of an argument.
+        """
+        assert self.trace is not None
+        for t in (*returned, *self.wrote):
+            if t._shared is not None and not alone(t) and sizes_in(t._shared.looks):
+                raise Uncapturable("a view of changing size shares memory with another tensor")
+        given = {id(real) for real, _ in self.trace.nominal.values()}
+        if any(base_of(t.uop).op is Ops.BUFFER and id(base_of(t.uop).arg) in given for t in self.known.values()):
+            raise Uncapturable("an argument of changing size shares memory with a tensor that the function can reach")
 
     def written(self, changed: list[Tensor], finder: _Finder) -> list[Written]:
         """Return the new values of state, one per group of tensors that share memory (also guarded at a replay)."""
@@ -321,7 +362,7 @@ class Capture(CacheCollector):
                 found[key] = Alias(looks, number=numbers.setdefault(id(storage), len(numbers)))
         return found
 
-    def alias(self, looks: Looks, others: Sequence[TensorBase], made: dict[int, Tensor]) -> Alias:
+    def alias(self, looks: Looks, others: Sequence[AbstractTensor], made: dict[int, Tensor]) -> Alias:
         """Return an alias to the memory of one of ``others``, preferably of a tensor whose views are guarded."""
         every = list(looks)
         for m in others:
@@ -375,7 +416,9 @@ class _Finder:
         members = self.members(b, argument >= 0)
         if argument < 0 and not members:
             return Source(held=b)
-        self.groups.append(Group(b.size, b.dtype, b.device, argument, members, b if id(b) in self.pinned else None,
+        trace = self.capture.trace
+        size = -1 if trace is not None and any(b is most for _, most in trace.nominal.values()) else b.size
+        self.groups.append(Group(size, b.dtype, b.device, argument, members, b if id(b) in self.pinned else None,
                                  b.layout))
         return Source(group=len(self.groups) - 1)
 
@@ -400,4 +443,5 @@ class _Finder:
         buffers = [n for n in nodes if n.op is Ops.BUFFER]
         table = {n: placeholder(k, n.arg) for k, n in enumerate(buffers)}
         sources, drawn = [self.source(n.arg) for n in buffers], bool(bindings(nodes))
-        return [Template(u, sources, u.op is Ops.BUFFER, drawn) for u in substitute(uops, table)]
+        ranged = drawn and self.capture.trace is not None
+        return [Template(u, sources, u.op is Ops.BUFFER, drawn, ranged) for u in substitute(uops, table)]

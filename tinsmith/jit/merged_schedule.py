@@ -5,6 +5,7 @@ a graph over numbered buffers, from which a replay builds results and new state.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -12,10 +13,13 @@ from typing import Any, Final
 from tinsmith.backend.memory import Buffer, ShardLayout
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import bindings, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, normal_size, with_symbols
+from tinsmith.ir.interpret.tensor import evaluator
+from tinsmith.ir.ops.scans import WAITS
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.aliases import Alias
 from tinsmith.jit.collect import JitItem, Source
+from tinsmith.jit.concrete import concrete, is_range
 from tinsmith.jit.guards.tensors import TensorPath
 from tinsmith.runtime.command_queue import overlap
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
@@ -30,6 +34,8 @@ from tinsmith.tensor.tensor import Tensor
 
 Made = tuple[int, int]  # number of a program, number among its outputs
 WHOLE: Final = -1
+# (name, value at capture) of variables, and the function of their current values
+Dense = tuple[list[tuple[str, int]], Callable[[Sequence[int]], list[int]] | None]
 Part = tuple[int, int, int]  # the same, and number of the part; WHOLE on a single device
 
 
@@ -84,27 +90,56 @@ class _Joiner:
     def add(self, number: int, item: JitItem) -> None:
         schedule = item.compiled.schedule
         inputs = [(source, part) for source, b in zip(item.sources, item.inputs) for part in _parts(b.layout)]
-        to = {slot: self.given(*inputs[n], schedule.slots[slot]) for n, slot in schedule.inputs.items()}
+        first = len(self.values)
+        own = [s if s.terms is None else replace(s, terms=[(k, [first + v for v in of]) for k, of in s.terms])
+               for s in schedule.slots]
+        to = {slot: self.given(*inputs[n], own[slot]) for n, slot in schedule.inputs.items()}
         slots = iter(schedule.outputs)
         for k, b in enumerate(item.outputs):
             if b.layout is not None:
                 self.layouts[number, k] = b.layout
             for part, slot in zip(_parts(b.layout), slots):
                 if slot not in to:
-                    to[slot] = self.new_slot(schedule.slots[slot])
+                    to[slot] = self.new_slot(own[slot])
                 self.made[number, k, part] = to[slot]
                 self.slots[to[slot]].output |= (number, k) in self.wanted
         for slot, n in item.compiled.in_place.items():
             if inputs[n][0].group >= 0 and _key(*inputs[n]) in self.sources:
                 self.overwrites[to[slot]] = self.sources[_key(*inputs[n])]
-        first = len(self.values)
         self.values += zip(item.names, item.values)
         for step in item.compiled.steps:
             for s in step.slots:
                 if s not in to:
-                    to[s] = self.new_slot(schedule.slots[s])
+                    to[s] = self.new_slot(own[s])
             self.steps.append(replace(step, slots=[to[s] for s in step.slots],
                                       variables=[first + v for v in step.variables]))
+
+    def wait_late(self) -> None:
+        """Move the commands that wait for work beside kernels behind the steps that do not depend on them.
+
+        A step's level is the number of the last such command on which it depends. Steps go on in the order of levels:
+        optimizer kernels of gradients that have been reduced run beside the reduction of others. Commands of the host,
+        such as collectives, keep their order.
+        """
+        if not any(_waits(step) for step in self.steps):
+            return
+        levels: list[int] = []
+        written, read = dict[int, int](), dict[int, int]()  # slot → highest level of a step that does
+        count = last = 0
+        for step in self.steps:
+            count += _waits(step)
+            mine = {*step.written,
+                    *(self.input_slots[self.overwrites[s]] for s in step.written if s in self.overwrites)}
+            level = max([count * _waits(step), *(written.get(s, 0) for s in (*step.read, *mine)),
+                         *(read.get(s, 0) for s in mine)])
+            if step.kernel is not None and step.kernel.host:
+                level = last = max(level, last)
+            # a collective's result is complete only after the command that waits for it, which reads it
+            mine = {*mine, *step.read} if _waits(step) else mine
+            written.update((s, max(level, written.get(s, 0))) for s in mine)
+            read.update((s, max(level, read.get(s, 0))) for s in step.read)
+            levels.append(level)
+        self.steps = [self.steps[n] for n in sorted(range(len(levels)), key=levels.__getitem__)]
 
     def in_place(self) -> dict[int, int]:
         """Return {input number: slot} of outputs that may be written in place of an input that no later step reads."""
@@ -129,6 +164,11 @@ class _Joiner:
         return found.beyond(room_in(limit, self.slots, outputs - self.in_place().keys()))
 
 
+def _waits(step: Step) -> bool:
+    """Return True for a command that waits for work that an earlier one has begun."""
+    return step.kernel is not None and bool(step.kernel.host) and step.kernel.host[0] in WAITS
+
+
 def _parts(layout: ShardLayout | None) -> Sequence[int]:
     """Return the numbers of the buffers of a value."""
     return (WHOLE,) if layout is None else range(len(layout.devices))
@@ -147,6 +187,7 @@ def join(items: Sequence[JitItem], wanted: Collection[Made]) -> Joined:
     parts = {m: [(*m, part) for part in _parts(joiner.layouts.get(m))] for m in wanted}
     outputs = dict.fromkeys(joiner.made[p] for m in wanted for p in parts[m])
     order = {slot: n for n, slot in enumerate(outputs)}
+    joiner.wait_late()
     missing = joiner.fit(outputs.keys()) if settings.memory_limit else 0
     plan = plan_slots(joiner.slots, [step.slots for step in joiner.steps])
     schedule = Schedule([], joiner.slots, joiner.input_slots, list(outputs), {})
@@ -164,8 +205,12 @@ class Template:
     sources: list[Source]
     plain: bool  # the graph is one buffer
     drawn: bool  # it has bound variables: sizes, or random numbers
+    ranged: bool = False  # it is of a capture over a range of sizes: these become integers
+    dense: Dense | None = None  # a quick way to its shape, if it is all of one buffer in order
 
     def fill(self, buffers: Sequence[Buffer], value: Callable[[str, int], int]) -> UOp:
+        if self.ranged:
+            return self._sized(buffers, value)
         if self.plain:
             return UOp(Ops.BUFFER, self.uop.dtype, (), buffers[0])
         table = {placeholder(n, b): UOp(Ops.BUFFER, b.dtype, (), b) for n, b in enumerate(buffers)}
@@ -174,6 +219,37 @@ class Template:
         for n in bindings(toposort(self.uop)):
             table[n] = UOp(Ops.BIND, None, (n.src[0], UOp.index(value(n.src[0].arg[0], n.src[1].arg))))
         return _rebound(self.uop, table)
+
+    def _sized(self, buffers: Sequence[Buffer], value: Callable[[str, int], int]) -> UOp:
+        if self.dense is None:
+            self.dense = dense(self.uop)
+        variables, shape_of = self.dense
+        if shape_of is not None:
+            shape, (b,) = tuple(shape_of([value(*v) for v in variables])), buffers
+            flat = UOp(Ops.BUFFER, b.dtype, (), b)
+            return flat if len(shape) == 1 else UOp(Ops.RESHAPE, b.dtype, (flat,), shape)
+        table: dict[UOp, UOp] = {}
+        for n in bindings(toposort(self.uop)):
+            now = UOp.index(value(n.src[0].arg[0], n.src[1].arg))
+            table[n] = now if is_range(n) else UOp(Ops.BIND, None, (n.src[0], now))
+        nodes = [UOp(Ops.BUFFER, b.dtype, (), b) for b in buffers]
+        return concrete([self.uop], table, lambda name: nodes[name.number])[self.uop]
+
+
+def dense(uop: UOp) -> Dense:
+    """Return the variables of a template's shape and the function of their values that gives it; the function is None
+    unless the value is one complete buffer, reshaped."""
+    node, size = uop, math.prod(uop.shape)
+    if node.op is Ops.RESHAPE:
+        node = node.src[0]
+    if node.op is Ops.SHRINK and node.arg == ((0, normal_size(size)),):
+        node = node.src[0]
+    if node.op is not Ops.BUFFER or node is uop or not uop.shape:
+        return [], None
+    sizes = [UOp.index(s) for s in uop.shape]
+    variables = [b for s in sizes for b in toposort(s) if b.op is Ops.BIND]
+    variables = list(dict.fromkeys(variables))
+    return [(b.src[0].arg[0], b.src[1].arg) for b in variables], evaluator(sizes, variables)
 
 
 def _rebound(uop: UOp, table: dict[UOp, UOp]) -> UOp:
@@ -240,7 +316,8 @@ class _LateTensor(Tensor):
             _UOP.__set__(self, node)
             object.__setattr__(self, "__class__", Tensor)
             TensorBase.live.add(self)
-        return node  # type: ignore[no-any-return]
+        found: UOp = node
+        return found
 
     @uop.setter
     def uop(self, node: UOp) -> None:

@@ -19,7 +19,6 @@ from tinsmith.core.object_lifetime import references
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.signature import all_names, ours
 from tinsmith.jit.guards.state import State
-from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import NO_LOOKS, Share, Storage, alone, unseen
 from tinsmith.tensor.tensor import Tensor
 
@@ -124,8 +123,8 @@ def reachable(roots: Sequence[Any]) -> dict[int, Tensor]:
         if isinstance(value, _LEAVES) or id(value) in seen:
             continue
         seen[id(value)] = value
-        if isinstance(value, TensorBase):
-            found[id(value)] = value  # type: ignore[assignment]
+        if isinstance(value, Tensor):
+            found[id(value)] = value
         elif isinstance(value, types.FunctionType):
             stack += value.__closure__ or ()
             stack += [value.__defaults__, value.__kwdefaults__]

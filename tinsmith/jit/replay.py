@@ -111,8 +111,10 @@ class Output:
         self.donated = self.same = False
         self.poisoned = bool(settings.POISON)
 
-    def take(self, inputs: Sequence[Buffer]) -> OutputMemory:
-        """Return a recycled entry without references, or a new one."""
+    def take(self, inputs: Sequence[Buffer], values: Sequence[int] | None = None) -> OutputMemory:
+        """Return a recycled entry without references, or a new one; for a changing size, that at ``values``."""
+        if values is not None and self.slot.terms is not None:
+            return self.over(Buffer(self.slot.device, self.slot.elements(values), self.slot.dtype))
         for entry in self.entries:
             if list(map(references, entry.held)) == entry.idle or (
                     self.donated and not any(entry.buffer is b for b in inputs)):
@@ -176,11 +178,13 @@ class Replay:
         forgets: unrequested gradients are cleared.
         groups: the number of buffers that the guards find, including buffers that no program reads.
         added_to: tensors whose unrequested gradient, if present, is accumulated.
+        ranged: the sizes change from call to call: memory is allocated for the sizes of each call.
     """
 
     def __init__(self, items: Sequence[JitItem], result: Any, written: Sequence[Written], first_draw: int, draws: int,
                  names: dict[tuple[str, int], int], donate: bool, forgets: bool, groups: int,
-                 added_to: Sequence[TensorPath] = ()) -> None:
+                 added_to: Sequence[TensorPath] = (), ranged: bool = False) -> None:
+        self.ranged = ranged
         self.forgets, self.added_to = forgets, added_to
         self.result, self.first_draw, self.draws, self.names = result, first_draw, draws, names
         self.returned = [r for r in leaves(result) if isinstance(r, Returned)]
@@ -196,7 +200,10 @@ class Replay:
         self.inputs = [(s.group, s.held, part) for s, part in joined.inputs]
         self.plain_inputs = joined.inputs == [(Source(n), WHOLE) for n in range(groups)]
         self.values = joined.values
-        self.needs_values = bool(self.values) or any(t.drawn for t in templates) or any(
+        numbers = [names.get(v) for v in self.values]
+        self.numbers = [n for n in numbers if n is not None]  # of the call's variables, if the programs read no others
+        self.only_bound = len(self.numbers) == len(numbers)
+        self.needs_values = not self.only_bound or any(t.drawn for t in templates) or any(
             r.alias is not None and sizes_in(r.alias.looks) for r in self.returned)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
         self.blocks: list[Buffer] | None = None
@@ -221,7 +228,7 @@ class Replay:
                             self.outputs[n].donated = True
 
     def _making(self, t: Template) -> _Making:
-        simple = _is_view(t.uop) and not t.drawn and len(t.sources) == 1 and t.sources[0].program >= 0
+        simple = _is_view(t.uop) and not (t.drawn or t.ranged) and len(t.sources) == 1 and t.sources[0].program >= 0
         if not simple or t.sources[0].made in self.layouts:
             return _Making(-1, -1, t)
         (number,) = self.results[t.sources[0].made]
@@ -286,16 +293,19 @@ class Replay:
                     entries[number] = self.outputs[number].taken_over(seen, found[group], part)
                 overwrites = True
         given = flattened(found) if self.layouts else found
+        value = self._value(bound) if self.needs_values else no_values
+        values = [bound[n] for n in self.numbers] if self.only_bound else [value(*v) for v in self.values]
+        ready = self.compiled.bound_for(values) if self.ranged else self.bound
         for n, output in enumerate(self.outputs):
             if entries[n] is None:
-                entries[n] = output.take(given)
-        value = self._value(bound) if self.needs_values else no_values
+                entries[n] = output.take(given, values if self.ranged else None)
         inputs = found if self.plain_inputs else [_part(held if g < 0 else found[g], p) for g, held, p in self.inputs]
         try:
             with interrupt_later() if overwrites else contextlib.nullcontext():
-                blocks = self.blocks_now()
-                launch(self.bound, inputs, [e.buffer for e in entries], [value(*v) for v in self.values], blocks)
-                self.keep_blocks(blocks)
+                blocks = ready.new_blocks() if self.ranged else self.blocks_now()
+                launch(ready, inputs, [e.buffer for e in entries], values, blocks)
+                if not self.ranged:
+                    self.keep_blocks(blocks)
         except BaseException as error:
             self.forget()
             if isinstance(error, OutOfMemoryError):
@@ -346,7 +356,8 @@ class Replay:
     def _direct(self) -> Direct | None:
         """Return the fast path if the replay only launches one part and wraps one output; else None."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
-        simple = simple and self.keeps_blocks and not (self.needs_values or self.written or self.draws or self.forgets)
+        simple = simple and self.keeps_blocks and not (self.values or self.ranged or self.needs_values)
+        simple = simple and not (self.written or self.draws or self.forgets)
         simple = simple and len(self.bound.parts) == len(self.outputs) == 1 and len(self.outputs[0].templates) == 1
         return Direct(self) if simple and self.bound.parts[0].graph is not None else None
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from tinsmith.tensor.tensor import Tensor
 
 _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-9}  # relative, by bytes per element: a replay may be fused in another way
 
+R = TypeVar("R")
 
-def verified(name: str, replay: Callable[[], Any], function: Callable[[], Any]) -> Any:
+
+def verified(name: str, replay: Callable[[], Any], function: Callable[[], R]) -> R:
     """Run ``replay`` and ``function`` on the same state; return the result of ``function`` if both agree.
 
     Outputs and written tensors are compared.

@@ -90,7 +90,8 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
         room = tuple(1 << (v - 1).bit_length() if n in self._sized and v > 1 else 1 for n, v in enumerate(values))
         found = self._bounds.get(room)
         if found is None:
-            slots = [s if s.input or s.terms is None else replace(s, size=s.elements(room))
+            least = [n // 2 + 1 if n > 1 else 0 for n in room]
+            slots = [s if s.input or s.terms is None else replace(s, size=s.most_elements(least, room))
                      for s in self.schedule.slots]
             plan = plan_slots(slots, [step.slots for step in self.steps])
             found = self._bounds[room] = Bound(self, slots, plan)

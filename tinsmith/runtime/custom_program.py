@@ -96,7 +96,7 @@ def run_program(program: ProgramBuilder | Sequence[UOp], *arrays: Array, device:
     by_number = dict(zip(sorted(pointers), arrays))
     buffers = [Buffer(opened.device, by_number[n].size, pointers[n]) for n in launch.buffers]
     for b, n in zip(buffers, launch.buffers):
-        b.copyin(memoryview(np.ascontiguousarray(by_number[n]).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+        b.copyin(np.ascontiguousarray(by_number[n]).reshape(-1).view(np.uint8).data)
     if not is_loaded(opened.device, launch):
         load(opened.device, [(launch, opened.compiler.compile(source))])
     _show(name, lines, source)

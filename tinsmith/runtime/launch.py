@@ -82,6 +82,14 @@ def run(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int],
     return _grouped(results, compiled.layouts) if compiled.layouts else results
 
 
+def run_exact(compiled: CompiledSchedule, inputs: list[Buffer], values: Sequence[int]) -> list[Buffer]:
+    """Run a compiled schedule with memory for ``values``; its results appear to have the greatest sizes."""
+    found = run(compiled, inputs, values, exact=True)
+    bound = compiled.bound
+    sizes = [bound.outputs[n].size for n in bound.results]
+    return [b if b.size == size else b.view(size, b.dtype, 0) for b, size in zip(found, sizes)]
+
+
 def _grouped(outputs: list[Buffer], layouts: Sequence[ShardLayout | None]) -> list[Buffer]:
     """Return one buffer per root: the parts of a root over several devices are combined into one ``Shards``."""
     rest = iter(outputs)
@@ -303,6 +311,7 @@ class Recorder(Protocol):
         ...
 
 recorders: OfThread[Recorder] = OfThread()  # per thread: a capture records only its own thread
+exact_sizes: OfThread[object] = OfThread()  # not empty: results get the memory of the current sizes
 lowered: list[Callable[[CompiledSchedule], None]] = []  # called with every program that is lowered
 endings: list[Callable[[Any], None]] = []  # called with the ``trace.Trace`` of a run at its end
 

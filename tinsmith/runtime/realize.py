@@ -4,15 +4,18 @@ A line of the user's that compiles a program for every size of its data, such as
 """
 from __future__ import annotations
 
+import contextlib
 import operator
+import sys
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tinsmith.backend.memory import Buffer
 from tinsmith.codegen.launch import programs as kernel_programs
+from tinsmith.core import disk_cache
 from tinsmith.core.errors import user_line
 from tinsmith.core.lazy_import import Late
 from tinsmith.core.object_lifetime import Recent, no_collection
@@ -24,11 +27,11 @@ from tinsmith.runtime import disk_programs, symbolic_programs
 from tinsmith.runtime.command_queue import overlap
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
 from tinsmith.runtime.compiled_schedule import programs as compiled_programs
-from tinsmith.runtime.launch import finish, lowered, recorders, run
+from tinsmith.runtime.launch import exact_sizes, finish, lowered, recorders, run, run_exact
 from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.canonical import Seen, canonical, forms, seen
 from tinsmith.schedule.passes import promote_constants
-from tinsmith.schedule.passes.dynamic_sizes import SizeHistory
+from tinsmith.schedule.passes.dynamic_sizes import SizeHistory, check_size
 from tinsmith.schedule.passes.promote_constants import ConstantHistory
 
 if TYPE_CHECKING:
@@ -64,7 +67,8 @@ def _realize(now: Values, roots: Sequence[UOp], device: str, free: Collection[UO
     if found is not None:
         spared = _spared(found.buffers, free) if now.memory_limit else ()
         compiled = _compiled.get((found.key, settled, spared))
-        if compiled is None and not recorders:  # not while recording: a replay keeps the constants of its capture
+        # not while recording: a replay keeps the constants of its capture
+        if compiled is None and not recorders and not found.symbolic:
             ready = symbolic_programs.ready(found.key, settled, device, compile_graph)
             if ready is not None:
                 return _run_symbolic(ready, roots, found.buffers, found.values, free)
@@ -82,13 +86,16 @@ def _realize(now: Values, roots: Sequence[UOp], device: str, free: Collection[UO
             spared = _spared(buffers, free)
             compiled = _compiled.get((tuple(graph), settled, spared))
             sizes = None
-            if compiled is None and found is not None and not recorders and not now.memory_limit:
+            may_change = found is not None and not found.symbolic and not recorders and not now.memory_limit
+            if compiled is None and found is not None and may_change:
                 served, sizes = symbolic_programs.find(graph, found.key, settled, device, compile_graph)
                 if served is not None:
                     forget_old()
                     return _run_symbolic(served, roots, buffers, values, free)
             if compiled is None or settings.DEBUG >= 3:
                 first, begin = compiled is None, time.perf_counter()
+                for n in toposort(graph) if exact_sizes else ():
+                    check_size(n)
                 compiled = _compiled[tuple(graph), settled, spared] = _compile(graph, device, spared)
                 if first:
                     note(graph, time.perf_counter() - begin, sizes)
@@ -100,7 +107,10 @@ def _realize(now: Values, roots: Sequence[UOp], device: str, free: Collection[UO
     if now.one_by_one and compiled.places:
         _name_origins(compiled, roots)
     inputs = list(map(_argument, buffers))
-    outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
+    if exact_sizes:
+        outputs = run_exact(compiled, inputs, values)
+    else:
+        outputs = run(compiled, inputs, values, _numbers(buffers, free) if free else ())
     if recorders.threads:
         for recorder in recorders:
             recorder.ran(roots, compiled, inputs, values, outputs)
@@ -190,17 +200,40 @@ def _lowered_again() -> bool:
 
 def _compile(graph: list[UOp], device: str, spared: tuple[int, ...]) -> CompiledSchedule:
     """Return the program of a canonical graph: from disk, or scheduled and lowered now."""
-    with span("program", PYTHON, "program"):
+    with span("program", PYTHON, "program"), unprofiled():
         key = None if _lowered_again() else disk_programs.entry_key(graph, device, spared)
         compiled = disk_programs.fetch(key, graph) if key is not None else None
         if compiled is None:
-            places = disk_programs.places_of(graph) if key is not None or settings.one_by_one else {}
-            compiled = lowering.lower(graph, device, free=spared)
-            if key is not None and not compiled.missing:
-                disk_programs.store(key, places, compiled)
-            compiled.places = [[places[o] for o in step.origin if o in places] for step in compiled.steps]
+            with disk_cache.turn(key) if key is not None else contextlib.nullcontext(False) as taken:
+                compiled = disk_programs.fetch(key, graph) if key is not None and taken else None
+                if compiled is None:
+                    compiled = _lowered(graph, device, spared, key)
         overlap(compiled)
     return compiled
+
+
+def _lowered(graph: list[UOp], device: str, spared: tuple[int, ...], key: str | None) -> CompiledSchedule:
+    """Return the program of a canonical graph, lowered now, and store it on disk under ``key``, if there is one."""
+    places = disk_programs.places_of(graph) if key is not None or settings.one_by_one else {}
+    compiled = lowering.lower(graph, device, free=spared)
+    if key is not None and not compiled.missing:
+        disk_programs.store(key, places, compiled)
+    compiled.places = [[places[o] for o in step.origin if o in places] for step in compiled.steps]
+    return compiled
+
+
+@contextlib.contextmanager
+def unprofiled() -> Iterator[None]:
+    """Suspend a capture's profile function: no code of the user's runs meanwhile, and it doubles the time."""
+    profile = sys.getprofile() if recorders else None
+    if not callable(profile):  # none, or one written in C
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(profile)
 
 
 def _name_origins(compiled: CompiledSchedule, roots: Sequence[UOp]) -> None:

@@ -83,7 +83,7 @@ def ready(key: Key, settled: Any, device: str,
         settled: the rest of the programs' cache key.
         compiled_of: a function that compiles a canonical graph.
     """
-    if not settings.DYNAMIC or not len(_shared):
+    if not settings.DYNAMIC or not len(_served):
         return None
     found = _served.get((key, settled))
     if found is not None:

@@ -33,9 +33,7 @@ def canonical(roots: Sequence[UOp]) -> tuple[list[UOp], list[UOp], list[int]]:
     bound = bindings(order)
     _check_variables(order)
     for number, n in enumerate(bound):
-        fresh = UOp.variable(f"v{number}", *n.src[0].arg[1:])
-        # dtype int32, not index: the constant is a number of a value, not a size
-        new[n] = UOp(Ops.BIND, None, (fresh, UOp.const(dtypes.int32, number)))
+        new[n] = _numbered(n, number)
     names = dict(new)
     for n in order:
         if n.op is Ops.BUFFER:
@@ -73,13 +71,15 @@ class ProgramForm:
     Attributes:
         rows: the structure, as ``structure`` returns it.
         copies: True if the graph contains a COPY.
+        writes: True if the graph contains an ASSIGN.
     """
 
-    __slots__ = ("_reads", "copies", "rows")
+    __slots__ = ("_reads", "copies", "rows", "writes")
 
     def __init__(self, rows: tuple[Any, ...]) -> None:
         self.rows = rows
-        self.copies = any(type(row) is tuple and row[0] is Ops.COPY for row in rows)
+        ops = {row[0] for row in rows if type(row) is tuple}
+        self.copies, self.writes = Ops.COPY in ops, Ops.ASSIGN in ops
         self._reads: list[int] | None = None
 
     @property
@@ -115,6 +115,7 @@ class Seen(NamedTuple):
         key: the form, the sizes (of buffers and IOTAs, and arguments of movement ops), and the constants: graphs with
             equal keys have equal canonical graphs.
         plain: True if gradients see the same graph: no gradient-only node was skipped, and there is no ASSIGN.
+        symbolic: True if there are sizes that are variables.
     """
 
     roots: Sequence[UOp]
@@ -122,6 +123,7 @@ class Seen(NamedTuple):
     buffers: list[UOp]
     values: list[int]
     plain: bool
+    symbolic: bool
 
     @property
     def form(self) -> ProgramForm:
@@ -129,12 +131,13 @@ class Seen(NamedTuple):
 
 
 def seen(roots: Sequence[UOp]) -> Seen | None:
-    """Return the form of the graph with its sizes, constants, buffers and values; None for symbolic sizes, which need
-    the canonical graph itself.
+    """Return the form of the graph with its sizes, constants, buffers and values; None if a variable has no value.
 
     The canonical graph is not built.
     """
     plain = True
+    bound: dict[UOp, int] = {}  # BIND → the number of its value
+    symbolic = False
     # node → the number of its row; other leaves stand for themselves in the rows that read them
     numbers: dict[UOp, Any] = {}
     rows: list[Any] = []
@@ -180,7 +183,7 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
                 form = forms.get(key)
                 if form is None:
                     form = forms[key] = ProgramForm(key)
-                return Seen(roots, (form, tuple(sizes), tuple(constants)), buffers, values, plain)
+                return Seen(roots, (form, tuple(sizes), tuple(constants)), buffers, values, plain, symbolic)
             op, src = n.op, n.src
             if op in FOR_GRADIENTS:
                 numbers[n], plain = numbers[src[0]], False
@@ -190,13 +193,23 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
                     rows.append((op, n.dtype, n.arg, numbers[src[0]]))
                 elif op.kind == "movement":
                     arg = n.arg
-                    if arg not in _plain and not _is_plain(arg):
-                        return None
-                    sizes.append(arg)
-                    rows.append((op, n.dtype, None, numbers[src[0]]))
+                    if arg in _plain or _is_plain(arg):
+                        sizes.append(arg)
+                        rows.append((op, n.dtype, None, numbers[src[0]]))
+                    else:
+                        symbolic, read = True, _variables(arg)
+                        for variable in read:
+                            if variable.op is not Ops.BIND:
+                                return None
+                            if variable not in bound:
+                                bound[variable] = len(values)
+                                values.append(variable.src[1].arg)
+                        rows.append((op, n.dtype, _with_numbers(arg, tuple(bound[v] for v in read)), numbers[src[0]]))
                 elif op is Ops.BIND:
-                    rows.append((op, *src[0].arg[1:], len(values)))
-                    values.append(src[1].arg)
+                    if n not in bound:
+                        bound[n] = len(values)
+                        values.append(src[1].arg)
+                    rows.append((op, *src[0].arg[1:], bound[n]))
                 elif op in _NAMED:
                     plain = plain and op is not Ops.ASSIGN
                     rows.append((op, n.dtype, None, *map(number, src)))
@@ -205,6 +218,29 @@ def seen(roots: Sequence[UOp]) -> Seen | None:
                 else:
                     rows.append((op, n.dtype, n.arg, *map(number, src)))
             n, sources = stack.pop()
+
+
+def _numbered(bound: UOp, number: int) -> UOp:
+    """Return the BIND of a canonical graph that stands for ``bound``, the one of this number in order of first
+    visit."""
+    fresh = UOp.variable(f"v{number}", *bound.src[0].arg[1:])
+    # dtype int32, not index: the constant is a number of a value, not a size
+    return UOp(Ops.BIND, None, (fresh, UOp.const(dtypes.int32, number)))
+
+
+@functools.lru_cache(4096)
+def _variables(arg: Any) -> tuple[UOp, ...]:
+    """Return the BINDs, and the variables without a value, in an argument of a movement op, in first-visit order."""
+    nodes = dict.fromkeys(n for size in symbols(arg) for n in toposort(size))
+    named = {n.src[0] for n in nodes if n.op is Ops.BIND}
+    return tuple(n for n in nodes if n.op is Ops.BIND or (n.op is Ops.VARIABLE and n not in named))
+
+
+@functools.lru_cache(4096)
+def _with_numbers(arg: Any, numbers: tuple[int, ...]) -> Any:
+    """Return an argument of a movement op with its BINDs replaced by those of a canonical graph, which have these
+    numbers."""
+    return with_symbols(arg, {bound: _numbered(bound, n) for bound, n in zip(_variables(arg), numbers)})
 
 
 @functools.cache

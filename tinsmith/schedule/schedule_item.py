@@ -52,6 +52,13 @@ class Slot:
             return self.size
         return sum(factor * math.prod(values[v] for v in of) for factor, of in self.terms)
 
+    def most_elements(self, low: Sequence[int], high: Sequence[int]) -> int:
+        """Return an upper bound of the number of elements if each variable, at least 0, is between ``low`` and
+        ``high``."""
+        if self.terms is None:
+            return self.size
+        return sum(factor * math.prod((high if factor > 0 else low)[v] for v in of) for factor, of in self.terms)
+
 
 @dataclass
 class ScheduleItem:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from tinsmith.backend.device import Device
 from tinsmith.core.origin import passed
 from tinsmith.core.settings import settings
+from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings, symbols, terms_of, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.channels_last import pitched
+from tinsmith.schedule.passes.layout_propagation import propagate_layouts, store_normalized
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
 from tinsmith.schedule.passes.rewrites import cast_below_views
 from tinsmith.schedule.passes.sorted_scatter import spread_scatters
@@ -31,16 +33,19 @@ class Scheduler:
     def run(self) -> Schedule:
         target = Device[self.device].target
         if not settings.NOOPT:
-            self.roots = passed("sum by phase", sum_by_phase(self.roots))
-            self.roots = passed("spread scatters", spread_scatters(self.roots, target))
+            self.roots = passed("layouts", propagate_layouts(self.roots, target))
             self.roots = passed("cast below views", cast_below_views(self.roots))
+            self.roots = passed("sum by phase", sum_by_phase(self.roots, target))
+            self.roots = passed("spread scatters", spread_scatters(self.roots, target))
+            self.roots = passed("stored results", store_normalized(self.roots, target))
             self.roots = passed("padded rows", pitched(self.roots, target))
             self.roots = passed("split reductions", split_reductions(self.roots, target))
-        fusion, staged = fused(self.roots, target.costs)
-        passed("fusion", fusion)
-        for node in staged:
-            self.add(node, fusion.reasons[node])
-            if (group := fusion.groups.get(node)) is not None and group.tiles:
+        fusion = passed("fusion", fused(self.roots, target.costs))
+        if settings.DEBUG >= 6:
+            show("\n".join(text for _, text in fusion.rows()))
+        for node, verdict in fusion.stored().items():
+            self.add(node, str(verdict))
+            if (group := fusion.decisions[node].group) is not None and group.tiles:
                 self.items[-1].tiles = frozenset(group.tiles)
                 self.items[-1].statistics = not group.stream
         for root in self.roots:

@@ -227,6 +227,15 @@ class ShapeTracker:
         """
         return len(self.views) == 1 and self.views[0].contiguous
 
+    @property
+    def block(self) -> bool:
+        """True if the elements lie one behind the other in memory, in order, from any place on.
+
+        >>> ShapeTracker.from_shape((6,)).shrink(((2, 6),)).reshape((2, 2)).block
+        True
+        """
+        return len(self.views) == 1 and self.views[0].block
+
     def _with_last(self, view: View) -> ShapeTracker:
         return self if view is self.views[-1] else ShapeTracker((*self.views[:-1], view))
 

@@ -271,6 +271,15 @@ class View:
         return bool(self.offset == 0 and self.mask is None and self.strides == row_major(self.shape))
 
     @property
+    def block(self) -> bool:
+        """True if element ``n`` in row-major order is at address ``offset + n``.
+
+        >>> View.create((2, 3), offset=6).block
+        True
+        """
+        return bool(self.mask is None and self.strides == row_major(self.shape))
+
+    @property
     def size(self) -> SInt:
         """The number of elements, padding included.
 

@@ -11,11 +11,13 @@ class TileCosts(NamedTuple):
     # A cache line of scalars: from L2, from beyond, and from more pages than fit half of the first TLB (measured
     # on Zen 3: 8 cycles with 960 pages in all, 24 with 3,200; a convolution of 256 channels along one axis).
     scalar_line: tuple[float, float, float] = (0.4, 2.0, 8.0)
+    conflict: float = 1.4  # a scalar whose line was displaced by those of other rows (Zen 3: 14 rows 4 KB apart)
     panel_vector: float = 0.14  # a panel vector from L2
     # a row of a tile's result: in cache, or if the result is several times the L2
     result_row: tuple[float, float] = (4, 26)
-    # An element of a store that is strided along the lanes: transposed in blocks, or one by one.
-    stored_across: tuple[float, float] = (0.4, 1.2)
+    # An element of a store that is strided along the lanes: transposed in blocks, one by one, or one by one to lines
+    # that leave the second cache between two of their elements (Zen 3: 3.0 ms for 1.4 M elements).
+    stored_across: tuple[float, float, float] = (0.4, 1.2, 5.0)
     step: tuple[float, float] = (2.0, 0.5)  # minimum cycles per step of a tile, and cycles besides the products
     used: float = 0.6  # share of a partial last tile's time that is saved with the elements left out
     row: float = 1.5  # efficiency of a tile with m rows: m / (m + row)
@@ -32,10 +34,12 @@ class TileCosts(NamedTuple):
     lines_of_set: int = 32  # rows per cache set that double the cost of packing an element across the lanes
     along: float = 0.15  # packing an element, if memory is contiguous along the lanes
     across: tuple[float, float] = (0.9, 1.5)  # packing an element across the lanes: transposed in blocks, or one by one
-    scattered: float = 12.0  # packing an element if each needs its own cache line
+    # packing an element if each needs its own cache line, which stays in the second cache, or not
+    scattered: tuple[float, float] = (3.0, 12.0)
     copied: float = 1.0  # copying a scalar to local memory, from strided pieces
     # packing an element into a matrix unit's order: memory contiguous along it, or not.
     unit_order: tuple[float, float] = (0.4, 1.2)
+    operation: float = 0.6  # an operation on a vector or scalar of an operand; measured: x.relu() @ w on Zen 3
     result: float = 0.4  # an element of a unit's result, from tile to memory
     # Factors on ``result`` if memory is not contiguous along the columns: (side of blocks that are transposed, factor),
     # the largest side first.

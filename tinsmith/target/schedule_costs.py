@@ -50,8 +50,16 @@ class Costs(NamedTuple):
     recompute: int = 48  # operations per element up to which a value is recomputed by all of its kernels but one
     light: int = 12  # the same for a value of small reductions that is stored in any case
     places: int = 128  # operations per element for recomputing a value at several places of one kernel, at most
+    windows: int = 16  # the same for windows, whose outputs seldom fill vectors
+    unpartitioned: int = 16  # the same for several places of a kernel with reductions: its loops cannot be partitioned
+    short_row: int = 16  # elements of a row up to which its loop is unrolled, so that it has no vectors
+    scalar: int = 8  # the same for a value that is computed without vectors, at most
     join: int = 64  # operations per element of a gather or concatenation, whose loads are one per element
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
+    # The same, times the number of reads of an element: x.relu() @ w for 512 × 768 elements on Zen 3 takes 28 us more
+    # with 32 columns, and 65 if the relu is stored; with 512 columns 1.69 ms and 0.17
+    operand_reads: int = 128
+    block_factors: bool = True  # scales of blocks of packed elements are computed by the sum that reads them
     rows: int = 8  # rows from which on a multi-pass kernel has enough parallelism for several cores
     # the same if a row is not contiguous in memory, as a channel of a batch of images: separate kernels then access
     # each value along its own memory. On a grid, by a step of ResNet-50 (H100): 62 ms with 128, 56.6 with 4096
@@ -64,12 +72,18 @@ class Costs(NamedTuple):
     # ``chain_rows`` rows that share the other factor: back-to-back contractions in a matrix unit's registers. 0: never.
     chain_bytes: int = 0
     chain_rows: int = 32
+    # columns of the result, at most, of such a chain whose factor has no row statistics, only given values per row or
+    # column (gradients of attention): its accumulators and those of its inner contractions share registers. 0: never
+    chain_width: int = 0
     # sums over the rows that another kernel traverses are fused into it, one partial sum per block of rows
     sums_beside: bool = True
     sum_steps: int = 16  # rows per such block, at least: with fewer, partial sums cost too much memory traffic
     maps_beside: bool = False  # other elementwise results of the same rows are fused into that kernel, too
     chunk: int = 3 << 9  # products per part of a split contraction
     sum_chunk: int = 1 << 14  # elements per part of a split sum
+    # The same where no parts of equal length suit the size. No power of two for vectors: their lanes may lie in parts
+    # side by side, which would all fall into one set of the caches (Zen 3: 34 against 13 ms for 3000017 × 3 elements).
+    uneven_chunk: int = (1 << 14) - 64
     copied: int = 8  # bytes of kernel memory traffic that take as long as one byte from another device
     rounds: int = 1 << 18  # bytes of a collective's value from which on less traffic is worth more rounds
     digits: range = range(4, 12)  # bits per digit of a radix sort: counters stay in L1, or in registers
@@ -84,6 +98,8 @@ class Costs(NamedTuple):
 
 
 CORE_COSTS = Costs()
-GRID_COSTS = Costs(light=48, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2, sum_steps=8,
-                   maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, digits=range(4, 7))
+GRID_COSTS = Costs(block_factors=False, light=48, windows=48, unpartitioned=128, short_row=0, scalar=1 << 62,
+                   operand_reads=1 << 62, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2,
+                   sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, uneven_chunk=1 << 12,
+                   digits=range(4, 7))
 RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

@@ -3,21 +3,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.settings import current
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.math.functions import Functions
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=Functions)
 P = ParamSpec("P")
-Method = Callable[Concatenate["Tensor", "Tensor", P], "Tensor"]
+Method = Callable[Concatenate[T, T, P], T]
 
 
-def narrow_dtype(*operands: Tensor) -> DType | None:
+def narrow_dtype(*operands: Functions) -> DType | None:
     """Return the 16-bit dtype that a contraction rounds ``operands`` to; None outside of ``autocast``, and for operands
     that do not promote to float32."""
     kind = current().autocast_dtype
@@ -26,18 +25,18 @@ def narrow_dtype(*operands: Tensor) -> DType | None:
     return kind if promote(*(t.dtype for t in operands)) is dtypes.float32 else None
 
 
-def widened(found: Tensor, kind: DType) -> Tensor:
+def widened(found: T, kind: DType) -> T:
     """Return the result ``found`` of a contraction with rounded operands as float32. Its gradient is rounded to
     ``kind`` even if the result was not, because the gradient is an operand of the backward contractions."""
     return found.cast(dtypes.float32) if found.dtype is kind else with_slopes(found, _ROUNDED[kind], found)
 
 
-def contraction(method: Method[P]) -> Method[P]:
+def contraction(method: Method[T, P]) -> Method[T, P]:
     """Decorate a contraction of two tensors: inside ``autocast``, its operands are cast to the 16-bit dtype."""
 
     second = method.__code__.co_varnames[1]
 
-    def narrowed(self: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+    def narrowed(self: T, /, *args: Any, **kwargs: Any) -> T:
         if not args and second in kwargs:
             args = (kwargs.pop(second),)
         kind = narrow_dtype(self, *args[:1])
@@ -49,11 +48,11 @@ def contraction(method: Method[P]) -> Method[P]:
     return functools.wraps(method)(narrowed)
 
 
-def _to_bfloat16(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+def _to_bfloat16(g: T, *_: T) -> tuple[T]:
     return (g.cast(dtypes.bfloat16).cast(g.dtype),)
 
 
-def _to_float16(g: Tensor, *_: Tensor) -> tuple[Tensor]:
+def _to_float16(g: T, *_: T) -> tuple[T]:
     return (g.cast(dtypes.float16).cast(g.dtype),)
 
 

@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -27,19 +27,24 @@ from tinsmith.tensor.interop import files
 from tinsmith.tensor.layer_names import origin_of
 from tinsmith.tensor.modes import ModeAttribute, WithModes
 from tinsmith.tensor.realize import is_leaf, kept_version, numbers, stored_value, unseen_version, version
+from tinsmith.tensor.sizes import traced
 from tinsmith.tensor.storage import DETACH, NO_LOOKS, UNRECORDED, Look, Share
 
 if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+    from tinsmith.tensor.abstract import AbstractTensor
+else:
+    AbstractTensor = object  # declarations for mypy alone
+
+T = TypeVar("T", bound="TensorBase")
 
 
-class TensorBase(metaclass=WithModes):
+class TensorBase(AbstractTensor, metaclass=WithModes):
     """The state of a tensor: graph node, device, shared memory and gradient. ``tensor.Tensor`` mixes in operations."""
 
     __slots__ = ("__weakref__", "_device", "_requires_grad", "_shared", "grad", "uop")
     uop: UOp
     _shared: Share | None  # the storage shared with the views of this tensor and with the tensor that it is a view of
-    grad: Tensor | None
+    grad: Self | None
     _requires_grad: bool | None  # value of the property ``requires_grad``, whose setter checks the dtype
 
     if TYPE_CHECKING:
@@ -118,7 +123,7 @@ class TensorBase(metaclass=WithModes):
                              ".float(), or no requires_grad=True")
 
     @classmethod
-    def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Tensor:
+    def _wrap(cls, uop: UOp, device: str, requires_grad: bool | None = None) -> Self:
         """Return a tensor of a new node, and record the user's source line on the node."""
         self = object.__new__(cls)
         if not current().recording and uop.op is not Ops.DETACH and uop.dtype.is_float:
@@ -130,16 +135,16 @@ class TensorBase(metaclass=WithModes):
         if not uop.origin and uop.op is not Ops.CONST:
             _note_origin(uop, sys._getframe(1))
         _live[IdentityRef(self, _forget_tensor)] = None
-        return self  # type: ignore[return-value]
+        return self
 
-    def _new(self, uop: UOp) -> Tensor:
+    def _new(self, uop: UOp) -> Self:
         return type(self)._wrap(uop, self._device)
 
-    def _copy(self) -> Tensor:
+    def _copy(self) -> Self:
         """Return a copy-on-write copy: the node is shared until one of the two tensors is written."""
         return self._new(self.uop)
 
-    def _view(self, look: Look, arg: Any, *more: tuple[Look, Any]) -> Tensor:
+    def _view(self, look: Look, arg: Any, *more: tuple[Look, Any]) -> Self:
         """Return a view of this tensor's memory, with ``more`` views of the first: a write through either is visible in
         both."""
         with state:
@@ -162,7 +167,7 @@ class TensorBase(metaclass=WithModes):
         >>> Tensor([[1, 2]]).shape
         (1, 2)
         """
-        return self.uop.shape
+        return self.uop.shape if not traced.traces.threads else traced.shown(self.uop.shape, sys._getframe(1))
 
     @property
     def dtype(self) -> DType:
@@ -237,7 +242,7 @@ class TensorBase(metaclass=WithModes):
 
     def __copy__(self) -> TensorBase:
         """Return a copy with the same values and the same ``.grad`` that shares no memory with this tensor."""
-        return _unpickled(type(self), self.uop, self._device, self.requires_grad, self.grad)  # type: ignore[arg-type]
+        return _unpickled(type(self), self.uop, self._device, self.requires_grad, self.grad)
 
     @property
     def is_param(self) -> bool:
@@ -248,14 +253,14 @@ class TensorBase(metaclass=WithModes):
         """
         return self.requires_grad is not False
 
-    def is_param_(self, is_param: bool = True) -> Tensor:
+    def is_param_(self, is_param: bool = True) -> Self:
         """Set ``requires_grad``; an optimizer updates this tensor only if it is not False. Return self.
 
         >>> Tensor([1.0]).is_param_(False).requires_grad
         False
         """
         self.requires_grad = bool(is_param)
-        return self  # type: ignore[return-value]
+        return self
 
     # *** values out ***
 
@@ -287,7 +292,7 @@ class TensorBase(metaclass=WithModes):
         >>> Tensor([1, 2]).data().tolist()
         [1, 2]
         """
-        return memoryview(np.ascontiguousarray(self.numpy()))  # type: ignore[arg-type]
+        return np.ascontiguousarray(self.numpy()).data
 
     def item(self) -> int | float | bool:
         """Return the only element as a Python number.
@@ -333,7 +338,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
 
     # *** memory ***
 
-    def contiguous(self) -> Tensor:
+    def contiguous(self) -> Self:
         """Return a copy of the values in new row-major memory, even if they were already contiguous.
 
         >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
@@ -341,15 +346,15 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         """
         return self._new(self.uop.contiguous())
 
-    def _take_place(self, other: Tensor) -> Tensor:
+    def _take_place(self, other: Self) -> Self:
         """Take another tensor's value and device; tensors that shared this one's memory keep the old value."""
         for capture in TensorBase._replacers:
             capture.replacing(self)
         self.uop, self._device, self._shared = other.uop, other._device, None
         self._note_write()
-        return self  # type: ignore[return-value]
+        return self
 
-    def detach(self) -> Tensor:
+    def detach(self) -> Self:
         """Return a view of the same memory through which no gradient flows.
 
         >>> Tensor([1.0]).detach().requires_grad
@@ -359,7 +364,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         t.requires_grad = False
         return t
 
-    def replace(self, other: Tensor) -> Tensor:
+    def replace(self, other: Self) -> Self:
         """Replace this tensor's value by that of ``other``, of the same shape, without a copy; return self.
 
         The dtype and device become those of ``other``, so a parameter's dtype can change in place. Tensors that shared
@@ -373,7 +378,7 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
             raise ShapeError("replace", f"{self.shape} cannot become {other.shape}", "equal shapes")
         return self._take_place(other)
 
-    def assign(self, value: Any) -> Tensor:
+    def assign(self, value: Any) -> Self:
         """Write ``value`` to this tensor's memory and return self; every tensor that shares the memory sees the write.
         Results that were computed from the old values keep them.
 
@@ -388,13 +393,13 @@ shape=(2000,), dtype=dtypes.int, device='CPU'))
         x = value if isinstance(value, TensorBase) else type(self)(value, device="CPU" if on_disk else self._device,
                                                                    dtype=self.dtype)
         if x.shape != self.shape:
-            x = x._broadcast_to(self.shape, "assign")  # type: ignore[attr-defined]
+            x = x._broadcast_to(self.shape, "assign")
         if x.dtype is not self.dtype:
             raise DTypeError("assign", f"{self.dtype!r} tensor, {x.dtype!r} value", f".cast({self.dtype!r})")
         if x.device != self.device and not on_disk:
             raise DeviceError("assign", f"tensor on {self.device}, value on {x.device}", f".to({self.device!r})")
         self._write(x.uop)
-        return self  # type: ignore[return-value]
+        return self
 
     def _write(self, value: UOp) -> None:
         """Write ``value`` to this tensor's memory, visible to all tensors that share it.
@@ -472,7 +477,7 @@ def _with_arrays(value: Any) -> Any:
     return type(value)(map(_with_arrays, value)) if type(value) in (list, tuple) else value
 
 
-def _unpickled(kind: type[Tensor], uop: UOp, device: str, requires_grad: bool | None, grad: Tensor | None) -> Tensor:
+def _unpickled(kind: type[T], uop: UOp, device: str, requires_grad: bool | None, grad: T | None) -> T:
     t = kind._wrap(uop, device, requires_grad)
     t.grad = grad
     return t

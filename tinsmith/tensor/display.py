@@ -24,7 +24,8 @@ from tinsmith.tensor.realize import known_value
 if TYPE_CHECKING:
     import html as markup
 
-    from tinsmith.tensor.base import TensorBase
+    from tinsmith.tensor.abstract import AbstractTensor
+
 else:
     markup = Late("html")
 
@@ -43,7 +44,7 @@ WHOLE: Final = 200  # largest number of elements printed in full; above it, only
 DRAWN: Final = 40  # largest number of nodes of a graph drawn in a notebook
 
 
-def text(t: TensorBase) -> str:
+def text(t: AbstractTensor) -> str:
     """Return the text of ``repr``: the values if they are cheap, else ``description``."""
     if t.dtype is dtypes.void or any(isinstance(s, UOp) for s in t.shape):
         return description(t)
@@ -60,14 +61,14 @@ def text(t: TensorBase) -> str:
     return f"Tensor({shown}{shape}, dtype={t.dtype!r}, device={t.device!r})"
 
 
-def description(t: TensorBase) -> str:
+def description(t: AbstractTensor) -> str:
     """Return shape, dtype, device, and the user's source line that made a tensor."""
     origin = _origin(t.uop)
     made = "" if origin is None else f", {origin[0]} ({place(*origin[1:])})" if origin[0] else f", {place(*origin[1:])}"
     return f"<Tensor {t.shape} {t.dtype!r} on {t.device}{made}>"
 
 
-def html(t: TensorBase) -> str:
+def html(t: AbstractTensor) -> str:
     """Return the HTML for a notebook: the description of a tensor, its values if they are cheap, and its graph."""
     shown = text(t)
     rows = [f"<div><code>{markup.escape(description(t))}</code></div>"]
@@ -83,7 +84,7 @@ def html(t: TensorBase) -> str:
     return "\n".join(rows)
 
 
-def values(t: TensorBase) -> np.ndarray[Any, Any] | None:
+def values(t: AbstractTensor) -> np.ndarray[Any, Any] | None:
     """Return the values of a tensor if they are cheap, else None.
 
     Raises:

@@ -1,11 +1,11 @@
-# mypy: disable-error-code=misc
 """Tensor methods for sizes, devices, realization and its prediction, gradients, and mixed precision."""
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tinsmith import viz
 from tinsmith.backend.device import Device, DeviceName, members
@@ -34,12 +34,14 @@ from tinsmith.tensor.realize import (
     schedule_tensors,
     unseen_version,
 )
+from tinsmith.tensor.sizes.traced import shown, traces
 
 if TYPE_CHECKING:
     from tinsmith.inspect.explanation import Explanation, Plan
-    from tinsmith.tensor.tensor import Tensor
     from tinsmith.viz.drawing import Drawing
     from tinsmith.viz.showing import ServedPage
+
+T = TypeVar("T", bound="Execution")
 
 
 class Execution(TensorBase):
@@ -49,24 +51,28 @@ class Execution(TensorBase):
 
     # *** sizes ***
 
-    def size(self: Tensor, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:
         """Return the shape, or the size of one axis.
 
         >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)
         ((1, 3), 3)
         """
-        return self.shape if dim is None else axis_and_size("size", self, dim)[1]
+        found = self.shape if dim is None else axis_and_size("size", self, dim)[1]
+        return found if not traces.threads else shown(found, sys._getframe(1))
 
-    def numel(self: Tensor) -> int:
+    def numel(self) -> int:
         """Number of elements.
 
         >>> Tensor([[1, 2]]).numel()
         2
         """
-        return normal_size(self.uop.size)  # type: ignore[no-any-return]
+        count: int = normal_size(self.uop.size)
+        if traces.threads:
+            count = shown(count, sys._getframe(1))
+        return count
 
     @property
-    def max_shape(self: Tensor) -> tuple[int, ...]:
+    def max_shape(self) -> tuple[int, ...]:
         """The shape with every size of a variable at its greatest.
 
         >>> from tinsmith import Variable
@@ -75,7 +81,7 @@ class Execution(TensorBase):
         """
         return tuple(int(s.bounds[1]) if isinstance(s, UOp) else s for s in self.shape)
 
-    def max_numel(self: Tensor) -> int:
+    def max_numel(self) -> int:
         """Number of elements of ``max_shape``.
 
         >>> Tensor([[1, 2]]).max_numel()
@@ -83,7 +89,7 @@ class Execution(TensorBase):
         """
         return int(product(self.max_shape))
 
-    def nbytes(self: Tensor) -> int:
+    def nbytes(self) -> int:
         """Bytes of all elements.
 
         >>> Tensor([1.0, 2.0]).nbytes()
@@ -91,7 +97,7 @@ class Execution(TensorBase):
         """
         return self.numel() * self.dtype.itemsize
 
-    def element_size(self: Tensor) -> int:
+    def element_size(self) -> int:
         """Bytes of one element.
 
         >>> Tensor([1.0]).element_size()
@@ -99,7 +105,7 @@ class Execution(TensorBase):
         """
         return self.dtype.itemsize
 
-    def is_floating_point(self: Tensor) -> bool:
+    def is_floating_point(self) -> bool:
         """Return True if the dtype is floating point.
 
         >>> Tensor([1.0]).is_floating_point()
@@ -109,8 +115,8 @@ class Execution(TensorBase):
 
     # *** devices ***
 
-    def to(self, device: DeviceName | DType | Tensor | None = None, dtype: DType | str | bool | None = None,
-           non_blocking: bool = False, copy: bool = False) -> Tensor:
+    def to(self, device: DeviceName | DType | Self | None = None, dtype: DType | str | bool | None = None,
+           non_blocking: bool = False, copy: bool = False) -> Self:
         """Return the values on another device, or replicated on several devices; shards are gathered.
 
         >>> Tensor([1, 2]).to("CPU").device, Tensor([1]).to(dtypes.float32).dtype
@@ -135,7 +141,7 @@ class Execution(TensorBase):
             return moved._new(moved.uop.cast(to_dtype(dtype)))
         return moved.clone() if copy and moved is self else moved
 
-    def to_(self, device: DeviceName | None) -> Tensor:
+    def to_(self, device: DeviceName | None) -> Self:
         """Move this tensor to another device in place.
 
         >>> Tensor([1, 2]).to_("CPU").tolist()
@@ -143,10 +149,10 @@ class Execution(TensorBase):
         """
         return self._take_place(self._moved(device_name(device), alone=True))
 
-    def _moved(self, target: str, alone: bool = False) -> Tensor:
+    def _moved(self, target: str, alone: bool = False) -> Self:
         """Return the values on another device or group; for ``alone`` see ``_on_host``."""
         if target == self._device:
-            return self  # type: ignore[return-value]
+            return self
         if files.on_disk(target) or files.on_disk(self._device):
             return type(self)._wrap(files.moved(self, target), target)
         source = self._on_host(alone)
@@ -178,7 +184,7 @@ class Execution(TensorBase):
             return None
         return None if Device[host.arg.device].has_programs else host.reshape(self.shape)
 
-    def clone(self, device: DeviceName | None = None) -> Tensor:
+    def clone(self, device: DeviceName | None = None) -> Self:
         """Return a copy of the values in new memory, on ``device`` if given.
 
         >>> Tensor([1, 2]).clone().tolist()
@@ -189,7 +195,7 @@ class Execution(TensorBase):
 
     # *** shards ***
 
-    def shard(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+    def shard(self, devices: DeviceName | Sequence[str], axis: int | None = None) -> Self:
         """Return the values sharded over several devices along ``axis``, or replicated on each if ``axis`` is None.
 
         Every operation accepts sharded tensors and returns the same values as on one device. If the size is not
@@ -205,7 +211,7 @@ class Execution(TensorBase):
         """
         return self._sharded(devices, axis)
 
-    def shard_(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None = None) -> Tensor:
+    def shard_(self, devices: DeviceName | Sequence[str], axis: int | None = None) -> Self:
         """Spread this tensor over several devices in place.
 
         >>> a = Tensor([1., 2., 3., 4.]).shard_(("CPU:0", "CPU:1"), axis=0)
@@ -215,8 +221,9 @@ class Execution(TensorBase):
         """
         return self._take_place(self._sharded(devices, axis, alone=True))
 
-    def _sharded(self: Tensor, devices: DeviceName | Sequence[str], axis: int | None, alone: bool = False) -> Tensor:
-        name = device_name(tuple(devices) if isinstance(devices, list) else devices)  # type: ignore[arg-type]
+    def _sharded(self, devices: DeviceName | Sequence[str], axis: int | None, alone: bool = False) -> Self:
+        wanted: Any = tuple(devices) if isinstance(devices, list) else devices
+        name = device_name(wanted)
         if axis is None or len(members(name)) == 1:
             return self._moved(name, alone)
         d = axis_of("shard", self, axis)
@@ -225,7 +232,7 @@ class Execution(TensorBase):
         made.requires_grad = self.requires_grad
         return made
 
-    def shard_like(self: Tensor, other: Tensor) -> Tensor:
+    def shard_like(self, other: Self) -> Self:
         """Return the values placed like ``other``, of the same shape: on its device, or sharded in the same way.
 
         >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
@@ -249,7 +256,7 @@ class Execution(TensorBase):
         return made
 
     @property
-    def shard_axis(self: Tensor) -> int | None:
+    def shard_axis(self) -> int | None:
         """The axis along which the values are sharded over several devices; None if they are not sharded.
 
         >>> x = Tensor.ones(4, 2).shard(("CPU:0", "CPU:1"), axis=1)
@@ -260,7 +267,7 @@ class Execution(TensorBase):
 
     # *** realization ***
 
-    def realize(self, *others: Tensor, memory_budget: float | str | None = None) -> Tensor:
+    def realize(self, *others: Self, memory_budget: float | str | None = None) -> Self:
         """Compute this tensor (and ``others``, in one program) now; returns self.
 
         Nothing but time and memory depends on when a value is computed: gradients flow through it all the same.
@@ -276,9 +283,9 @@ class Execution(TensorBase):
             OutOfMemoryError: if memory does not suffice, with the plan; of a budget, by how much.
         """
         realize_tensors([self, *others], memory_budget)
-        return self  # type: ignore[return-value]
+        return self
 
-    def plan(self, *others: Tensor, memory_budget: float | str | None = None) -> Plan:
+    def plan(self, *others: Self, memory_budget: float | str | None = None) -> Plan:
         """Predict time, traffic and memory of computing this tensor (and ``others``, in one program), with the values
         that take the most memory. Nothing is compiled, run or changed; docs/plan.md reads one aloud.
 
@@ -293,7 +300,7 @@ class Execution(TensorBase):
         check_tensors("plan", others)
         return plan_tensors([self, *others], memory_budget)
 
-    def schedule(self, *others: Tensor) -> CompiledSchedule:
+    def schedule(self, *others: Self) -> CompiledSchedule:
         """Return the program that computes this tensor (and ``others``), not run: a list of items that print one line
         each.
 
@@ -302,7 +309,7 @@ class Execution(TensorBase):
         """
         return schedule_tensors([self, *others])
 
-    def explain(self, *others: Tensor, run: bool = True) -> Explanation:
+    def explain(self, *others: Self, run: bool = True, why: str | None = None) -> Explanation:
         """Report kernels, opts, times and memory of computing this tensor (and ``others``, in one program).
 
         Nothing is changed: the program is compiled again and runs on separate memory, and a lazy tensor stays lazy.
@@ -311,14 +318,21 @@ class Execution(TensorBase):
         >>> e = (Tensor([1.0, 2.0]) * 3).sum().explain()
         >>> len(e.kernels), e.kernels[0].reason, str(e).splitlines()[0].split(":")[0]
         (1, 'output', '1 kernel and 1 copy')
+        >>> str(Tensor([1.0, 2.0]).realize().square().sum().explain(why="SUM")).splitlines()[0]
+        'SUM is in kernel 1, r_2, because'
 
         Args:
             run: measure the time of each kernel; False compiles only.
+            why: an op (``"SUM"``), a method of the program (``"softmax"``) or a kernel's name: the text says why its
+                values share a kernel or are stored, and nothing is measured.
+
+        Raises:
+            UnknownNameError: if the program computes nothing of the name ``why``.
         """
         check_tensors("explain", others)
-        return explain_tensors([self, *others], run)
+        return explain_tensors([self, *others], run, why)
 
-    def graph(self, *others: Tensor) -> Drawing:
+    def graph(self, *others: Self) -> Drawing:
         """Return a picture of the graph of this tensor (and ``others``): data, stored and fused values, and views.
 
         A notebook displays it; ``svg()`` and ``dot()`` return its text. Nothing is computed. See docs/viz.md.
@@ -330,7 +344,7 @@ class Execution(TensorBase):
         check_tensors("graph", others)
         return viz.showing.graph(lambda: schedule_tensors([self, *others]), [t.uop for t in (self, *others)])
 
-    def viz(self, *others: Tensor, run: bool = True) -> ServedPage:
+    def viz(self, *others: Self, run: bool = True) -> ServedPage:
         """Return a page in this machine's browser: how this tensor (and ``others``) would be computed, from the graph
         to machine code. Nothing is changed, as with ``explain``; docs/viz.md describes the page.
 
@@ -347,14 +361,14 @@ class Execution(TensorBase):
 
     # *** gradients ***
 
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set ``requires_grad``; returns self.
 
         >>> Tensor([1.0]).requires_grad_().requires_grad
         True
         """
         self.requires_grad = bool(requires_grad)
-        return self  # type: ignore[return-value]
+        return self
 
     def retain_grad(self) -> None:
         """Make ``backward`` fill ``.grad`` of this computed tensor, too; same as ``requires_grad_()``.
@@ -364,15 +378,15 @@ class Execution(TensorBase):
         """
         self.requires_grad = True
 
-    def contiguous_backward(self) -> Tensor:
+    def contiguous_backward(self) -> Self:
         """Return this tensor; in the backward pass, its gradient is made contiguous.
 
         >>> x = Tensor([1.0, 2.0]); (x.contiguous_backward() * 3).sum().gradient(x)[0].tolist()
         [3.0, 3.0]
         """
-        return with_slopes(self, dense, self)  # type: ignore[arg-type]
+        return with_slopes(self, dense, self)
 
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+    def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
         """Return the derivatives of this tensor with respect to ``targets``; they can be differentiated again.
 
         Args:
@@ -402,8 +416,8 @@ class Execution(TensorBase):
         sums = [summed(found, len(versions)) for versions in wanted]
         return [t._new(g) for t, g in zip(targets, where_they_are(targets, sums))]
 
-    def backward(self, gradient: Tensor | None = None, create_graph: bool = False,
-                 retain_graph: bool | None = None) -> Tensor:
+    def backward(self, gradient: Self | None = None, create_graph: bool = False,
+                 retain_graph: bool | None = None) -> Self:
         """Fill ``.grad`` of every float tensor that this one was computed from and that was not made by an operation.
 
         Tensors made with ``requires_grad=False`` are skipped; computed tensors with ``requires_grad=True`` are
@@ -443,9 +457,9 @@ class Execution(TensorBase):
                     t.grad._accumulate(new)
         TensorBase._losses[:] = [r for r in TensorBase._losses if r() is not None]
         TensorBase._losses.append(weakref.ref(self))
-        return self  # type: ignore[return-value]
+        return self
 
-    def _accumulate(self, new: Tensor) -> None:
+    def _accumulate(self, new: Self) -> None:
         """Add ``new`` to this gradient in place, so that every tensor that shares its memory sees the sum."""
         with writing(self):
             old, sharing = self.uop, storage.sharing(self)
@@ -457,15 +471,15 @@ class Execution(TensorBase):
             note_earlier(self, old)
             self._note_write(sharing)
 
-    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Tensor, list[UOp]]:
+    def _wanted(self, order: Sequence[UOp], unrolled: Unrolled) -> dict[Self, list[UOp]]:
         """Return the tensors whose ``.grad`` a backward pass fills, with their nodes in ``order``: the present node and
         those before unrecorded writes."""
         inside = {order[-1]}
         for n in reversed(order):  # what a gradient flows to, be it zero
             if n in inside:
                 inside.update(passed_on(n))
-        found: dict[Tensor, list[UOp]] = {}
-        computed: dict[Tensor, list[UOp]] = {}
+        found: dict[Self, list[UOp]] = {}
+        computed: dict[Self, list[UOp]] = {}
         for t in TensorBase.live:
             if t.requires_grad is not False and t.dtype.is_float and t is not self:
                 nodes = [n for u in (t.uop, *earlier(t)) if (n := unrolled.node(u)) in inside]
@@ -506,7 +520,7 @@ class Execution(TensorBase):
         return Mode("recording", False)
 
     @staticmethod
-    def take_losses() -> list[Tensor]:
+    def take_losses() -> list[T]:
         """Return the tensors whose ``backward`` ran since the last call, so that an optimizer step realizes them, too.
 
         >>> x = Tensor([1.0]); y = (x * x).sum().backward(); Tensor.take_losses()[-1] is y

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from tinsmith.tensor.arguments import choice, flag, integer, integers
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import float_of, rounded_once
 from tinsmith.tensor.host_data import host_value, on_host
+from tinsmith.tensor.indexing.indexing import Indexing
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound=Indexing)
 
 
 def sample_points(count: int, periodic: bool) -> np.ndarray[Any, Any]:
@@ -38,15 +38,15 @@ def sample_points(count: int, periodic: bool) -> np.ndarray[Any, Any]:
     return np.arange(count) / max(count - (not periodic), 1)
 
 
-def cosines(cls: type[Tensor], op: str, weights: Sequence[float], count: int, periodic: bool,
-             dtype: DType | str | None, device: DeviceName | None) -> Tensor:
+def cosines(cls: type[T], op: str, weights: Sequence[float], count: int, periodic: bool,
+             dtype: DType | str | None, device: DeviceName | None) -> T:
     count = integer(op, "window_length", count, least=0)
     turn = 2 * np.pi * sample_points(count, flag(op, "periodic", periodic))
     values = sum((-1) ** k * w * np.cos(k * turn) for k, w in enumerate(weights)) if count != 1 else np.ones(1)
     return host_constant(cls, np.asarray(values), dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
 
-def host_constant(cls: type[Tensor], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> Tensor:
+def host_constant(cls: type[T], values: np.ndarray[Any, Any], dtype: DType, device: DeviceName | None) -> T:
     return cls(values.astype(dtype.numpy), device=device, requires_grad=False)
 
 _NORMS = (None, "backward", "ortho", "forward")
@@ -54,17 +54,17 @@ Axes = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
 
 
-def conjugation(x: Tensor) -> Tensor:
+def conjugation(x: T) -> T:
     return x._new(UOp.iota(2)).eq(0).where(1.0, -1.0).cast(float_of(x).dtype)
 
 
-def complex_pairs(op: str, x: Tensor) -> None:
+def complex_pairs(op: str, x: Indexing) -> None:
     if not x.ndim or x.shape[-1] != 2:
         raise ShapeError(op, f"takes complex numbers as pairs along a last axis of size 2, got shape {x.shape}",
                          f"x.complex().{op}() of real values, or x.rfft()")
 
 
-def transform_axis(op: str, x: Tensor, dim: int) -> int:
+def transform_axis(op: str, x: Indexing, dim: int) -> int:
     """Return an axis of pairs' values; the axis of the pairs itself does not count."""
     complex_pairs(op, x)
     count, d = x.ndim - 1, integer(op, "dim", dim)
@@ -76,7 +76,7 @@ def transform_axis(op: str, x: Tensor, dim: int) -> int:
     return d % count
 
 
-def transform_axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def transform_axes(op: str, x: Indexing, s: Sizes, dim: Axes, count: int) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     """Return the axes to transform, and the size to which each is cut or zero-padded (None: unchanged)."""
     given = None if s is None else integers(op, "s", s)
     if dim is None:
@@ -89,7 +89,7 @@ def transform_axes(op: str, x: Tensor, s: Sizes, dim: Axes, count: int) -> tuple
     return axes, sizes
 
 
-def along_axis(op: str, x: Tensor, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> Tensor:
+def along_axis(op: str, x: T, s: Sizes, dim: Axes, norm: str | None, inverse: bool) -> T:
     complex_pairs(op, x)
     out = x
     for d, n in zip(*transform_axes(op, x, s, dim, x.ndim - 1)):
@@ -101,14 +101,14 @@ def turned(norm: str | None) -> str | None:
     return {None: "forward", "backward": "forward", "forward": "backward"}.get(norm, norm)
 
 
-def fitted(x: Tensor, n: int, d: int) -> Tensor:
+def fitted(x: T, n: int, d: int) -> T:
     """Cut, or filled up with zeros, to ``n`` values along an axis."""
     size = x.shape[d]
     return x if size == n else x.pad((None,) * d + ((0, n - size),) + (None,) * (x.ndim - d - 1))
 
 
 @rounded_once
-def transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> Tensor:
+def transformed(x: T, op: str, n: int | None, dim: int, norm: str | None, inverse: bool) -> T:
     d = transform_axis(op, x, dim)
     choice(op, "norm", norm, _NORMS)
     x = x._new(float_of(x))
@@ -120,25 +120,25 @@ def transformed(x: Tensor, op: str, n: int | None, dim: int, norm: str | None, i
 
 
 @rounded_once
-def real_transformed(x: Tensor, d: int, norm: str | None) -> Tensor:
+def real_transformed(x: T, d: int, norm: str | None) -> T:
     choice("rfft", "norm", norm, _NORMS)
     y = real_spectrum(x._new(float_of(x)).transpose(d, -1), x.shape[d]).transpose(d, -2)
     return _scaled(y, x.shape[d], norm, False)
 
 
 @rounded_once
-def inverse_real(x: Tensor, d: int, norm: str | None) -> Tensor:
+def inverse_real(x: T, d: int, norm: str | None) -> T:
     choice("irfft", "norm", norm, _NORMS)
     n = 2 * (x.shape[d] - 1)
     return _scaled(real_inverse(x._new(float_of(x)).transpose(d, -2), n).transpose(d, -1), n, norm, True)
 
 
-def _scaled(y: Tensor, count: int, norm: str | None, inverse: bool) -> Tensor:
+def _scaled(y: T, count: int, norm: str | None, inverse: bool) -> T:
     scaled = norm == "ortho" or (norm == "forward") != inverse
     return y.mul(count ** (-0.5 if norm == "ortho" else -1.0)) if scaled else y
 
 
-def window_values(op: str, x: Tensor, n: int, win_length: int | None, window: Tensor | None) -> Tensor:
+def window_values(op: str, x: T, n: int, win_length: int | None, window: T | None) -> T:
     """Return the weights of a part, in the middle of ``n`` values."""
     count = n if win_length is None else integer(op, "win_length", win_length, 1, n)
     weights = x._new(float_of(x)).const_like(1)[(0,) * x.ndim].expand(count) if window is None else window
@@ -148,7 +148,7 @@ def window_values(op: str, x: Tensor, n: int, win_length: int | None, window: Te
     return weights.pad(((left, n - count - left),))
 
 
-def overlapped(parts: Tensor, hop: int) -> Tensor:
+def overlapped(parts: T, hop: int) -> T:
     """Parts (batch, number, n) added up at distances of ``hop``."""
     batch, number, n = parts.shape
     steps = -(-n // hop)
@@ -164,7 +164,7 @@ _LARGEST_FACTOR = 64
 _STAGE = 16  # multiplications that take as long as the twiddle factors of one more product
 
 
-def real_spectrum(x: Tensor, n: int) -> Tensor:
+def real_spectrum(x: T, n: int) -> T:
     """Return the first ``n // 2 + 1`` pairs of the spectrum of ``n`` (even) real values along the last axis. Values at
     even and odd positions are the real and imaginary parts of n/2 complex numbers; their transform z contains both
     spectra: even + i·odd at k, and conjugated at n/2 - k."""
@@ -180,7 +180,7 @@ def real_spectrum(x: Tensor, n: int) -> Tensor:
     return parts[0].stack(parts[1], dim=-2).contiguous().transpose(-1, -2)
 
 
-def real_inverse(x: Tensor, n: int) -> Tensor:
+def real_inverse(x: T, n: int) -> T:
     """Return the ``n`` (even) real values of a spectrum of ``n // 2 + 1`` pairs along the second-to-last axis,
     unscaled: the inverse of ``real_spectrum``."""
     half, ends = n // 2, x._new(UOp.iota(n // 2 + 1))
@@ -194,7 +194,7 @@ def real_inverse(x: Tensor, n: int) -> Tensor:
     return spectrum(pairs, half, True).reshape(*x.shape[:-2], n)
 
 
-def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
+def spectrum(x: T, n: int, inverse: bool) -> T:
     """Return the transform of ``n`` pairs along the last axis but one, not scaled."""
     if n == 1:
         return x
@@ -224,11 +224,11 @@ def spectrum(x: Tensor, n: int, inverse: bool) -> Tensor:
     return y.reshape(*lead, 2, n).contiguous().transpose(-1, -2)
 
 
-def _slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def _slope(g: T, out: T, x: T) -> tuple[T]:
     return (spectrum(g, x.shape[-2], True),)
 
 
-def _slope_of_inverse(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def _slope_of_inverse(g: T, out: T, x: T) -> tuple[T]:
     return (spectrum(g, x.shape[-2], False),)
 
 
@@ -275,14 +275,14 @@ def _matrix(n: int, inverse: bool) -> np.ndarray[Any, Any]:
     return matrix.reshape(2 * n, 2 * n)
 
 
-def _times(x: Tensor, w: np.ndarray[Any, Any]) -> Tensor:
+def _times(x: T, w: np.ndarray[Any, Any]) -> T:
     """Return complex values, as pairs (real, imaginary), times the complex constants ``w``."""
     re, im = _beside(x, w.real), _beside(x, w.imag)
     a, b = x[..., 0], x[..., 1]
     return a.mul(re).sub(b.mul(im)).stack(a.mul(im).add(b.mul(re)), dim=-1)
 
 
-def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
+def _bluestein(x: T, n: int, inverse: bool) -> T:
     """Return the DFT of any length n by Bluestein's algorithm: a convolution, computed by DFTs of a power of two.
 
     Because ``j k = (j² + k² - (j - k)²) / 2``.
@@ -297,6 +297,6 @@ def _bluestein(x: Tensor, n: int, inverse: bool) -> Tensor:
     return _times(spectrum(product, length, True)[..., :n, :], chirp)
 
 
-def _beside(x: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+def _beside(x: T, values: np.ndarray[Any, Any]) -> T:
     """Return numbers as a tensor with the dtype and device of ``x``."""
     return host_constant(type(x), values, x.dtype, x.device)

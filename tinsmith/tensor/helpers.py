@@ -5,7 +5,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,15 +13,14 @@ from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import check_bound, normal_size, size_text, unbound, value_of_size
+from tinsmith.ir.algebra.sizes import check_bound, holds, normal_size, size_text, unbound
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.host_data import check_range, from_size
 from tinsmith.tensor.interop import files
+from tinsmith.tensor.sizes.traced import TracedSize
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=TensorBase)
 Shape = tuple[Any, ...]
 P = ParamSpec("P")
 
@@ -33,7 +32,8 @@ def equal(a: Any, b: Any) -> bool:
     """
     if a is b or not (isinstance(a, UOp) or isinstance(b, UOp)):
         return bool(a == b)
-    return value_of_size(normal_size(UOp.index(a) - UOp.index(b))) == 0
+    difference = normal_size(UOp.index(a) - UOp.index(b))
+    return holds(difference.eq(0)) if isinstance(difference, UOp) else difference == 0
 
 
 def same_sizes(a: Shape, b: Shape) -> bool:
@@ -106,7 +106,7 @@ def check_box(op: str, axis: int, begin: Any, end: Any, size: Any) -> None:
                              "0 <= begin <= end <= size")
 
 
-def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
+def axis_of(op: str, x: TensorBase, axis: Any, extra: int = 0) -> int:
     """Return ``axis`` as a nonnegative number.
 
     Args:
@@ -128,7 +128,7 @@ def axis_of(op: str, x: Tensor, axis: Any, extra: int = 0) -> int:
     return number % ndim
 
 
-def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
+def axis_and_size(op: str, x: TensorBase, axis: Any) -> tuple[int, Any]:
     """Return ``axis`` as a nonnegative number, and the size of that axis.
 
     Raises:
@@ -141,7 +141,7 @@ def axis_and_size(op: str, x: Tensor, axis: Any) -> tuple[int, Any]:
     return found, x.shape[found]
 
 
-def as_lines(*tensors: Tensor) -> tuple[Tensor, ...]:
+def as_lines(*tensors: T) -> tuple[T, ...]:
     """Return the tensors with 0-d ones reshaped to ``(1,)``, as PyTorch does, if none has more than one axis.
 
     >>> from tinsmith import Tensor
@@ -166,7 +166,7 @@ def axis_or_dim(op: str, axis: Any, dim: Any, default: Any = None) -> Any:
     return dim
 
 
-def axes_of(op: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+def axes_of(op: str, x: TensorBase, axis: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return the axes to reduce as sorted nonnegative numbers; all axes for None.
 
     Raises:
@@ -266,14 +266,17 @@ def side_of(value: Any, dtype: DType) -> int:
     return int(value > own.max) - int(value < own.min)
 
 
-def operand(op: str, value: Any, like: Tensor) -> Tensor:
+def operand(op: str, value: Any, like: T) -> T:
     """Return ``value`` as a tensor operand to combine with ``like``; numbers are weakly typed.
 
     Raises:
         DTypeError: if ``value`` cannot be converted to a tensor.
     """
+    tensor: T = value
     if isinstance(value, TensorBase):
-        return value  # type: ignore[return-value]
+        return tensor
+    if type(value) is TracedSize:
+        value = value.node
     if isinstance(value, Scalar):
         return like._new(constant(op, value, weak_dtype(value, like.dtype)))
     if isinstance(value, UOp):
@@ -283,7 +286,7 @@ def operand(op: str, value: Any, like: Tensor) -> Tensor:
     raise DTypeError(op, f"cannot combine a tensor with {shown(value)}", "a tensor, a number or an array")
 
 
-def operand_node(op: str, value: Any, like: Tensor) -> UOp:
+def operand_node(op: str, value: Any, like: TensorBase) -> UOp:
     """Return the node of ``operand``; fast path: a number needs no tensor object."""
     if isinstance(value, TensorBase):
         return value.uop
@@ -292,7 +295,7 @@ def operand_node(op: str, value: Any, like: Tensor) -> UOp:
     return operand(op, value, like).uop
 
 
-def same_device(op: str, *tensors: Tensor) -> str:
+def same_device(op: str, *tensors: TensorBase) -> str:
     """Return the device of all ``tensors``; constants belong to any device.
 
     Raises:
@@ -314,7 +317,7 @@ def _one_device(op: str, nodes: Sequence[UOp]) -> str | None:
     return found
 
 
-def matched(op: str, *tensors: Tensor) -> list[UOp]:
+def matched(op: str, *tensors: TensorBase) -> list[UOp]:
     """Return the nodes of ``tensors``, promoted to one dtype and broadcast to one shape."""
     return matched_nodes(op, [t.uop for t in tensors])
 
@@ -335,7 +338,7 @@ def matched_nodes(op: str, nodes: list[UOp]) -> list[UOp]:
     return list(in_one_shape(op, *nodes))
 
 
-def in_one_dtype(*tensors: Tensor) -> list[Tensor]:
+def in_one_dtype(*tensors: T) -> list[T]:
     """Return ``tensors`` cast to the dtype that all of them promote to."""
     dtype = promote(*[t.dtype for t in tensors])
     return [t.cast(dtype) for t in tensors]
@@ -355,7 +358,7 @@ def in_one_shape(op: str, *nodes: UOp) -> tuple[UOp, ...]:
     return tuple(found)
 
 
-def float_of(x: Tensor) -> UOp:
+def float_of(x: TensorBase) -> UOp:
     """Return the node of ``x``, cast to the default float if it is not floating point."""
     return x.uop if x.dtype.is_float else x.uop.cast(dtypes.default_float)
 
@@ -372,10 +375,10 @@ def _widened(value: Any) -> Any:
     return value.cast(dtypes.float32) if narrow else value
 
 
-def rounded_once(method: Callable[Concatenate[Tensor, P], Tensor]) -> Callable[Concatenate[Tensor, P], Tensor]:
+def rounded_once(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
     """Decorate a method of several steps: 16-bit floats are computed in float32 and rounded once, at the end."""
 
-    def wide(self: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def wide(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
         beside = [t.dtype for t in (*args, *kwargs.values()) if isinstance(t, TensorBase)]
         dtype = promote(self.dtype, *beside)
         if not dtype.is_float or dtype.itemsize > 2:
@@ -393,7 +396,7 @@ def attribute(owner: Any, name: str) -> Any:
     return vars(owner)[name]
 
 
-def held_tensors(owner: Any) -> list[Tensor]:
+def held_tensors(owner: Any) -> list[TensorBase]:
     """Return the distinct tensors in an object's attributes, and in lists, tuples and dicts among them."""
     found: dict[int, Any] = {}
     for value in vars(owner).values():

@@ -28,7 +28,7 @@ from tinsmith.tensor.interop import dlpack
 from tinsmith.tensor.realize import is_realized
 
 if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+    from tinsmith.tensor.abstract import AbstractTensor, T
 
 _FEW: Final = 1 << 14  # elements; a smaller buffer is read in less time than a method call takes
 _SAME_VALUES = (Ops.COPY, Ops.CONTIGUOUS, Ops.DETACH, Ops.SHARD)
@@ -70,7 +70,7 @@ def _seen_values(uop: UOp) -> np.ndarray[Any, Any] | None:
     return seen_on_host(uop) if few and base.arg.is_allocated() and base.arg.host_view() is not None else None
 
 
-def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
+def check_indices(op: str, index: AbstractTensor, low: int, size: Any, what: str = "index", ignored: int | None = None,
                   seen: bool = False) -> None:
     """Check an index tensor whose values the host knows against the range of an axis.
 
@@ -100,13 +100,13 @@ def check_indices(op: str, index: Tensor, low: int, size: Any, what: str = "inde
                         f"{low} to {size - 1}{more}")
 
 
-def on_host(*tensors: Tensor) -> bool:
+def on_host(*tensors: AbstractTensor) -> bool:
     """Return True if functions of the host can read these tensors, and all their sizes are positive constants."""
     return all(isinstance(t.device, str) and Device[t.device].calls_host and all(
         isinstance(s, int) and s > 0 for s in t.shape) for t in tensors)
 
 
-def host_value(name: str, shape: tuple[int, ...], *sources: Tensor, after: Sequence[Tensor] = ()) -> Tensor:
+def host_value(name: str, shape: tuple[int, ...], *sources: T, after: Sequence[T] = ()) -> T:
     """Return the result of the function ``name`` of ``ir.ops.scans``, with the dtype of the first source.
 
     Args:

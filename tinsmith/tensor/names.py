@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from tinsmith.core.suggestions import guided
 from tinsmith.runtime.thread_turns import writing
+from tinsmith.tensor.interop.protocols import Interop
 from tinsmith.tensor.math.table import MISSING
-
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
 
 _NEW = "the form that makes a new tensor, x = x.{}(...)"
 _PAIRS = "there is no complex dtype: pairs along a last axis of size 2 are complex numbers, {}"
@@ -163,7 +161,7 @@ def in_place(method: M, example: str = "") -> M:
     name = f"{method.__name__}_"
 
     @functools.wraps(method)
-    def write(self: Tensor, *args: Any, **keywords: Any) -> Tensor:
+    def write(self: Interop, *args: Any, **keywords: Any) -> Interop:
         with writing(self):
             return self._become(name, method(self, *args, **keywords))
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tinsmith.inspect.search import database
     from tinsmith.inspect.search.database import Tuned
     from tinsmith.runtime import lowering
-    from tinsmith.tensor.base import TensorBase
+    from tinsmith.tensor.abstract import AbstractTensor
 else:
     lowering = Late("tinsmith.runtime.lowering")
     explanation = Late("tinsmith.inspect.explanation")
@@ -70,19 +70,20 @@ def _one_at_a_time(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return locked
 
 
-def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> None:
+def realize_tensors(tensors: Sequence[AbstractTensor], memory_budget: float | str | None = None) -> None:
     """Compute ``tensors`` in one program; afterwards each is a view of a buffer.
 
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
     share a realized tensor's memory, refer to its buffer from then on. The graphs of the values are kept for gradients
-    (``tensor/autograd/history.py``).
+    (``tensor/autograd/history.py``). If a value is computed from a write that is pending in another tensor (a cache, a
+    parameter), that tensor is realized in the same program: the write happens once, and in place if possible.
     """
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
             return realize_tensors(tensors)
     with state:
         while True:
-            pending: dict[int, TensorBase] = {}
+            pending: dict[int, AbstractTensor] = {}
             for t in tensors:
                 if not is_realized(t.uop):
                     pending[id(t)] = t
@@ -90,9 +91,14 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
                 return
             wanted = list(pending.values())
             mine = _below(wanted)
+            known = seen(list(mine))
+            if written := _written_below(mine, known, wanted[0].live):
+                pending.update((id(t), t) for t in written)
+                wanted += written
+                mine = _below(wanted)
+                known = seen(list(mine))
             if not overwritten or not wait_below(mine):
                 break
-        known = seen(list(mine))
         made = history.prepared(mine, wanted[0].live, known)
         free, lazy = (None, None) if recorders else _unread(wanted)  # a replay must find the old versions
         if free:
@@ -116,7 +122,29 @@ def realize_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | 
             storage.replaced(others, lambda uop: uop.substitute(leaves))
 
 
-def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
+def _written_below(nodes: Collection[UOp], known: Seen | None, live: Iterable[AbstractTensor]) -> list[AbstractTensor]:
+    """Return a tensor for each pending write that ``nodes`` are computed from and that is a live tensor's value.
+
+    Args:
+        nodes: values to compute, below their views.
+        known: the analysis of these nodes.
+        live: all live tensors.
+    """
+    if recorders or (known is not None and not known.form.writes):  # the end of a capture realizes its writes
+        return []
+    writes = {n for n in toposort(list(nodes)) if n.op is Ops.ASSIGN}
+    writes.difference_update(nodes)
+    found: dict[UOp, AbstractTensor] = {}
+    for t in live if writes else ():
+        node = t.uop
+        while node.op.kind == "movement":
+            node = node.src[0]
+        if node in writes:
+            found.setdefault(node, t)
+    return list(found.values())
+
+
+def _below(tensors: Sequence[AbstractTensor]) -> dict[UOp, list[int]]:
     """Return the node below each tensor's views, with the ids of the tensors that are views of it."""
     mine: dict[UOp, list[int]] = {}
     for t in tensors:
@@ -124,7 +152,7 @@ def _below(tensors: Sequence[TensorBase]) -> dict[UOp, list[int]]:
     return mine
 
 
-def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made | None], known: Seen | None,
+def _take_values(tensors: Sequence[AbstractTensor], made: Mapping[UOp, history.Made | None], known: Seen | None,
                  free: Collection[UOp] = ()) -> dict[UOp, UOp]:
     """Compute ``tensors`` and let them refer to the results; return ``compute``'s mapping of node to buffer view."""
     before = [t.uop for t in tensors]
@@ -133,7 +161,7 @@ def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made 
         history.remember(view.base, made[node], tensors[0].live)
         if free and node.op is Ops.ASSIGN and threading.active_count() > 1:
             _written[node] = view
-    ours: list[TensorBase] = []
+    ours: list[AbstractTensor] = []
     shared = False
     for t, old in zip(tensors, before):
         if t.uop is old:
@@ -150,7 +178,7 @@ def _take_values(tensors: Sequence[TensorBase], made: Mapping[UOp, history.Made 
     return done
 
 
-def _take_into(tensors: Sequence[TensorBase], done: dict[UOp, UOp]) -> None:
+def _take_into(tensors: Sequence[AbstractTensor], done: dict[UOp, UOp]) -> None:
     """Substitute computed values in tensors that another thread has written in the meantime."""
     for t in tensors:
         if t._shared is None:
@@ -198,12 +226,12 @@ def interrupt_later() -> Iterator[None]:
         handler(*came[0])
 
 
-def value_of(tensor: TensorBase) -> UOp:
+def value_of(tensor: AbstractTensor) -> UOp:
     """Return a view of a buffer with the tensor's values, computed if necessary; the tensor keeps its history."""
     return stored_value(tensor)[0].reshape(tensor.uop.shape)
 
 
-def stored_value(tensor: TensorBase) -> tuple[UOp, tuple[int, int] | None]:
+def stored_value(tensor: AbstractTensor) -> tuple[UOp, tuple[int, int] | None]:
     """Return ``value_of(tensor)`` up to a reshape, and the result of ``span_of`` for it if that is known."""
     with state:
         while overwritten and wait_below([tensor.uop]):
@@ -220,11 +248,15 @@ def stored_value(tensor: TensorBase) -> tuple[UOp, tuple[int, int] | None]:
         if below is base and not realized and base.op in _MAYBE_LEAVES and is_leaf(uop):  # a slice keeps its history
             realize_tensors([tensor])
             return stored_value(tensor)
-        known = _read.entries.get(id(below))
-        if known is not None:
-            view = known[1]
+        before = _read.entries.get(id(below))
+        if before is not None:
+            view = before[1]
         else:
-            view = compute([uop], [tensor._device])[below]
+            known = seen([below])
+            if _written_below([below], known, tensor.live):
+                realize_tensors([tensor])
+                return stored_value(tensor)
+            view = compute([uop], [tensor._device], known=known)[below]
             if below.device is not None and not realized:  # not a constant, not written
                 _read[below] = view
         return _over(uop, below, view), None
@@ -293,17 +325,19 @@ def _held_versions(roots: Iterable[UOp]) -> set[UOp]:
     return found
 
 
-def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
+def _unread(pending: Sequence[AbstractTensor]) -> tuple[set[UOp], set[UOp] | None]:
     """Return buffers with old versions of ``pending`` that no other tensor's value depends on, so that they may be
     overwritten.
 
     The other tensors are searched only if ``pending`` contains assignments; then the nodes below unrealized tensors are
-    returned, too.
+    returned, too, as far as the new versions: these are substituted in them.
     """
     old: set[UOp] = set()
+    new: set[UOp] = set()
     for t in pending:
         node = t.uop.base
         if node.op is Ops.ASSIGN:
+            new.add(node)
             while node.op is Ops.ASSIGN:
                 node = node.src[0].base
             if node.op is Ops.BUFFER and node.arg.base is None and not node.arg.lent:
@@ -324,8 +358,10 @@ def _unread(pending: Sequence[TensorBase]) -> tuple[set[UOp], set[UOp] | None]:
                 lazy.add(node)
             else:
                 old.discard(node)
-    below = set(toposort(lazy))
+    below = set(toposort(lazy, lambda n: n not in new))
     old -= below
+    below.update([n for m in below for n in m.src if n in new])
+    below.update(lazy & new)
     for n, _ in _read.items() if old else ():  # nodes that no tensor has, and that must not be found again
         if n not in below and not old.isdisjoint(toposort(n)):
             _read.entries.pop(id(n), None)
@@ -426,7 +462,7 @@ def _with_data(roots: list[UOp]) -> tuple[list[UOp], dict[UOp, Buffer]]:
 
 
 @_one_at_a_time
-def plan_tensors(tensors: Sequence[TensorBase], memory_budget: float | str | None = None) -> Plan:
+def plan_tensors(tensors: Sequence[AbstractTensor], memory_budget: float | str | None = None) -> Plan:
     """Return the plan of the program that ``realize_tensors`` would run now for ``tensors``."""
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
@@ -469,7 +505,7 @@ def _is_settled(node: UOp) -> bool:
     return all(recorder.precedes(node) for recorder in recorders)
 
 
-def buffer_of(tensor: TensorBase) -> Buffer | None:
+def buffer_of(tensor: AbstractTensor) -> Buffer | None:
     """Return the buffer that ``tensor`` is a view of, before pending assignments; None if it is not computed."""
     base = tensor.uop.base
     while base.op is Ops.ASSIGN:
@@ -491,7 +527,7 @@ def _apart(found: list[Buffer]) -> list[Buffer]:
 
 
 @_one_at_a_time
-def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
+def schedule_tensors(tensors: Sequence[AbstractTensor]) -> CompiledSchedule:
     """Return the program that computes ``tensors``, not run."""
     pending = [t for t in tensors if not is_realized(t.uop)]
     there = dict(_copied.items())
@@ -504,16 +540,17 @@ def schedule_tensors(tensors: Sequence[TensorBase]) -> CompiledSchedule:
 
 
 @_one_at_a_time
-def explain_tensors(tensors: Sequence[TensorBase], run: bool = True) -> Explanation:
+def explain_tensors(tensors: Sequence[AbstractTensor], run: bool = True, why: str | None = None) -> Explanation:
     """Return the explanation of the program that computes ``tensors``, ignoring cached values."""
     roots = dict.fromkeys(_concrete(_below_views(t.uop)) for t in tensors if not is_realized(t.uop))
     if not roots:
         return explanation.Explanation(())
-    return explanation.explain(list(roots), next(t._device for t in tensors if not is_realized(t.uop)), run)
+    device = next(t._device for t in tensors if not is_realized(t.uop))
+    return explanation.explain(list(roots), device, run and why is None, why)
 
 
 @_one_at_a_time
-def tuned_kernel(tensor: TensorBase, opts: Sequence[Opt] | None, kernel: int, device: str | None) -> Tuned:
+def tuned_kernel(tensor: AbstractTensor, opts: Sequence[Opt] | None, kernel: int, device: str | None) -> Tuned:
     """One kernel of a tensor's program under given opts.
 
     Raises:

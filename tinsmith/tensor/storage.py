@@ -19,8 +19,7 @@ from tinsmith.shape.view import View, row_major
 from tinsmith.tensor.indexing.slices import Slices, sliced
 
 if TYPE_CHECKING:
-    from tinsmith.tensor.base import TensorBase
-
+    from tinsmith.tensor.abstract import AbstractTensor, T
 
 class Look(NamedTuple):
     """A kind of view operation (RESHAPE, SLICE, …): a constant of this module, pickled by its name.
@@ -209,18 +208,18 @@ class Storage:
 
     def __init__(self, value: UOp) -> None:
         self.value = value
-        self._came: LiveSet[TensorBase] = LiveSet()
+        self._came: LiveSet[AbstractTensor] = LiveSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the value only: each member adds itself when it is loaded."""
         return Storage, (self.value,)
 
-    def add(self, t: TensorBase) -> None:
+    def add(self, t: AbstractTensor) -> None:
         """Add a tensor that is a view of the value."""
         came = self._came
         came.refs[IdentityRef(t, came.forget)] = None
 
-    def members(self) -> Iterator[TensorBase]:
+    def members(self) -> Iterator[AbstractTensor]:
         """Return the live tensors that share this value: those added and not detached since."""
         return (t for t in self._came if t._shared is not None and t._shared.storage is self)
 
@@ -269,7 +268,7 @@ def _repeats(looks: Looks, shape: tuple[Any, ...]) -> bool:
     return view is None or any(n != 1 and stride == 0 for n, stride in zip(view.shape, view.strides))
 
 
-def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
+def shown(t: AbstractTensor, look: Look, arg: Any) -> tuple[UOp, Share]:
     """Return the node of a view of a tensor, and the view's ``Share`` of the storage that both use from now on."""
     shared = t._shared
     if shared is not None and not _is_view(shared.looks, shared.storage.value.shape):
@@ -280,22 +279,22 @@ def shown(t: TensorBase, look: Look, arg: Any) -> tuple[UOp, Share]:
     return look.node(t.uop, arg), Share(shared.storage, shared.looks.then(look, arg))
 
 
-def whole(t: TensorBase) -> UOp:
+def whole(t: AbstractTensor) -> UOp:
     """Return the value of the storage that a tensor is a view of."""
     return t.uop if t._shared is None else t._shared.storage.value
 
 
-def sharing(t: TensorBase) -> list[TensorBase]:
+def sharing(t: T) -> list[T]:
     """Return all live tensors that share memory with ``t``, including ``t`` itself."""
     return [t] if t._shared is None else list(t._shared.storage.members())
 
 
-def unseen(t: TensorBase) -> bool:
+def unseen(t: AbstractTensor) -> bool:
     """Return True if no other tensor shares the memory of ``t``."""
     return t._shared is None or all(m is t for m in t._shared.storage.members())
 
 
-def alone(t: TensorBase) -> bool:
+def alone(t: AbstractTensor) -> bool:
     """Return True if ``t`` has no storage any more: it is dropped if no other tensor shares the memory of ``t``.
 
     A tensor with elements at more than one stride keeps its storage: without it, a ``reshape`` that copies would count
@@ -307,7 +306,7 @@ def alone(t: TensorBase) -> bool:
     return t._shared is None
 
 
-def write(t: TensorBase, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None:
+def write(t: AbstractTensor, value: UOp, version: Callable[[UOp, UOp], UOp]) -> None:
     """Write ``value`` to the memory of a tensor, visible to all tensors that share it.
 
     Args:
@@ -353,7 +352,7 @@ def _placed(shared: Share, value: UOp) -> UOp:
     return inside.ne(0).where(value, levels[0]) if partly else value
 
 
-def _go_on_alone(t: TensorBase, looks: Looks, shape: tuple[Any, ...]) -> None:
+def _go_on_alone(t: AbstractTensor, looks: Looks, shape: tuple[Any, ...]) -> None:
     """Give ``t``, whose value was computed into separate memory, its own storage.
 
     The strides that it had as a view still decide if a ``reshape`` copies, because realization must not change
@@ -365,7 +364,7 @@ def _go_on_alone(t: TensorBase, looks: Looks, shape: tuple[Any, ...]) -> None:
         t._shared.storage.add(t)
 
 
-def replaced(tensors: Iterable[TensorBase], seen_again: Callable[[UOp], UOp | None]) -> None:
+def replaced(tensors: Iterable[AbstractTensor], seen_again: Callable[[UOp], UOp | None]) -> None:
     """After ``tensors`` were computed, make the tensors that share their memory refer to the computed values.
 
     Args:

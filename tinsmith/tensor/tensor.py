@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DTypeLike, dtypes, to_dtype
@@ -50,7 +50,7 @@ class Tensor(Interop, metaclass=_Named):
 
     # *** casts by name: in this class, since annotations beside a method ``float`` cannot name the type ***
 
-    def float(self) -> Tensor:
+    def float(self) -> Self:
         """Cast to float32.
 
         >>> Tensor([1, 2]).float().dtype
@@ -58,7 +58,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.float32)
 
-    def half(self) -> Tensor:
+    def half(self) -> Self:
         """Cast to float16.
 
         >>> Tensor([1, 2]).half().dtype
@@ -66,7 +66,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.float16)
 
-    def bfloat16(self) -> Tensor:
+    def bfloat16(self) -> Self:
         """Cast to bfloat16.
 
         >>> Tensor([1, 2]).bfloat16().dtype
@@ -74,7 +74,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.bfloat16)
 
-    def double(self) -> Tensor:
+    def double(self) -> Self:
         """Cast to float64.
 
         >>> Tensor([1, 2]).double().dtype
@@ -82,7 +82,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.float64)
 
-    def int(self) -> Tensor:
+    def int(self) -> Self:
         """Cast to int32.
 
         >>> Tensor([1.5, 2.]).int().tolist()
@@ -90,7 +90,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.int32)
 
-    def long(self) -> Tensor:
+    def long(self) -> Self:
         """Cast to int64.
 
         >>> Tensor([1, 2]).long().dtype
@@ -98,7 +98,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.int64)
 
-    def short(self) -> Tensor:
+    def short(self) -> Self:
         """Cast to int16.
 
         >>> Tensor([1, 2]).short().dtype
@@ -106,7 +106,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self.cast(dtypes.int16)
 
-    def bool(self) -> Tensor:
+    def bool(self) -> Self:
         """Cast to bool: True where the value is not zero.
 
         >>> Tensor([0., 0.5]).bool().tolist()
@@ -114,7 +114,7 @@ class Tensor(Interop, metaclass=_Named):
         """
         return self._copy() if self.dtype.is_bool else self.ne(0)
 
-    def type_as(self, other: Tensor) -> Tensor:
+    def type_as(self, other: Self) -> Self:
         """Cast to the dtype of ``other``.
 
         >>> Tensor([1]).type_as(Tensor([1.])).dtype
@@ -301,7 +301,7 @@ class Tensor(Interop, metaclass=_Named):
 guide(*Tensor.__mro__[:-1])
 
 
-def explain(*tensors: Tensor, run: bool = True) -> Explanation:
+def explain(*tensors: Tensor, run: bool = True, why: str | None = None) -> Explanation:
     """Report kernels, opts, times and memory of computing ``tensors`` in one program; see ``Tensor.explain``.
 
     >>> w = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
@@ -312,15 +312,17 @@ def explain(*tensors: Tensor, run: bool = True) -> Explanation:
 
     Args:
         run: measure the time of each kernel; False compiles only.
+        why: an op, a method or a kernel's name: the text says why its values share a kernel or are stored.
 
     Raises:
         ArgumentError: for what is no tensor, such as the gradient of a parameter that has none.
+        UnknownNameError: if the program computes nothing of the name ``why``.
     """
     for t in tensors:
         if not isinstance(t, TensorBase):
             raise ArgumentError("explain", f"{shown(t)} is no tensor",
                                 "explain(*(p.grad for p in … if p.grad is not None))")
-    return explain_tensors(tensors, run)
+    return explain_tensors(tensors, run, why)
 
 
 def plan(*tensors: Tensor, memory_budget: float | str | None = None) -> Plan:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tinsmith.ir.builder import SPELLINGS
 from tinsmith.ir.ops import Op, op_table
@@ -165,8 +166,8 @@ def _arity(arity: int | tuple[int, int]) -> str:
 
 def _rules() -> str:
     """Return the Markdown list of verifier rules, one section per dialect."""
-    named: Iterable[tuple[str, tuple[Check[object], ...]]] = (
-        ("tensor graphs", TENSOR_CHECKS), ("kernel graphs", KERNEL_CHECKS),  # type: ignore[assignment]
+    named: Iterable[tuple[str, tuple[Check[Any], ...]]] = (
+        ("tensor graphs", TENSOR_CHECKS), ("kernel graphs", KERNEL_CHECKS),
         ("linear programs", PROGRAM_CHECKS))
     lines = ["## The rules", "", "The verifiers check these between passes in tests and under `DEBUG=3`.", ""]
     for title, checks in named:

@@ -326,7 +326,7 @@ def _nodes(drawing: Drawing, document: Mapping[str, Any], program: Mapping[str, 
 def _constants(nodes: Sequence[Sequence[Any]]) -> dict[int, str]:
     """Return the text of each constant, and of each view and cast of one, that other nodes read."""
     found: dict[int, str] = {}
-    for n, (op, _, _, arg, sources, _, state, _) in enumerate(nodes):
+    for n, (op, _, _, arg, sources, _, state, *_) in enumerate(nodes):
         if op == "CONST":
             found[n] = _number(arg)
         elif len(sources) == 1 and sources[0] in found and (state == "view" or (state == "fused" and op == "CAST")):
@@ -348,7 +348,7 @@ def _number(text: str) -> str:
 
 def _node(document: Mapping[str, Any], program: Mapping[str, Any], node: Sequence[Any],
           constants: Mapping[int, str]) -> Box:
-    op, dtype, shape, arg, sources, origin, state, items = node
+    op, dtype, shape, arg, sources, origin, state, items = node[:8]
     size = ", ".join(map(str, shape))
     name = f"{op} {arg}".strip() if state in ("constant", "realized") or op in ("REDUCE", "COPY") else op
     if any(s in constants for s in sources):

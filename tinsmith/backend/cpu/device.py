@@ -190,6 +190,13 @@ KEPT_VALUES = 4096  # values of variables for which a graph remembers its serial
 LONG_WORK = 1 << 30  # operations or bytes of a kernel that may delay Ctrl-C by 0.1 s or more
 
 
+LONG_GROWTH = LONG_WORK >> 14  # the same, in units of ``Launch.growth``
+
+
+def _kernel(launched: Launched) -> Launch:
+    return launched.program.kernel
+
+
 def _are_long(kernels: Sequence[Launch]) -> bool:
     """Return True if a kernel may delay Ctrl-C. Kernels are not interrupted if the table calls host functions, since
     the interpreter may be running there."""
@@ -253,9 +260,11 @@ class CPUGraph(Graph):
         self.calls_host = any(e.program.kernel.host for e in launches)
         long = _are_long([e.program.kernel for e in launches])
         self._kernels, self._arguments, self._words, self._long = kernels, arguments, near + 2, long
-        # kernels that are serial for small values of their variables
+        # kernels that are serial, or short, for small values of their variables
         self._grows = [(n, e) for n, e in enumerate(launches) if e.program.kernel.growth]
-        self._serial: dict[tuple[int, ...], tuple[bool, ...]] = {}  # by the values, which of these are serial
+        self._may_be_long = long and all(k.growth for k in map(_kernel, launches) if _are_long([k]))
+        # by the values, which of these are serial, and at the end True if one of them is long
+        self._serial: dict[tuple[int, ...], tuple[bool, ...]] = {}
         # command tables not in use, by the kernels that are serial in them; each run takes one
         self._idle: dict[tuple[bool, ...], list[Commands]] = {}
         self._write = struct.Struct(f"={near + (self.near_bytes > 0)}q").pack_into
@@ -297,10 +306,13 @@ class CPUGraph(Graph):
             pool.raise_failure()
 
     def _serial_now(self, values: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return, for each of the kernels whose work grows with variables, True if one thread runs it."""
+        """Return, for each of the kernels whose work grows with variables, True if one thread runs it; then True if one
+        of them may delay Ctrl-C."""
         found = self._serial.get(values)
         if found is None:
-            found = tuple(e.program.kernel.is_serial([values[v] for v in e.variables]) for _, e in self._grows)
+            own = [(e.program.kernel, [values[v] for v in e.variables]) for _, e in self._grows]
+            long = any(k.grown(v) >= LONG_GROWTH for k, v in own) if self._may_be_long else self._long
+            found = *(k.is_serial(v) for k, v in own), long
             if len(self._serial) < KEPT_VALUES:
                 self._serial[values] = found
         return found
@@ -309,7 +321,8 @@ class CPUGraph(Graph):
         """Return a new command table; ``alone``: as from ``_serial_now``."""
         serial = {n: now for (n, _), now in zip(self._grows, alone)}
         kernels = [(address, serial.get(n, always)) for n, (address, always) in enumerate(self._kernels)]
-        return Commands(kernels, self._arguments, self._words, self._long)  # the last value stays zero
+        long = alone[-1] if alone else self._long
+        return Commands(kernels, self._arguments, self._words, long)  # the last value stays zero
 
 
 class CPUDevice(Compiled):

@@ -32,7 +32,7 @@ from tinsmith.backend.device import Compiler
 from tinsmith.codegen.render.cstyle import CRenderer
 from tinsmith.codegen.render.llvm import STACK_BYTES
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
+from tinsmith.core.disk_cache import cache_key, cached
 from tinsmith.core.errors import ArgumentError, CompileError, DeviceError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
@@ -389,17 +389,15 @@ class ObjectCompiler:
         Raises:
             CompileError: if LLVM refuses the text, or if an intrinsic in it needs a feature that the processor lacks.
         """
-        key = cache_key(ir_text, self.key())
-        cached = cache_get("llvm", key)
-        if cached is not None:
-            return cached
+        return cached("llvm", cache_key(ir_text, self.key()), functools.partial(self._compiled, ir_text))
+
+    def _compiled(self, ir_text: str) -> bytes:
         machine = _machine(settings.CPU_FEATURES)
         with _optimized(ir_text, machine) as module:
-            compiled = _object_file(machine, module)
+            found = _object_file(machine, module)
         with _lock:
             GlobalCounters.compile_count += 1
-        cache_put("llvm", key, compiled)
-        return compiled
+        return found
 
     @_interruptible
     def assembly(self, ir_text: str) -> str:
@@ -591,10 +589,9 @@ class CCompiler(Compiler):
         return cache_key("c", self.path, f"{real.st_size} {real.st_mtime_ns}", *_C_FLAGS, *sorted(host_features()))
 
     def compile(self, source: str) -> bytes:
-        key = cache_key(self.key(), source)
-        found = cache_get("c", key)
-        if found is not None:
-            return found
+        return cached("c", cache_key(self.key(), source), functools.partial(self._compiled, source))
+
+    def _compiled(self, source: str) -> bytes:
         GlobalCounters.compile_count += 1
         with tempfile.TemporaryDirectory() as folder:  # a private folder: linkers delete and recreate the output file
             out = Path(folder) / "kernel.so"
@@ -603,9 +600,7 @@ class CCompiler(Compiler):
             if done.returncode:
                 raise CompileError("compile", f"{self.path} rejected the generated code:\n{done.stderr.decode()}",
                                    "report it: this is a bug of tinsmith")
-            binary = out.read_bytes()
-        cache_put("c", key, binary)
-        return binary
+            return out.read_bytes()
 
 
 class SharedObject:

@@ -2,5 +2,6 @@
 
 - ``device.py``: the device, its target, programs and graphs.
 - ``driver.py``: context, streams, events and errors; NVRTC, which compiles without a GPU.
+- ``launch_list.py``: many launches as one native call.
 - ``memory.py``: GPU memory, copies through pinned buffers, and TMA descriptors.
 """

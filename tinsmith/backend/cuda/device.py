@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
+from tinsmith.backend.cuda import launch_list
 from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, NVRTCCompiler, gpu_count, reach
 from tinsmith.backend.cuda.memory import CUDAAllocator, TensorMap
 from tinsmith.backend.cuda.stream_calls import StreamCall
@@ -68,18 +69,19 @@ class CUDAProgram(Program):
         for m in self.maps:
             m.point_to(values[m.argument])
 
-    def launch(self, values: Sequence[int]) -> None:
-        """Enqueue the kernel on the stream."""
+    def launch(self, values: Sequence[int], stream: Any = None) -> None:
+        """Enqueue the kernel on a stream; None: the GPU's own."""
         gpu = self.gpu
         gpu.use()
+        stream = gpu.stream if stream is None else stream
         with gpu.lock:
             self.write(values)
-            status, = self._launch(self.function, *self.sizes, self.shared, gpu.stream, self.arguments, 0)
+            status, = self._launch(self.function, *self.sizes, self.shared, stream, self.arguments, 0)
         if status:
             gpu.fail(status)
         gpu.launched.append(self.names)
         if settings.CUDA_SYNC:
-            gpu.settle()
+            gpu.settle(stream)
 
     def node(self) -> Any:
         """Return the graph node parameters of a launch; a graph reads the argument block when the node is added or
@@ -126,17 +128,20 @@ class CUDACopy(Program):
 class _Replay:
     """One instantiated CUDA graph, with the current arguments of its nodes.
 
-    Stream calls are child graphs. One that begins work beside the kernels is a branch: no later node waits for it, but
-    the call that ends the work, and the next stream call, because work of one communicator must not overlap.
+    Stream calls are child graphs. One that begins work beside the kernels is a branch: no later node waits for it but
+    the call that ends the work, and the next stream call that begins other work, because work of one communicator must
+    not overlap.
 
     Args:
+        key: the arguments: addresses of the bases, then values of the variables.
         levels: level of each launch. Launches of one level run concurrently and wait for those of the previous level.
         early: use programmatic dependent launch: a kernel may start early and itself waits for its predecessor.
     """
 
-    def __init__(self, gpu: CudaGPU, programs: Sequence[CUDAProgram | StreamCall], rows: Sequence[tuple[int, ...]],
-                 levels: Sequence[int], early: bool = False) -> None:
-        self.gpu, self.programs, self.rows, self.levels = gpu, programs, list(rows), list(levels)
+    def __init__(self, gpu: CudaGPU, programs: Sequence[CUDAProgram | StreamCall], key: tuple[int, ...],
+                 rows: Sequence[tuple[int, ...]], levels: Sequence[int], early: bool = False) -> None:
+        self.gpu, self.programs, self.key = gpu, programs, key
+        self.rows, self.levels = list(rows), list(levels)
         self.early = early
         self.graph = gpu.call(gpu.driver.cuGraphCreate, 0)
         self.children: list[Any] = []
@@ -145,15 +150,19 @@ class _Replay:
         waited: list[tuple[Any, bool]] = []  # nodes of the previous level, each with True for a kernel
         current: list[tuple[Any, bool]] = []
         beside: list[tuple[Any, bool]] = []  # the last stream call that began work beside the kernels
+        begun: dict[str, list[tuple[Any, bool]]] = {}  # all that did, by the name of the work
         now = 0
         for program, row, level in zip(programs, rows, levels):
             if level > now:
                 waited, current, now = current or waited, [], level
             if isinstance(program, StreamCall):
-                node = self.call_node(program, row, [*waited, *beside])
-                beside = [(node, False)] if program.function.beside else []
-                if not beside:
+                called = program.function
+                node = self.call_node(program, row, [*waited, *begun.get(called.ends, beside)])
+                if called.beside:
+                    begun[called.beside] = beside = [(node, False)]
+                else:
                     current.append((node, False))
+                    beside = beside if called.ends else []
             else:
                 node = self.kernel_node(program, row, waited)
                 current.append((node, True))
@@ -190,15 +199,15 @@ class _Replay:
             edge.from_port = self.gpu.driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
         return edge
 
-    def update(self, rows: Sequence[tuple[int, ...]], numbers: Iterable[int]) -> None:
-        """Update the arguments of the kernels ``numbers``."""
+    def update(self, key: tuple[int, ...], rows: Sequence[tuple[int, ...]], numbers: Iterable[int]) -> None:
+        """Update the arguments of the kernels ``numbers``; ``key`` has the new arguments of all."""
         gpu = self.gpu
         for n in numbers:
             program = self.programs[n]
             assert isinstance(program, CUDAProgram)
             program.write(rows[n])
             gpu.call(gpu.driver.cuGraphExecKernelNodeSetParams, self.ready, self.nodes[n], self.params[n])
-        self.rows = list(rows)
+        self.key, self.rows = key, list(rows)
 
     def __del__(self) -> None:
         driver = self.gpu.driver
@@ -237,7 +246,10 @@ class CUDAGraph(Graph):
                 self.readers[number].add(n)
         self.wide = any(e.program.kernel.bytes >= WIDE for e in launches)
         self.names = tuple(e.program.kernel.symbol for e in launches)
-        self.replays: dict[tuple[int, ...], _Replay] = {}  # (addresses, values) → graph; the most recently used is last
+        # (addresses, values) → graph, in ``run`` addresses → graph; the most recently used is last
+        self.replays: dict[tuple[int, ...], _Replay] = {}
+        self.addressable = all(isinstance(e.program, CUDAProgram) for e in launches)
+        self.seen: dict[tuple[int, ...], None] = {}  # addresses of recent calls of ``run``, each without a graph
 
     def __call__(self, bases: Sequence[Buffer], values: Sequence[int]) -> None:
         key = (*[(b._opaque or b.opaque).address + b.offset for b in map(bases.__getitem__, self.bases)],
@@ -250,40 +262,112 @@ class CUDAGraph(Graph):
         for call in self.calls:
             call.announce()
         with gpu.lock:
-            replay = self.replays.pop(key, None) or self.made(key, bases)
+            replay = self.replays.pop(key, None) or self.made(key, [b.nbytes for b in bases])
             self.replays[key] = replay
             status, = gpu.driver.cuGraphLaunch(replay.ready, gpu.stream)
         if status:
             gpu.fail(status)
-        if self.calls:
-            self.calls[-1].launched(gpu.stream)
+        for call in [c for c in self.calls if c.function.launched is not None][-1:]:
+            call.launched(gpu.stream)
         gpu.launched.append(self.names)
         return None
 
-    def made(self, key: tuple[int, ...], bases: Sequence[Buffer]) -> _Replay:
+    def run(self, addresses: Sequence[int], values: Sequence[int], sizes: Sequence[int], stream: int,
+            separate: bool = False) -> None:
+        """Enqueue the launches on a stream of another library, which orders all uses of the memory.
+
+        Addresses that come for the second time get a CUDA graph; other calls launch kernel by kernel.
+
+        Args:
+            addresses: the address of each base; with an alignment of 16 bytes.
+            values: the values of the variables.
+            sizes: bytes of each base.
+            stream: the stream's handle; the GPU's context is current.
+            separate: launch kernel by kernel, because the stream is being captured.
+        """
+        gpu, where = self.gpu, tuple([addresses[n] for n in self.bases])
+        key = (*where, *[values[v] for v in self.values]) if self.values else where
+        gpu.use()
+        with gpu.lock:
+            replay = None if separate or settings.CUDA_SYNC else self.replay(where, key, sizes)
+            if replay is None and (self.native is None or settings.CUDA_SYNC):
+                self.one_by_one((), values, key, stream)
+                return
+            if replay is None:
+                self.launch_natively(key, stream)
+            else:
+                status, = gpu.driver.cuGraphLaunch(replay.ready, stream)
+                if status:
+                    gpu.fail(status)
+        gpu.launched.append(self.names)
+
+    @functools.cached_property
+    def native(self) -> launch_list.LaunchList | None:
+        """The launches as one native call; None where that is not possible."""
+        if not launch_list.available():
+            return None
+        count = len(self.bases)
+        arguments = [[*places, *((number, 0) for number in numbers)]
+                     for places, numbers in zip(self.places, self.numbers)]
+        programs = [p for p in self.programs if isinstance(p, CUDAProgram)]
+        return launch_list.LaunchList(programs, arguments, count + len(self.values))
+
+    def launch_natively(self, key: tuple[int, ...], stream: int) -> None:
+        assert self.native is not None
+        status, number = self.native.launch(key, stream)
+        if status:
+            try:
+                self.gpu.fail(self.gpu.driver.CUresult(status))
+            except CUDAError as error:
+                error.number = number
+                raise
+
+    def replay(self, where: tuple[int, ...], key: tuple[int, ...], sizes: Sequence[int]) -> _Replay | None:
+        """Return the CUDA graph for addresses that have come before, with the arguments ``key``; else None."""
+        found = self.replays.pop(where, None)
+        if found is None:
+            if not self.whole_graph or where not in self.seen:
+                while len(self.seen) >= 2 * self.device.target.replays:
+                    del self.seen[next(iter(self.seen))]
+                self.seen[where] = None
+                return None
+            del self.seen[where]
+            found = self.made(key, sizes)
+        elif found.key != key:
+            found = self.changed(found, key, sizes)
+        self.replays[where] = found
+        return found
+
+    def made(self, key: tuple[int, ...], sizes: Sequence[int]) -> _Replay:
         """Return a CUDA graph for these arguments: a new one, or the least recently used one, updated."""
         self.gpu.check()
         self.gpu.bury()
         if len(self.replays) < self.device.target.replays:
             rows = [self.row(n, key) for n in range(len(self.launches))]
-            return _Replay(self.gpu, self.programs, rows, self.levels(rows, bases), self.device.target.launches_early)
-        before = next(iter(self.replays))
-        replay = self.replays.pop(before)
-        others = sorted({n for a, b, readers in zip(before, key, self.readers) if a != b for n in readers})
+            return self.new_replay(key, rows, self.levels(rows, sizes))
+        return self.changed(self.replays.pop(next(iter(self.replays))), key, sizes)
+
+    def new_replay(self, key: tuple[int, ...], rows: Sequence[tuple[int, ...]], levels: Sequence[int]) -> _Replay:
+        return _Replay(self.gpu, self.programs, key, rows, levels, self.device.target.launches_early)
+
+    def changed(self, replay: _Replay, key: tuple[int, ...], sizes: Sequence[int]) -> _Replay:
+        """Return ``replay`` with other arguments, or a new graph where its structure depends on them."""
+        others = sorted({n for a, b, readers in zip(replay.key, key, self.readers) if a != b for n in readers})
         rows = list(replay.rows)
         for n in others:
             rows[n] = self.row(n, key)
-        levels = self.levels(rows, bases)
+        moved = replay.key[:len(self.bases)] != key[:len(self.bases)]
+        levels = self.levels(rows, sizes) if moved else replay.levels
         if replay.levels != levels or any(isinstance(self.programs[n], StreamCall) for n in others):
             # other launches share memory now, or work must be captured again
-            return _Replay(self.gpu, self.programs, rows, levels, self.device.target.launches_early)
+            return self.new_replay(key, rows, levels)
         self.updated += len(others)
-        replay.update(rows, others)
+        replay.update(key, rows, others)
         return replay
 
-    def levels(self, rows: Sequence[tuple[int, ...]], bases: Sequence[Buffer]) -> list[int]:
+    def levels(self, rows: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> list[int]:
         """Return a level per launch: each launch gets the next level, except wide launches independent of the others on
-        its level."""
+        its level. ``sizes`` has the bytes of each base."""
         if not self.wide:
             return list(range(len(rows)))
         found: list[int] = []
@@ -291,7 +375,7 @@ class CUDAGraph(Graph):
         written: list[tuple[int, int]] = []
         for e, row in zip(self.launches, rows):
             kernel = e.program.kernel
-            spans = [(start, start + (bases[p.base].nbytes if p.dtype is None else p.size * p.dtype.itemsize))
+            spans = [(start, start + (sizes[p.base] if p.dtype is None else p.size * p.dtype.itemsize))
                      for p, start in zip(e.places, row)]
             mine = [span for span, n in zip(spans, kernel.buffers) if n in kernel.written]
             wide = kernel.bytes >= WIDE and not isinstance(e.program, StreamCall)
@@ -309,10 +393,14 @@ class CUDAGraph(Graph):
         """Return the argument values of launch ``number``."""
         return (*[key[base] + offset for base, offset in self.places[number]], *[key[v] for v in self.numbers[number]])
 
-    def one_by_one(self, bases: Sequence[Buffer], values: Sequence[int], key: tuple[int, ...]) -> None:
+    def one_by_one(self, bases: Sequence[Buffer], values: Sequence[int], key: tuple[int, ...],
+                   stream: Any = None) -> None:
+        """Launch kernel by kernel on ``stream``; None: the GPU's own."""
         for n, e in enumerate(self.launches):
             try:
-                if isinstance(e.program, (CUDAProgram, StreamCall)):
+                if isinstance(e.program, CUDAProgram):
+                    e.program.launch(self.row(n, key), stream)
+                elif isinstance(e.program, StreamCall):
                     e.program.launch(self.row(n, key))
                 else:
                     e.program([p.of(bases) for p in e.places], [values[v] for v in e.variables])

@@ -19,7 +19,7 @@ from tinsmith.backend.device import Compiler
 from tinsmith.backend.program import LaunchError
 from tinsmith.codegen.render.cuda import generation
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
+from tinsmith.core.disk_cache import cache_key, cached
 from tinsmith.core.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinsmith.core.object_lifetime import LiveSet
 
@@ -183,14 +183,14 @@ class CudaGPU:
         self.call(self.driver.cuStreamSynchronize, self.stream)
         self.launched.clear()
 
-    def settle(self) -> None:
-        """Wait for the kernel just launched (CUDA_SYNC).
+    def settle(self, stream: Any = None) -> None:
+        """Wait for the kernel just launched (CUDA_SYNC), on ``stream`` or on the GPU's own.
 
         Raises:
             CUDAError: if it failed; the caller knows which kernel it was.
         """
         self.use()
-        status, = self.driver.cuStreamSynchronize(self.stream)
+        status, = self.driver.cuStreamSynchronize(self.stream if stream is None else stream)
         if status:
             raise self.error_of(status)
         self.launched.clear()
@@ -288,6 +288,11 @@ class CudaGPU:
         return int(free), int(total)
 
 
+def forget_context() -> None:
+    """Look up the current context again at the next use: another library of this thread may have changed it."""
+    _current.gpu = None
+
+
 def _forked() -> None:
     """Mark all GPUs as lost in a forked child: it inherits the Python objects but no context, so driver calls would
     fail or hang."""
@@ -367,16 +372,16 @@ class NVRTCCompiler(Compiler):
         return cache_key("cuda", self.version, *self.options)
 
     def compile(self, source: str) -> bytes:
-        key = cache_key(self.key(), source)
-        found = cache_get("cuda", key)
-        if found is not None:
-            return found
+        return cached("cuda", cache_key(self.key(), source), functools.partial(self._best, source))
+
+    def _best(self, source: str) -> bytes:
+        """Return the compiled program, with the bound on registers that lets two blocks run at once if that is
+        needed."""
         GlobalCounters.compile_count += 1
         text, log = self._compiled(source)
         used, block = _USED.search(log), _BLOCK.search(source)
         if used and block and "__syncthreads" in source and _leaves_one(int(used[1]), int(block[1])):
             text, _ = self._compiled(_BLOCK.sub(rf"__launch_bounds__({block[1]}, 2)", source))
-        cache_put("cuda", key, text)
         return text
 
     def _compiled(self, source: str) -> tuple[bytes, str]:

@@ -25,13 +25,15 @@ class StreamFunction:
         enqueue: called with the GPU, the stream, the address of the result and those of the arguments, and the launch.
         announce: called on the host before each run, also before replays of a graph that contains the work.
         launched: called with the GPU and the stream when the last announced work has been enqueued.
-        beside: the work goes on beside later kernels; the next stream call waits for it.
+        beside: the name of work that goes on beside later kernels; "" for work that they wait for.
+        ends: the name of the work that the call waits for; calls without a name wait for all.
     """
 
     enqueue: Callable[[CudaGPU, int, int, Sequence[int], Launch], None]
     announce: Callable[[Launch], None] | None = None
     launched: Callable[[CudaGPU, Any], None] | None = None
-    beside: bool = False
+    beside: str = ""
+    ends: str = ""
 
 
 FUNCTIONS: Final[dict[str, StreamFunction]] = {}  # by the name in the HOST node

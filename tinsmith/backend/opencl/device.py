@@ -13,7 +13,7 @@ from tinsmith.backend.program import Call, Program
 from tinsmith.codegen.launch import Launch
 from tinsmith.codegen.render.opencl import OpenCLRenderer
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.disk_cache import cache_get, cache_key, cache_put
+from tinsmith.core.disk_cache import cache_key, cached
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import CompileError, DeviceError, OutOfMemoryError
 from tinsmith.ir.structure import Role
@@ -125,10 +125,9 @@ class OpenCLCompiler(Compiler):
         return cache_key("opencl", self.path, device.platform.version, device.version, device.driver_version, *_OPTIONS)
 
     def compile(self, source: str) -> bytes:
-        key = cache_key(self.key(), source)
-        found = cache_get("opencl", key)
-        if found is not None:
-            return found
+        return cached("opencl", cache_key(self.key(), source), functools.partial(self._compiled, source))
+
+    def _compiled(self, source: str) -> bytes:
         GlobalCounters.compile_count += 1
         cl = self.queue.cl
         try:
@@ -137,7 +136,6 @@ class OpenCLCompiler(Compiler):
             raise CompileError("OPENCL", f"{self.path} rejected the generated code:\n{error}\n{source}",
                                "report it: this is a bug of tinsmith") from None
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
-        cache_put("opencl", key, binary)
         return binary
 
 

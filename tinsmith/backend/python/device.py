@@ -46,6 +46,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import BulkView, Fragment, MatrixUnit, StagedLayout
 from tinsmith.ir.ops.op import Array
 from tinsmith.ir.structure import Role
+from tinsmith.target.gpu_model import BLOCKS
 from tinsmith.target.schedule_costs import CUTS_FOR_CORES, GRID_COSTS, RANKED_COSTS
 from tinsmith.target.target import Target
 from tinsmith.target.units import nvidia, x86
@@ -292,6 +293,7 @@ def _local_memory(symbol: str, module: dict[str, Any], block: _Threads, number: 
 
 BLOCK_THREADS = 1024
 BLOCK_BYTES = 48 << 10  # local memory per block, as on GPUs
+IN_VAIN = 1 << 8  # idle blocks for sizes known only at run time: each takes as long as a busy one
 
 
 class BytesAllocator(Allocator):
@@ -310,7 +312,7 @@ class BytesAllocator(Allocator):
         target[:] = self.host_view(opaque, offset, target.nbytes)
 
     def host_view(self, opaque: np.ndarray[Any, Any], offset: int, nbytes: int) -> memoryview:
-        return memoryview(opaque)[offset : offset + nbytes]  # type: ignore[arg-type]
+        return opaque.data[offset : offset + nbytes]
 
 
 class PythonProgram(Program):
@@ -356,10 +358,11 @@ def DEVICE(name: str) -> Compiled:
     rows = (*x86.AMX, *x86.DOT, *(x86.fma(d, vector_bytes) for d in (dtypes.float32, dtypes.float64)))
     if block:
         costs = RANKED_COSTS if block >= 1 << RANKED_COSTS.digits[0] else GRID_COSTS
+        costs = costs._replace(chain_width=128 * bool(ring))
         target = Target("python", vector_bytes, local_bytes=BLOCK_BYTES, block_threads=block, warp=WARP,
                         matrix_loads=True, bulk_copy=16 * bool(ring), ring_bytes=ring, parallel=Role.GLOBAL,
                         costs=costs._replace(cuts=CUTS_FOR_CORES) if cores > 1 else costs, cores=cores,
-                        matches=block >= WARP,
+                        matches=block >= WARP, blocks=BLOCKS._replace(in_vain=IN_VAIN),
                         units=(*(nvidia.HOPPER if ring else ()), *(nvidia.CUDA if block >= WARP else ())))
     else:
         target = Target("python", vector_bytes, threads=threads, block_threads=BLOCK_THREADS, units=rows)

@@ -242,7 +242,7 @@ class _Writer:
             self.together(f"MMA {u.arg.name}")
         if u.arg.staged:
             return self.multiply_staged(u)
-        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=())))
+        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=(), joined=())))
         self.declare(u, f"{unit}.multiply({', '.join(self.array(s) for s in u.src)})")
         if u.arg.threads > 1:
             self.varying.add(u)
@@ -251,7 +251,7 @@ class _Writer:
 
     def multiply_staged(self, u: UOp) -> None:
         """Write a warp's part of an asynchronous step; its accumulator is poison until drained."""
-        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=())))
+        unit = self.define("unit", repr(replace(u.arg, tiles=(), chains=(), joined=())))
         total, *tiles = u.src
         taken = [self.array(total), *(self.names[s] if s.op is Ops.TILE else self.array(s) for s in tiles)]
         self.declare(u, f"steps.step({unit}, {', '.join(taken)}, lidx0)")

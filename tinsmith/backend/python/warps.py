@@ -31,7 +31,11 @@ class Order:
     """A statement at which a warp may have to wait. ``text`` names it."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        return self._text
 
     def arrive(self, block: ThreadBlock, warp: Warp) -> None:
         """Publish the warp's knowledge on arrival."""
@@ -248,7 +252,7 @@ class Filled(Order):
         self.slot, self.parity, self.ring, self.number = ring.slots[slot], parity, ring, slot
 
     @property
-    def text(self) -> str:  # type: ignore[override]
+    def text(self) -> str:
         if self.slot.readers:
             return (f"WAIT until slot {self.number} of {self.ring.name} is free: {len(self.slot.left)} of "
                     f"{self.slot.readers} warps released it")

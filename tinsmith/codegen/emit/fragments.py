@@ -59,7 +59,9 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
     """Store a matrix unit's accumulators: as tiles if the unit stores tiles, else each lane stores rows of its
     elements."""
     order = toposort(n)
-    product = next(x for x in order if x.op is Ops.MMA and (x.src[2].ranges | x.src[3].ranges) <= n.ranges)
+    product = next((x for x in order if x.op is Ops.MMA and (x.src[2].ranges | x.src[3].ranges) <= n.ranges), None)
+    if product is None:
+        return _store_statistics(lin, n, fixed)
     fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
     total = [x for x in order if x.op in (Ops.FOLD, Ops.MMA) and (row.ranges | column.ranges) <= x.ranges][-1]
     for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
@@ -116,6 +118,25 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coor
             for each in stores:
                 lin.store(each, coords)
             stores = []
+
+
+def _store_statistics(lin: Emitter, n: UOp, fixed: Coords) -> None:
+    """Store one value per row of a tile: of the lanes that share a row, the first one stores it."""
+    product = next(x for x in toposort(n) if x.op is Ops.MMA and x.src[2] in n.ranges)
+    row, tile = product.src[2], ThreadTile(product.arg.fragment_c, product.src[2], product.src[3])
+    outside = toposort(n, lambda n: n.op is not Ops.FOLD)
+    folds = list(dict.fromkeys(s for x in outside for s in x.src if s.op is Ops.FOLD and row in s.ranges))
+    lanes = math.prod(size for size, _, _ in tile.rows.lanes)
+    lane = UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes))
+    down, across = matrix_units.lane_position(product.arg.fragment_c, lane)
+    mine = across.eq(0) if len(n.src) < 4 else n.src[3] & across.eq(0)
+    for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
+        coords = lin.both(own, fixed)
+        lines = [lin.value(f, coords) for f in folds]
+        for at, place in enumerate(tile.rows.places()[0]):
+            names = {f: lin.named(lin.picked(line, [at])) for f, line in zip(folds, lines)}
+            store = n.replace(src=(*n.src[:3], mine)).substitute(names).substitute({row: down + int(place[0])})
+            lin.store(simplify(store), coords)
 
 
 def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bool:
@@ -523,3 +544,53 @@ class ChainWriter(OnlineWriter):
         line = across_lanes(lin, Ops.ADD, line, at.fragment) if self.over_tile(part) else line
         return lin.combine(lin.here, Ops.MUL, f.dtype, [line, widened(lin, self.whole(weight, top, c), at,
                                                                                  line.dtype.count)])
+
+
+class JoinedWriter(ChainWriter):
+    """A loop over blocks whose products have operands computed from other products, without row statistics: the sums
+    are not rescaled. All inner products are issued at once; an operand is computed as soon as those that it needs are
+    done, while the unit works on the others."""
+
+    def step(self, bodies: list[UOp]) -> None:
+        operands = [p.src[0] for b in bodies if (p := product_of(b)) is not None]
+        left, issued = self.scores(operands), list[FoldWriter]()
+
+        def landed(writer: FoldWriter) -> None:
+            self.land(writer, len(issued) - 1 - issued.index(writer))
+            writer.finished()
+
+        def needed(part: UOp) -> list[FoldWriter]:
+            product = product_of(part)
+            assert product is not None
+            stages = {n.src[0].src[0] for n in reads_held(product.src[0])}
+            return [w for w in left if w.group[0] in stages]
+
+        turns = self.lin.turns if self.turn is not None else None
+        if turns is not None and self.turn is not None:
+            turns.take(self.turn)
+        for writer in left:
+            self.issue(writer, self.block)
+            issued.append(writer)
+        if turns is not None:
+            turns.hand_on()
+        sums = list[FoldWriter]()
+        for g, part in sorted(enumerate(bodies), key=lambda pair: len(needed(pair[1]))):
+            for writer in needed(part):
+                landed(writer)
+                left.remove(writer)
+            starts = {c: self.values[g, c, ()] for c in self.copies[self.group[g]]}
+            writer = FoldWriter(self.lin, [part], self.coords, starts)
+            assert writer.product is not None
+            if writer.product.arg.staged:
+                self.issue(writer, self.block)
+                issued.append(writer)
+                sums.append(writer)
+            else:
+                writer.run()
+        for writer in sums:
+            landed(writer)
+        self.values |= {(g, c, ()): self.lin.value(part, c) for g, part in enumerate(bodies)
+                        for c in self.copies[self.group[g]]}
+
+    def finish(self, g: int, f: UOp, c: Coords) -> UOp:
+        return self.values[g, c, ()]

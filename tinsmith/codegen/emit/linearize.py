@@ -13,7 +13,7 @@ from tinsmith.codegen.decompose.decompose import expand
 from tinsmith.codegen.emit.barriers import needed_barriers
 from tinsmith.codegen.emit.block_rank import write_counts
 from tinsmith.codegen.emit.emitter import Emitter, _condition
-from tinsmith.codegen.emit.fragments import ChainWriter, held_operand, statistic, store_fragments
+from tinsmith.codegen.emit.fragments import ChainWriter, JoinedWriter, held_operand, statistic, store_fragments
 from tinsmith.codegen.emit.reductions import FoldWriter, OnlineWriter, loads_first, running_by_warps, shared_by_warps
 from tinsmith.codegen.emit.scopes import Coords, Write, start_of_loop
 from tinsmith.codegen.emit.strided import store_strided, strided
@@ -357,6 +357,8 @@ class Linearizer(Emitter):
         if node.op is Ops.FOLD and node.src[1].arg[1] is Role.BLOCK:
             folds = [n for n in toposort(self.beside) if n.op is Ops.FOLD and n.src[1:] == node.src[1:]]
             writer = ChainWriter if any(n.op is Ops.MMA for n in toposort(folds)) else OnlineWriter
+            if writer is ChainWriter and all(f.arg is not Ops.MAX for f in folds):
+                writer = JoinedWriter
             with self.at_depth(depth):
                 return writer(self, sorted(folds, key=lambda f: f.arg is not Ops.MAX), coords).run()
         if node.op is Ops.FOLD and node.src[1].arg[1] is Role.FRAGMENT:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinsmith.codegen.emit.emitter import Emitter
 from tinsmith.codegen.emit.scopes import Coords, full_and_tail
@@ -33,6 +33,22 @@ from tinsmith.ir.structure import Role, digits, is_partial, range_size, tiles_of
 from tinsmith.ir.uop import toposort
 
 
+class CommonFactor(NamedTuple):
+    """A factor shared by unrolled steps of a sum of products: Σ f · rest · other = Σ_groups f · Σ rest · other.
+
+    Attributes:
+        factor: a scalar for all lanes and all steps of a group.
+        rest: the remaining factor of the same operand.
+        other: the other operand.
+        groups: the unrolled steps, in groups with one value of ``factor``.
+    """
+
+    factor: UOp
+    rest: UOp
+    other: UOp
+    groups: list[list[Coords]]
+
+
 class FoldWriter:
     """Accumulators, loop and final combination of a group of reductions over the same ranges.
 
@@ -48,12 +64,25 @@ class FoldWriter:
         self.unrolled = frozenset(r for r in self.ranges if r.arg[1] in (Role.UNROLL, Role.UPCAST))
         self.vector = next((r for r in self.ranges if r.arg[1] is Role.VECTOR), None)
         self.copies = {f: self.in_order(f) for f in group}
-        total = sum(len(c) for c in self.copies.values())
-        steps = list(lin.all_coords(self.unrolled))
-        most = lin.kernel.target.core.separate_sums
-        self.separate = self.product is None and len(steps) > 1 and total * len(steps) <= most
-        self.values: dict[tuple[int, Coords, Coords], UOp] = {}
         self.alone: Coords = ()  # in a tail: the copies of steps that are written as a loop
+        steps = list(lin.all_coords(self.unrolled))
+        self.factored = self.product is None and len(steps) > 1 and all(self.common_factor(f, f.src[0]) for f in group)
+        # sums of products of values that are unpacked from narrower integers, such as quantized weights
+        self.packed = self.product is None and all(f.dtype.is_float and f.src[0].op is Ops.MUL and any(
+            n.op is Ops.LOAD and n.dtype.is_int and n.dtype.itemsize < f.dtype.itemsize
+            and not n.ranges.isdisjoint(self.ranges) for n in toposort(f)) for f in group)
+        # the accumulator of each unrolled step; adjacent steps have different ones
+        chains = 1 if self.product is not None or self.factored else self.count_of_chains(len(steps))
+        self.chain = {step: steps[n % chains] if chains > 1 else () for n, step in enumerate(steps)}
+        self.values: dict[tuple[int, Coords, Coords], UOp] = {}
+
+    def count_of_chains(self, steps: int) -> int:
+        """Return the number of separate accumulators of each sum. Sums of values that are unpacked from words are
+        limited by the unpacking, which needs the registers: as many as hide the latency of an addition."""
+        core, total = self.lin.kernel.target.core, sum(len(c) for c in self.copies.values())
+        if self.packed:
+            return math.gcd(steps, max(1 << (core.latency // total).bit_length() >> 1, 1))
+        return steps if total * steps <= core.separate_sums else 1
 
     def in_order(self, f: UOp) -> list[Coords]:
         """Return the register copies of a reduction in writing order. For a product, the indices of the factor with
@@ -90,7 +119,7 @@ class FoldWriter:
             first = start_of(f) if self.vector is None else None
             for c in self.copies[f]:
                 begin = lin.emit(0, nothing) if self.start is None else self.start[c]
-                steps = list(lin.all_coords(self.unrolled)) if self.separate else [()]
+                steps = list(dict.fromkeys(self.chain.values()))
                 self.values |= {(g, c, s): begin for s in steps}
                 if first is not None:
                     self.values[g, c, steps[0]] = lin.spread(lin.value(first, c), dtype.count)
@@ -178,18 +207,108 @@ class FoldWriter:
         lin = self.lin
         before, lin.current_folds = lin.current_folds, [n for b in bodies for n in toposort(b) if n.op is Ops.FOLD]
         around, lin.writing = lin.writing, self.group
-        for g, (f, body) in enumerate(zip(self.group, bodies)):
-            for unroll in lin.all_coords(self.unrolled - {u for u, _ in self.alone}):
-                for c in self.copies[f]:
-                    if lin.adds_nothing((*c, *unroll)):
-                        continue
-                    key = (g, c, lin.both(unroll, self.alone) if self.separate else ())
-                    at = lin.both(c, unroll)
-                    if (added := self.added(f, body, at)) is None:
-                        continue
-                    self.values[key] = line = self.accumulate(f.arg, self.values[key], added, at)
-                    line.origin = line.origin or f.origin
+        factors = [found for f, body in zip(self.group, bodies) if self.factored and (
+            found := self.common_factor(f, body)) is not None]
+        if len(factors) == len(bodies) and all(x.groups == factors[0].groups for x in factors):
+            self.step_by_factors(factors)
+        else:
+            for g, unroll in self.steps_in_order(bodies):
+                self.step_of(g, bodies[g], unroll)
         lin.current_folds, lin.writing = before, around
+
+    def steps_in_order(self, bodies: list[UOp]) -> list[tuple[int, Coords]]:
+        """Return the unrolled steps of every reduction of the group in writing order. Sums of products of unpacked
+        values take each step together: an operand that they share is used up before the next step loads its own."""
+        steps, count = list(self.lin.all_coords(self.unrolled - {u for u, _ in self.alone})), range(len(bodies))
+        if self.packed:
+            return [(g, step) for step in self.by_words(bodies, steps) for g in count]
+        return [(g, step) for g in count for step in steps]
+
+    def by_words(self, bodies: Sequence[UOp], steps: list[Coords]) -> list[Coords]:
+        """Return unrolled steps in an order in which those that unpack the same packed elements follow each other."""
+        loads = [n for n in toposort(bodies) if n.op is Ops.LOAD and n.dtype.is_int and not n.ranges.isdisjoint(
+            self.unrolled) and n.src[0].op is Ops.PARAM]
+        found = [[self.lin.at(n.src[1], step) for step in steps] for n in loads]
+        shared = sorted((words for words in found if len(set(words)) < len(steps)), key=lambda words: len(set(words)))
+        keys = {step: [words.index(words[n]) for words in shared] for n, step in enumerate(steps)}
+        return sorted(steps, key=lambda step: keys[step])
+
+    def step_of(self, g: int, body: UOp, unroll: Coords) -> None:
+        """Write an unrolled step of reduction number ``g`` for all its copies."""
+        lin, f = self.lin, self.group[g]
+        for c in self.copies[f]:
+            if lin.adds_nothing((*c, *unroll)):
+                continue
+            key = (g, c, self.chain[lin.both(unroll, self.alone)])
+            at = lin.both(c, unroll)
+            if (added := self.added(f, body, at)) is None:
+                continue
+            self.values[key] = line = self.accumulate(f.arg, self.values[key], added, at)
+            line.origin = line.origin or f.origin
+
+    def common_factor(self, f: UOp, body: UOp) -> CommonFactor | None:
+        """Return the factor that unrolled steps of a sum of products share, such as the scale of a block of quantized
+        weights; None if multiplying each product by it costs no more than multiplying their sums.
+
+        The other factor of the products is shared by the copies that it does not depend on; each of them multiplies
+        its own sum.
+        """
+        if not (f.op is Ops.FOLD and f.arg is Ops.ADD and body.op is Ops.MUL and body.dtype.is_float) or (
+                self.vector is None or settings.NOOPT):
+            return None
+        steps = [u for u in self.lin.all_coords(self.unrolled - {u for u, _ in self.alone})
+                 if not self.lin.adds_nothing(u)]
+        for weight, other in (body.src, body.src[::-1]):
+            for factor, rest in (weight.src, weight.src[::-1]) if weight.op is Ops.MUL else ():
+                if self.ranges and not factor.ranges.isdisjoint(self.ranges) and any(
+                        n.op is Ops.LOAD for n in toposort(factor)):
+                    groups = self.sharing(factor, steps)
+                    readers = len(self.copies[f]) // len({self.lin.coords_of(weight, c) for c in self.copies[f]})
+                    if groups and 2 * readers * len(groups) <= len(steps):
+                        return CommonFactor(factor, rest, other, groups)
+        return None
+
+    def sharing(self, factor: UOp, steps: list[Coords]) -> list[list[Coords]]:
+        """Return ``steps`` in groups of consecutive ones for which a factor is the same scalar; empty if it has lanes.
+        """
+        lin, known, groups = self.lin, None, list[list[Coords]]()
+        inside = toposort(factor, lambda n: n.op is not Ops.STAGE)
+        if any(n.op in (Ops.FOLD, Ops.PREFIX) for n in inside):
+            return []
+        values = [n for n in inside if n.op not in (Ops.STAGE, Ops.RANGE) and n.dtype is not dtypes.index]
+        roots = list(dict.fromkeys(s for n in values for s in n.src if s.dtype is dtypes.index))
+        for step in steps:
+            at = [lin.at(root, step) for root in roots]
+            if any(lin.lanes(x) is not None for x in at):
+                return []
+            if at != known:
+                groups.append([])
+            known = at
+            groups[-1].append(step)
+        return groups
+
+    def step_by_factors(self, factors: list[CommonFactor]) -> None:
+        """Write a step: the products of each group of unrolled steps are added up, then multiplied by their factor."""
+        bodies, groups = [x.rest for x in factors], {group[0]: group for group in factors[0].groups}
+        for group in (self.by_words(bodies, groups[first]) for first in self.by_words(bodies, list(groups))):
+            for g, found in enumerate(factors):
+                self.sum_by_factor(g, found, group)
+
+    def sum_by_factor(self, g: int, found: CommonFactor, group: list[Coords]) -> None:
+        """Add a factor times the sum of the products of a group of unrolled steps to reduction number ``g``."""
+        lin, here, f = self.lin, self.lin.here, self.group[g]
+        sums = dict[Coords, UOp]()
+        for unroll in group:
+            for c in self.copies[f]:
+                at = lin.both(c, lin.both(unroll, self.alone))
+                product = [lin.value(found.rest, at), lin.value(found.other, at)]
+                op, more = (Ops.MULADD, [sums[c]]) if c in sums else (Ops.MUL, [])
+                sums[c] = lin.combine(here, op, f.dtype.scalar, [*product, *more])
+        for c in self.copies[f]:
+            factor = lin.value(found.factor, lin.both(c, lin.both(group[0], self.alone)))
+            self.values[g, c, ()] = line = lin.combine(here, Ops.MULADD, f.dtype.scalar, [
+                factor, sums[c], self.values[g, c, ()]])
+            line.origin = line.origin or f.origin
 
     def added(self, f: UOp, body: UOp, coords: Coords) -> UOp | None:
         """Return the value that a copy adds, without guards that always hold for it; None if a guard never holds."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -59,13 +59,13 @@ def reshape_index(old: tuple[object, ...], new: tuple[object, ...], index: Index
     return tuple(out)
 
 
-def _times(a: object, b: object) -> object:
+def _times(a: Any, b: Any) -> Any:
     """Return the product of two sizes in normal form."""
-    return normal_size(a * b)  # type: ignore[operator]
+    return normal_size(a * b)
 
 
-def _smaller(a: object, b: object) -> bool:
-    return (a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b)  # type: ignore[operator, no-any-return]
+def _smaller(a: Any, b: Any) -> bool:
+    return bool((a.vmax if isinstance(a, UOp) else a) < (b.vmax if isinstance(b, UOp) else b))
 
 
 def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
@@ -77,7 +77,7 @@ def flatten(shape: Sequence[object], index: Sequence[UOp]) -> UOp:
     stride: UOp = UOp.index(1)
     for size, i in zip(reversed(shape), reversed(index)):
         flat = i * stride + flat
-        stride = stride * UOp.index(size)  # type: ignore[arg-type]
+        stride = stride * UOp.index(size)
     return flat.simplify()
 
 
@@ -85,7 +85,7 @@ def unflatten(shape: tuple[object, ...], flat: UOp) -> list[UOp]:
     """Return the coordinates in ``shape`` of a row-major offset."""
     out: list[UOp] = []
     for n, size in reversed(list(enumerate(shape))):
-        s = UOp.index(size)  # type: ignore[arg-type]
+        s = UOp.index(size)
         out.append((flat % s if n else flat).simplify())
         flat = (flat // s).simplify()
     return out[::-1]
@@ -183,7 +183,7 @@ def footprints(value: UOp, inside: list[UOp]) -> list[Footprint]:
     """Group ``inside`` into boxes: y and ky of y + ky, or x and kx of x*stride - kx, form one box, if their sizes are
     fixed."""
     boxes, left = list[Footprint](), list(inside)
-    sums = _sums(s for n in toposort(value) if n.op is Ops.LOAD for s in n.src[1:])
+    sums = _sums([value])
     while left:
         r = left.pop(0)
         pairs = ((p, unit, other) for p in left for unit, other in ((r, p), (p, r))

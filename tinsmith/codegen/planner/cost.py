@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tinsmith.codegen.planner.candidate import stride_of
-from tinsmith.ir import UOp
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, UnitTile
 from tinsmith.ir.structure import count_of, range_size
+from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
 Price = dict[str, float]
@@ -57,9 +58,10 @@ class Moved(NamedTuple):
     number: float
     way: int = 0
 
-SPENT_ON = {"loads and stores": ("scalar_line", "panel_vector", "as_it_lies", "widened",
+SPENT_ON = {"loads and stores": ("scalar_line", "conflict", "panel_vector", "as_it_lies", "widened",
                                      "result_row"),
             "strided stores": ("stored_across",), "results": ("result",),
+            "computed operands": ("operation",),
             "packing": ("along", "across", "scattered", "copied", "unit_order")}
 
 _PARTS = {cost: part for part, costs in SPENT_ON.items() for cost in costs}
@@ -128,12 +130,16 @@ def busiest(count: int, size: int, threads: int) -> float:
 
 
 def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp],
-                ranges: Iterable[UOp]) -> dict[UOp | None, float]:
-    """Return the cycles to load and store one vector of elements, by the range that the lanes run along, the cheapest
-    first; the key None is for scalar accesses. A range shorter than ``lanes`` saves only its share of a vector."""
-    alone = access_cycles(target, lanes, loads, stores, None)
-    found = {r: alone - (alone - access_cycles(target, lanes, loads, stores, r)) * min(1.0, range_size(r) / lanes)
-             for r in ranges}
+                ranges: Iterable[UOp], work: float = 0.0) -> dict[UOp | None, float]:
+    """Return the cycles to load, compute and store one vector of elements, by the range that the lanes run along, the
+    cheapest first; the key None is for scalars. A range shorter than ``lanes`` saves only its share of a vector.
+
+    Args:
+        work: operations per element.
+    """
+    alone = access_cycles(target, lanes, loads, stores, None) + lanes * work / target.core.issue
+    found = {r: alone - (alone - access_cycles(target, lanes, loads, stores, r) - work / target.core.issue)
+             * min(1.0, range_size(r) / lanes) for r in ranges}
     return {**{r: found[r] for r in sorted(found, key=lambda r: found[r])}, None: alone}
 
 
@@ -149,6 +155,17 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
     for n in stores:
         total += 1 + core.writes[_kind(n.src[1], r, lanes)] * beyond
     return round(total, 9)
+
+
+def loads_of(operand: UOp) -> list[UOp]:
+    """Return the loads of an operand, without those that only fill stages."""
+    return [n for n in toposort(operand, lambda n: n.op is not Ops.STAGE) if n.op is Ops.LOAD]
+
+
+def operations(operand: UOp) -> int:
+    """Return the float operations to compute an operand from its loads; each load after the first counts as one."""
+    functions = [n for n in toposort(operand) if n.op.alu and n.dtype.is_float and n.op is not Ops.CAST]
+    return sum(n.op.cost for n in functions) + max(len(loads_of(operand)) - 1, 0)
 
 
 def _kind(index: UOp, r: UOp | None, lanes: int) -> int:

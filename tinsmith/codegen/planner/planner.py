@@ -21,6 +21,7 @@ from itertools import chain
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, weight_of
+from tinsmith.codegen.planner.cpu.dot_tiles import dot_ways
 from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, thread_opts, why_alone
 from tinsmith.codegen.planner.cpu.matrix_units import chain_ways, unit_ways
 from tinsmith.codegen.planner.cpu.reductions import row_ways
@@ -29,13 +30,12 @@ from tinsmith.codegen.planner.gpu.products import BLOCKS, Generator
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import TYPICAL
 from tinsmith.ir.algebra.symbolic import simplify
-from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, structure
+from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, Structure, range_size, structure
 from tinsmith.target.target import Target
 
-# The value of a variable for which candidates are priced, if its bounds allow. All usual tiles divide it, so that a
-# candidate that needs full tiles is offered; the tail of the symbolic kernel costs little.
-TYPICAL = 240
+LARGER = tuple(TYPICAL * 18**k for k in (1, 2, 3))  # none is a multiple of a large power of two: rests are not empty
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,25 @@ def of_fixed_size(kernel: Kernel) -> Kernel:
     """Return the kernel with its variables replaced by typical values, for which candidates are generated and priced;
     the kernel itself if it has no variables.
 
-    The same opts apply to both: a range of symbolic size runs in full tiles and a tail.
+    The values are larger if some range has no element for the usual ones, as the full chunks of a long sum. The same
+    opts apply to both kernels: a range of symbolic size runs in full tiles and a tail.
     """
     variables = kernel.of(Ops.VARIABLE)
     if not variables:
         return kernel
+    found = _with_values(kernel, variables, TYPICAL)
+    for larger in LARGER:
+        if all(range_size(r) > 0 for r in found.ranges):
+            return found
+        trial = _with_values(kernel, variables, larger)
+        found = trial if all(range_size(r) > 0 for r in trial.ranges) else found
+    return found
+
+
+def _with_values(kernel: Kernel, variables: list[UOp], value: int) -> Kernel:
+    """Return the kernel with every variable replaced by ``value``, or by the next value that its bounds allow."""
     twin = kernel.copied()
-    typical = {v: UOp.index(max(v.vmin, min(v.vmax, TYPICAL))) for v in variables}
+    typical = {v: UOp.index(max(v.vmin, min(v.vmax, value))) for v in variables}
     twin.sink = simplify(kernel.sink.substitute(typical))
     twin.reorder()
     left = set(twin.of(Ops.RANGE))
@@ -206,7 +218,8 @@ def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 _plain = (_finished(map_ways, True), _finished(_as_it_is, True))
 # rows of symbolic size may be too long to be kept in local memory
 _rows = (chain_ways, _finished(row_ways, True), _finished(partial(row_ways, keeps=False), True), *_plain)
-_tiles = _finished(lambda kernel, target: chain(tile_ways(kernel, target), unit_ways(kernel, target)), False)
+_tiles = _finished(lambda kernel, target: chain(
+    tile_ways(kernel, target), dot_ways(kernel, target), unit_ways(kernel, target)), False)
 CORES: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
     Scatter: _plain, Map: _plain}

@@ -255,7 +255,8 @@ class _Model:
         self.around: dict[UOp, list[UOp]] = {}
         for n in reversed(order):
             inside = self.around[n] = self.enclosing(n, readers[n])
-            inner = set(inside).union(r for r in n.src[1:] if n.op in (Ops.FOLD, Ops.STAGE) and not r.arg[1].expanded)
+            inner = set(inside).union(r for r in n.src[1:] if n.op in (Ops.FOLD, Ops.STAGE) and r.op is Ops.RANGE
+                                      and not r.arg[1].expanded)
             for s in n.src:
                 readers[s] |= inner
 

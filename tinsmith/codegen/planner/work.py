@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.transform.skip_masked_blocks import covered_steps
 from tinsmith.codegen.transform.thread_blocks import counted
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Role, count_of
 from tinsmith.ir.uop import toposort
-
-TRANSCENDENTAL = (Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF,
-                  Ops.POW)
 
 MEMORY = (Ops.LOAD, Ops.STORE, Ops.SCATTER_STORE)
 
@@ -51,27 +49,50 @@ def work_of(kernel: Kernel) -> Work:
     >>> work_of(Kernel(lower(UOp(Ops.SINK, None, (x.reduce("ADD", (1,)),)))))
     Work(operations=32, bytes_read=128, bytes_written=16)
     """
-    operations = 0
+    operations, divided = 0, segments(kernel)
+
+    def count(ranges: Iterable[UOp]) -> int:
+        """Return the iterations of loops; those of a loop over segments are divided among the loops around it."""
+        inside = set(ranges)
+        for loop, around in divided.items():
+            inside -= around if loop in inside else frozenset()
+        return count_of(inside)
+
     reached: dict[tuple[UOp, bool], int] = {}
     for n in toposort(kernel.sink):
         if n.op is Ops.FOLD:
             keys = counted(n)  # one pass over the steps counts all keys
             over = n.src[0].ranges | frozenset(n.src[1:])  # steps that do not change the value are computed too
-            steps = count_of(over) if keys is None else max(map(count_of, (n.ranges, keys.key.ranges)))
+            steps = count(over) if keys is None else max(map(count_of, (n.ranges, keys.key.ranges)))
             operations += n.arg.cost * steps
         elif is_arithmetic(n):
-            operations += n.op.cost * count_of(n.ranges)
+            operations += n.op.cost * count(n.ranges)
         elif n.op in MEMORY and n.src[0].op is Ops.PARAM:
             place = (n.src[0], n.op is not Ops.LOAD)
-            reached[place] = reached.get(place, 0) + elements_of(n)
+            reached[place] = reached.get(place, 0) + count(n.src[1].ranges)
     moved = {place: min(elements, size_of(place[0])) * place[0].dtype.itemsize for place, elements in reached.items()}
     return Work(operations, sum(b for (_, written), b in moved.items() if not written),
                 sum(b for (_, written), b in moved.items() if written))
 
 
+def segments(kernel: Kernel) -> dict[UOp, frozenset[UOp]]:
+    """Return the loops whose steps a list in memory divides, as the sums of sorted rows: each with the loops around it
+    that number the segments. Segment ``i`` begins at element ``i`` of the list and ends at element ``i + 1``, so the
+    segments have as many steps together as the loop."""
+    found = {}
+    for loop, span in covered_steps(kernel).items():
+        ends = [[n for n in toposort(s) if n.op is Ops.LOAD] for s in span]
+        if [len(e) for e in ends] == [1, 1]:
+            (first,), (last,) = ends
+            step = (last.src[1] - first.src[1]).simplify()
+            if first.src[0] is last.src[0] and step.is_const and step.arg == 1:
+                found[loop] = frozenset(first.src[1].ranges)
+    return found
+
+
 def transcendentals(sink: UOp) -> int:
     """Return the number of exponentials, logarithms and similar functions of a lowered kernel, before decomposition."""
-    return sum(count_of(n.ranges) for n in toposort(sink) if n.op in TRANSCENDENTAL)
+    return sum(count_of(n.ranges) for n in toposort(sink) if n.op.transcendental)
 
 
 def elements_of(access: UOp) -> int:

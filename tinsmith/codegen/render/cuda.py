@@ -130,7 +130,7 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
     return Target(f"cuda_{arch}", 16, 64, local_bytes=48 << 10, fma=True, bulk_copy=16 * bool(staged),
                   ring_bytes=(227 << 10) * bool(staged), exp2s=True, rough=True, block_threads=1024, warp=32,
                   matrix_loads=generation(arch) >= 75, parallel=Role.GLOBAL, cores=cores, units=(*staged, *rows),
-                  costs=RANKED_COSTS._replace(cuts=CUTS_FOR_CORES), matches=True,
+                  costs=RANKED_COSTS._replace(cuts=CUTS_FOR_CORES, chain_width=128 * bool(staged)), matches=True,
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 
@@ -416,11 +416,13 @@ class CUDARenderer(GPURenderer):
             per_unit = 16 // u.src[0].dtype.itemsize
             body.text[u] = [f"{text[0]}_tiles + (unsigned int)({text[1]}) / {per_unit}"]
         elif u.op is Ops.MMA:
-            if u.src[0].op not in (Ops.MMA, Ops.DEFINE_ACC, Ops.PHI):
+            if is_first(u):
+                body.declare("mma", u, [""] * u.dtype.count)
+            elif u.src[0].op not in (Ops.MMA, Ops.DEFINE_ACC, Ops.PHI):
                 body.declare("mma", u, body.text[u.src[0]])
             else:
                 body.text[u] = body.text[u.src[0]]  # updated in place; in another loop an equal step writes its own
-            name = step_name(u.arg, turned_tiles(u))
+            name = step_name(u.arg, turned_tiles(u), is_first(u))
             a = text[1:2] if u.src[1].op is Ops.TILE else _words(body, u.src[1])
             body.line(f"{name}({', '.join([*body.text[u], *a, text[2]])});")
         elif u.op is Ops.DRAIN and u.src:
@@ -507,25 +509,32 @@ def copy_function(rank: int) -> str:
             f'[%0], [%1, {{{names}}}], [%2];" :: "r"(to), "l"(map), "r"(ring), {given} : "memory"); }}')
 
 
-def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
+def is_first(mma: UOp) -> bool:
+    """Return True for the first step of a sum: the unit ignores the accumulators, which need not be set to 0."""
+    start = mma.src[0]
+    return start.op is Ops.CONST and start.arg == 0
+
+
+def step_function(unit: MatrixUnit, turned: tuple[bool | None, bool], first: bool) -> str:
     """Return the function of one step. ``turned``: per operand, True if the tile's rows run along the reduction; None:
-    in registers."""
+    in registers. ``first``: the accumulators are written, not read."""
     count, held = unit.fragment_c.size, turned[0] is None
-    parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", '"+f"(c{})'))
+    access = '"=f"(c{})' if first else '"+f"(c{})'
+    parameters, operands = (", ".join(form.format(n) for n in range(count)) for form in ("float& c{}", access))
     into = ", ".join(f"%{n}" for n in range(count))
     words = [f"a{n}" for n in range(unit.operand_a.size // 2)] if held else ["a"]
     a = ", ".join(f"%{count + n}" for n in range(len(words)))
     kind, letter = ("unsigned int", "r") if held else ("unsigned long long", "l")
     given = ", ".join(f'"{letter}"({word})' for word in words)
-    modes = "".join(f", {int(t)}" for t in turned if t is not None) if unit.turned else ""
-    return (f"{_INLINE} void {step_name(unit, turned)}({parameters}, {', '.join(f'{kind} {w}' for w in words)}, "
+    modes = f"{int(not first)}, 1, 1" + "".join(f", {int(t)}" for t in turned if t is not None and unit.turned)
+    return (f"{_INLINE} void {step_name(unit, turned, first)}({parameters}, {', '.join(f'{kind} {w}' for w in words)}, "
             f"unsigned long long b) {{\n"
-            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, 1, 1, 1'
+            f'  asm volatile("{unit.emit} {{{into}}}, {f"{{{a}}}" if held else a}, %{count + len(words)}, '
             f'{modes};" : {operands} : {given}, "l"(b) : "memory"); }}')
 
 
-def step_name(unit: MatrixUnit, turned: tuple[bool | None, bool]) -> str:
-    return f"{unit.name}_{'r' if turned[0] is None else 'tn'[turned[0]]}{'tn'[not turned[1]]}"
+def step_name(unit: MatrixUnit, turned: tuple[bool | None, bool], first: bool) -> str:
+    return f"{unit.name}_{'r' if turned[0] is None else 'tn'[turned[0]]}{'tn'[not turned[1]]}{'_first' * first}"
 
 
 def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
@@ -535,7 +544,7 @@ def turned_tiles(mma: UOp) -> tuple[bool | None, bool]:
 
 def ring_prologue(program: Sequence[UOp]) -> list[str]:
     """Return the functions that a program with a ring calls."""
-    steps = {(u.arg, turned_tiles(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
+    steps = {(u.arg, turned_tiles(u), is_first(u)): None for u in program if u.op is Ops.MMA and u.arg.staged}
     ranks = sorted({len(u.arg.sizes) for u in program if u.op is Ops.ASYNC_COPY})
     return [*HELPERS, *map(copy_function, ranks), *(step_function(*s) for s in steps)]
 

@@ -105,7 +105,7 @@ class GPURenderer(CLanguage):
     mixes_widths = True
     warps: Mapping[Op, str] = {}
     fused = "fma"
-    wraps = False
+    signed_wraps = False
     scalar_types = {
         "void": "void", "index": "int", "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short",
         "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
@@ -155,8 +155,8 @@ class GPURenderer(CLanguage):
     # *** statements ***
 
     def declaration(self, kind: str, values: dict[str, str], mutable: bool = False) -> str:
-        """Declare variables of one type; ``mutable``: they are assigned to later."""
-        return f"{kind} {', '.join(f'{name} = {value}' for name, value in values.items())};"
+        """Declare variables of one type, without a value if that is empty; ``mutable``: they are assigned to later."""
+        return f"{kind} {', '.join(f'{name} = {value}' if value else name for name, value in values.items())};"
 
     def guarded(self, condition: str, statement: str) -> str:
         return f"if ({condition}) {statement}"

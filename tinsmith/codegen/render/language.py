@@ -41,7 +41,12 @@ class CLanguage(Renderer):
     function_name = "{name}{f}"  # {f} is "f" for float32
     fmod = "fmod{f}"  # an exact remainder function
     fused = ""  # a function that rounds a·b + c once; "": two operations
-    wraps = True  # signed integers wrap around, by the language or by a compiler option
+    signed_wraps = True  # signed integers wrap around, by the language or by a compiler option
+
+    @property
+    def wraps(self) -> bool:
+        """True if signed integers wrap around."""
+        return self.signed_wraps
 
     # *** types and literals ***
 

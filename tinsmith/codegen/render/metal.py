@@ -55,7 +55,7 @@ class MetalRenderer(GPURenderer):
         super().__init__(target or metal_target())
 
     @property
-    def wraps(self) -> bool:  # type: ignore[override]
+    def wraps(self) -> bool:
         """Return True under ``NOOPT=1``: kernels have the text of the tutorials' logs, with plain arithmetic, whose
         signed overflow Metal leaves undefined."""
         return bool(settings.NOOPT)

@@ -101,7 +101,7 @@ class WGSLRenderer(GPURenderer):
     ``args``: the first element of each buffer, the variables, and a 0 that no compiler can fold.
     """
 
-    function_name, fused, fmod, wraps = "{name}", "", "exact_fmod{f}", True
+    function_name, fused, fmod, signed_wraps = "{name}", "", "exact_fmod{f}", True
     nan, infinity = "nan_f32()", "inf_f32()"
     barrier = "workgroupBarrier();"
     vector_widths = ()

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.decompose.floats import LOG2E
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.transform import matrix_units
-from tinsmith.codegen.transform.computed_operand import equal_values
+from tinsmith.codegen.transform.computed_operand import equal_values, inner_contractions, outer_folds
+from tinsmith.codegen.transform.skip_masked_blocks import end_before, nothing_where
 from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -70,12 +71,15 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
     for x in dict.fromkeys(x for f in k.folds if contraction(f, guarded=True) for x in f.src[1:]):
         if x.arg[0] != number and x in k.order:
             k.pad(x, whole)
+    for other in _columns(k, number):  # of further sums
+        opt.require(range_size(other) <= unit.n * copies, "a chain needs all columns in one tile")
+        split(k.pad(other, unit.n * copies), copies, unit.n)
     while todo := next((f for f in inner_of(k, number)), None):
         fits = len(todo.src) == 2 and matrix_units.operands(todo, m, k.numbered[number], tile) is not None
         opt.require(fits, f"{unit.name} cannot compute the inner contraction")
         _hold(k, todo, m, k.numbered[number], tile)
-    fold = next(f for f in k.folds if f.src[-1].arg[0] == number and matrix_units.operands(f, m, n, unit))
-    others = [f for f in k.folds if f is not fold and matrix_units.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
+    sums = [f for f in k.folds if f.src[-1].arg[0] == number and contraction(f, guarded=True)]
+    others = [f for f in k.folds if f not in sums and matrix_units.reads_held(f.src[0]) and f.src[0].op is not Ops.MMA]
     opt.require(all(len(f.src) == 2 and m in f.ranges for f in others), "each row statistic must be a single reduction")
     shared = {f: k.new_range(range_size(r), Role.FRAGMENT) for f in others if f.src[1].arg[0] == number}
     for f in others:
@@ -87,14 +91,34 @@ def chain(k: KernelGraph, opt: Opt, fold: UOp, m: UOp, n: UOp, unit: MatrixUnit,
             k.change_role(k.numbered[f.src[1].arg[0]], Role.FRAGMENT)
     _powers_of_two(k)
     _reciprocals(k, n)
-    r = k.numbered[number]
-    fold, found = next((f, pair) for f in k.folds if f.src[-1] is r and (pair := matrix_units.operands(f, m, n, unit)))
-    steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
-    value = matrix_units.summed(found, {r: (steps * unit.k + step).simplify()}, (m, n, step), unit, (steps,))
-    k.sink = simplify(k.sink.substitute({fold: value}))
-    k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
+    r, table = k.numbered[number], dict[UOp, UOp]()
+    for fold in (f for f in k.folds if f.src[-1] is r):
+        product = contraction(fold, guarded=True)
+        assert product is not None
+        column = next(x for s in (product.a, product.b) if m not in s.ranges for x in s.ranges
+                      if x.arg[1] is Role.FRAGMENT and x is not r)
+        found = matrix_units.operands(fold, m, column, unit)
+        opt.require(found is not None, f"{unit.name} cannot compute a sum of the chain")
+        assert found is not None
+        steps, step = k.new_range(range_size(r) // unit.k, Role.UNROLL), k.new_range(unit.k, Role.FRAGMENT)
+        table[fold] = matrix_units.summed(found, {r: (steps * unit.k + step).simplify()}, (m, column, step), unit,
+                                          (steps,))
+        k.order += [x for x in (steps, step) if x.op is Ops.RANGE]
+    k.sink = simplify(k.sink.substitute(table))
+    _unrounded(k)
     left = set(toposort(k.sink))
     k.order = [x for x in k.order if x in left]
+
+
+def _columns(k: KernelGraph, number: int) -> list[UOp]:
+    """Return the ranges of loops that the sums over range ``number`` depend on, but not their computed operands."""
+    found = set[UOp]()
+    for f in k.folds:
+        c = contraction(f, guarded=True) if f.src[-1].arg[0] == number else None
+        for a, b in ((c.a, c.b), (c.b, c.a)) if c is not None else ():
+            if inner_contractions(a):
+                found |= {r for r in b.ranges - a.ranges if r in k.parallel and not r.arg[1].expanded}
+    return sorted(found, key=lambda r: r.arg[0])
 
 
 def make_ahead(k: KernelGraph, opt: Opt, product: UOp, outside: list[UOp]) -> None:
@@ -147,6 +171,15 @@ def _powers_of_two(k: KernelGraph) -> None:
             shift = UOp.const(n.dtype, 0) if low is None else low * -LOG2E
             x = x.alu(Ops.MULADD, UOp.const(n.dtype, factor * LOG2E), shift)
             table[n] = UOp(Ops.EXP2, None, (x,), ROUGH if k.target.rough else None)
+    k.sink = k.sink.substitute(table)
+
+
+def _unrounded(k: KernelGraph) -> None:
+    """Omit the rounding of a value in accumulators that is widened again: it is rounded to be stored, not to be read
+    here."""
+    table = {n: n.src[0].src[0] for n in k.nodes if n.op is Ops.CAST and n.src[0].op is Ops.CAST
+             and n.dtype is n.src[0].src[0].dtype is dtypes.float32 and n.src[0].dtype.is_float
+             and matrix_units.reads_held(n)}
     k.sink = k.sink.substitute(table)
 
 
@@ -236,9 +269,50 @@ def _shift(body: UOp, greatest: UOp) -> UOp | None:
     return shift if shift in (greatest, finite(greatest)) and greatest not in toposort(x) else None
 
 
+def chained_sums(k: KernelGraph) -> list[UOp]:
+    """Return the outer contractions of operands that are computed from other contractions, if these are all reductions
+    of the kernel, have one range each, of equal size, and read the same tiles; else none.
+
+    Sums over different ranges read the same tiles if they do so after renaming their ranges.
+    """
+    sums = [f for f in outer_folds(k.sink) if contraction(f, guarded=True) and inner_contractions(f.src[0])]
+    if not sums or any(len(f.src) != 2 or range_size(f.src[1]) != range_size(sums[0].src[1]) for f in sums):
+        return []
+    inner = {c for f in sums for c in inner_contractions(f.src[0])}
+    return sums if set(k.folds) == {*sums, *inner} else []
+
+
+def in_blocks(k: KernelGraph, opt: Opt) -> None:
+    """Split the sums of ``chained_sums`` into blocks of ``amt``, in one loop. If a mask hides the first blocks, the
+    loop runs from the last block to the first one, so that the hidden blocks come last."""
+    sums = chained_sums(k)
+    r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
+    opt.require(bool(sums) and r in [f.src[1] for f in sums] and all(n.op not in (Ops.STAGE, Ops.MMA) for n in k.nodes),
+                "no maximum over the axis has sums relative to it, and no contraction of a computed operand sums it")
+    assert r is not None
+    size = range_size(r)
+    opt.require(isinstance(opt.amt, int) and 1 < opt.amt < size and size % opt.amt == 0,
+                "the block size must divide a range of fixed size")
+    assert isinstance(opt.amt, int)
+    loop, inner = k.new_range(size // opt.amt, Role.BLOCK), k.new_range(opt.amt, Role.REDUCE)
+    hidden = [nothing_where(f.src[0].substitute({f.src[1]: loop * opt.amt + inner})) for f in sums]
+    ends = [h is not None and end_before(h, loop, k.parallel, backwards=True) is not None for h in hidden]
+    at = loop * -1 + (size // opt.amt - 1) if all(ends) else loop
+    position = (at * opt.amt + inner).simplify()
+    old = {f.src[1] for f in sums}
+    table = {f: UOp(Ops.FOLD, None, (UOp(Ops.FOLD, None, (f.src[0].substitute({f.src[1]: position}), inner), Ops.ADD),
+                                     loop), Ops.ADD) for f in sums}
+    k.order[k.order.index(r)] = inner
+    k.order = [loop, *(x for x in k.order if x not in old)]
+    k.rebuild_as(k.sink.src, table)
+
+
 def online(k: KernelGraph, opt: Opt) -> None:
-    """Rewrite a maximum over the axis, and the sums relative to it, to blocks of ``amt``."""
+    """Rewrite a maximum over the axis, and the sums relative to it, to blocks of ``amt``; without a maximum, the
+    contractions of computed operands."""
     top = greatest(k.sink)
+    if top is None:
+        return in_blocks(k, opt)
     r = k.ranges[opt.axis] if opt.axis is not None and 0 <= opt.axis < len(k.ranges) else None
     if top is None or r is not top.src[1]:
         raise opt.illegal("no maximum over the axis has sums relative to it", "another axis")

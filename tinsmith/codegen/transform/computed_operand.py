@@ -91,6 +91,24 @@ def _names_of_rows(store: UOp, main: UOp) -> dict[UOp, UOp] | None:
     return None
 
 
+def block_factors(sink: UOp) -> list[UOp]:
+    """Return the computed values that the steps of an inner reduced range share: the largest ones, such as the scales
+    of blocks of quantized weights, in a factor of a sum of products."""
+    found = dict[UOp, None]()
+    for fold in (n for n in toposort(sink) if n.op is Ops.FOLD and n.src[0].op is Ops.MUL and len(n.src) > 2):
+        reduced = frozenset(fold.src[1:])
+        for operand in fold.src[0].src:
+            whole, stack = operand.ranges & reduced, [operand]
+            while stack:
+                n = stack.pop()
+                if n.ranges >= whole:
+                    stack += n.src
+                elif n.op.alu and n.dtype.is_float and n.ranges & reduced and not _has_fold(n) and any(
+                        x.op is Ops.LOAD and x.src[0].op is Ops.PARAM for x in toposort(n)):
+                    found[n] = None
+    return list(found)
+
+
 # *** values in local memory ***
 
 

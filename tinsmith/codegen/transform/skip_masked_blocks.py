@@ -45,9 +45,15 @@ def nothing_where(node: UOp, nothing: float = 0.0) -> UOp | None:
         yes, no = (nothing_where(b, nothing) for b in branches)
         if yes is None:
             return None if no is None else (_negated(condition) & no).simplify()
-        return (condition & yes).simplify() if no is None else (condition & yes | no).simplify()
-    if node.op is Ops.EXP and nothing == 0:
+        if no is not None and no.is_const:
+            return yes
+        return (condition & yes).simplify() if no is None else (condition & yes | _negated(condition) & no).simplify()
+    if node.op in (Ops.EXP, Ops.EXP2) and nothing == 0:
         return nothing_where(node.src[0], -math.inf)
+    if node.op is Ops.CAST and node.src[0].dtype.is_float:
+        return nothing_where(node.src[0], nothing)
+    if node.op is Ops.MULADD and nothing != 0 and node.src[1].op is Ops.CONST and node.src[1].arg > 0:
+        return nothing_where(node.src[0], nothing)
     if node.op is Ops.MUL and nothing == 0:
         return next((c for s in node.src if (c := nothing_where(s)) is not None), None)
     if node.op is Ops.MUL and node.src[1].op is Ops.CONST and node.src[1].arg > 0:
@@ -123,24 +129,43 @@ def masked_blocks(k: KernelGraph) -> dict[UOp, UOp]:
 
 def visible_ends(k: KernelGraph) -> dict[UOp, UOp]:
     """Return the loops over blocks whose last blocks a mask hides, each with its number of visible blocks."""
-    found = {}
+    found, endless = dict[UOp, UOp](), set[UOp]()
     shared = THREADS if k.products else ()  # the threads of a unit's block share the loop count
     around = {r for r in k.parallel if not r.arg[1].expanded and r.arg[1] not in shared}
     for fold in k.folds:
         block = fold.src[0]
         if block.op is Ops.MUL and block.src[1].is_const:
             block = block.src[0]
-        if fold.arg is not Ops.MAX or block.op is not Ops.FOLD or fold.src[1].arg[1] is not Role.BLOCK:
+        if fold.src[1].arg[1] is not Role.BLOCK:
             continue
-        loop, hidden = fold.src[1], nothing_where(block.src[0], -math.inf)
-        whole = everywhere(hidden, hidden.ranges - around - {loop}) if hidden is not None else None
-        if whole is None or whole.op is not Ops.CMPLT:
+        loop, product = fold.src[1], block.src[0] if block.op is Ops.FOLD else block
+        if fold.arg is Ops.MAX and block.op is Ops.FOLD:
+            hidden = nothing_where(block.src[0], -math.inf)
+        elif product.op is Ops.MMA and greatest_of(k, loop) is None:
+            hidden = nothing_where(product.src[0])
+        else:
             continue
-        terms, constant = linear_form(whole.src[0] - whole.src[1])
-        step = -terms.pop(loop, 0)
-        if step > 0 and not any(loop in t.ranges for t in terms):
-            found[loop] = (from_linear(terms, constant, loop) // step + 1).simplify()
-    return found
+        end = end_before(hidden, loop, around) if hidden is not None else None
+        if end is None or found.setdefault(loop, end) is not end:
+            endless.add(loop)  # one of its sums needs all blocks
+    return {loop: end for loop, end in found.items() if loop not in endless}
+
+
+def end_before(hidden: UOp, loop: UOp, around: Collection[UOp], backwards: bool = False) -> UOp | None:
+    """Return the number of steps of a loop after which ``hidden`` holds for all values of the ranges inside it; None if
+    none is known. ``backwards``: of the steps from last to first."""
+    whole = everywhere(hidden, hidden.ranges - set(around) - {loop})
+    if whole is None or whole.op is not Ops.CMPLT:
+        return None
+    terms, constant = linear_form(whole.src[0] - whole.src[1])
+    step = terms.pop(loop, 0) * (1 if backwards else -1)
+    fits = step > 0 and not any(loop in t.ranges for t in terms)
+    return (from_linear(terms, constant, loop) // step + 1).simplify() if fits else None
+
+
+def greatest_of(k: KernelGraph, loop: UOp) -> UOp | None:
+    """Return the maximum over the blocks of a loop; None if there is none."""
+    return next((f for f in k.folds if f.arg is Ops.MAX and f.src[1:] == (loop,)), None)
 
 
 def clear_end(loop: UOp, nodes: Collection[UOp], around: Collection[UOp]) -> tuple[UOp, dict[UOp, UOp]] | None:

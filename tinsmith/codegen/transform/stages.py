@@ -26,13 +26,16 @@ from tinsmith.codegen.transform.tma_boxes import staged_operand
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.algebra.sizes import from_linear, linear_form
+from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import MatrixUnit, in_memory
 from tinsmith.ir.structure import THREADS, Role, contraction, count_of, digits, divides, is_partial, range_size
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
     from tinsmith.codegen.opt import Opt
+
+MOST_NEAR = 32  # steps of a range along which packed elements of a block are read as vectors, at most
 
 
 def stage(k: KernelGraph, opt: Opt) -> None:
@@ -51,7 +54,7 @@ def stage(k: KernelGraph, opt: Opt) -> None:
                 return _operand(k, opt, product, which, outside)
     opt.require(not k.roles, "STAGE comes before ROLES")
     if value.op is Ops.LOAD:
-        value = converted(value, k.sink) if opt.layout else _widened(k, value)
+        value = converted(value, k.sink) if opt.layout else _factor_of(k, value) or _widened(k, value)
     around = {r.arg[1] for r in outside if r in value.ranges}
     opt.require(Role.VECTOR not in around and not k.scan_lanes, "a stage cannot be kept per lane of a vector")
     opt.require(around.isdisjoint(THREADS), "a stage cannot be kept per thread: leave LOCAL and GROUP ranges out")
@@ -72,6 +75,23 @@ def stage(k: KernelGraph, opt: Opt) -> None:
     free = [r for r in inside if r.arg[1] is Role.VECTOR or (r.arg[1] is Role.REDUCE and is_partial(r))]
     opt.require(not free, "a computed value is staged before VECTOR, and without partial reductions")
     return _tile(k, value, inside, outside, max(opt.lanes, 1), opt.copies)
+
+
+def _factor_of(k: KernelGraph, load: UOp) -> UOp | None:
+    """Return the factor of a contraction that a load belongs to, so that a function of loaded elements, with its masks,
+    is computed once when it is staged; None if the factor has other users or is made of more than loads."""
+    found = [c for f in k.folds if (c := contraction(f, guarded=True)) is not None]
+    factor = next((x for c in found for x in (c.a, c.b) if load in toposort(x)), None)
+    if factor is None or factor is load or not factor.dtype.is_float:
+        return None
+    inside = dict.fromkeys(toposort(factor))
+    inner: set[UOp] = set()  # values below the factor that depend on loaded elements
+    for n in inside:
+        if n.op in (Ops.FOLD, Ops.STAGE, Ops.MMA, Ops.PREFIX):
+            return None
+        if n is not factor and (n.op is Ops.LOAD or not inner.isdisjoint(n.src)):
+            inner.add(n)
+    return factor if all(n in inside or inner.isdisjoint(n.src) for n in toposort(k.sink)) else None
 
 
 def _widened(k: KernelGraph, load: UOp) -> UOp:
@@ -137,7 +157,7 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     """
     lead = box.lead
     whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
-    if whole and all(linear_form(n.src[1])[0].get(lead) == 1 for n in toposort(value) if n.op is Ops.LOAD):
+    if whole and _is_dense(value, lead):
         across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
         fixed = isinstance(box.size, int)
         step, role = (math.gcd(box.size, SIDE) if fixed else 1, Role.UPCAST) if across else (lanes, Role.VECTOR)
@@ -154,6 +174,22 @@ def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple
     else:
         f = k.new_range(box.size, role, partial)
     return [f], f
+
+
+def _is_dense(value: UOp, lead: UOp) -> bool:
+    """Return True if full vectors along ``lead`` can be loaded: memory is contiguous along it, or the packed elements
+    that a short range reads lie next to each other."""
+    loads = [n for n in toposort(value) if n.op is Ops.LOAD]
+    if all(linear_form(n.src[1])[0].get(lead) == 1 for n in loads):
+        return True
+    return lead.vmax < MOST_NEAR and all(n.dtype.is_int and _is_near(n.src[1], lead) for n in loads)
+
+
+def _is_near(index: UOp, lead: UOp) -> bool:
+    """Return True if the elements along a range lie within as many adjacent ones as it has steps."""
+    own = {t: step for t, step in linear_form(index)[0].items() if lead in t.ranges}
+    at = values_over(from_linear(own, 0, index), lead) if own and all(is_made_of(t, lead) for t in own) else []
+    return not own or (bool(at) and max(at) - min(at) <= lead.vmax)
 
 
 def _rows(k: KernelGraph, opt: Opt, value: UOp, inside: list[UOp], outside: Sequence[UOp]) -> None:

@@ -48,6 +48,9 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
 
     A loop that a large reduction does not depend on stays a loop, because otherwise every block would repeat the same
     reduction.
+
+    A loop of symbolic size becomes an axis of its greatest size, as long as all such axes together have at most
+    ``in_vain`` blocks.
     """
     for r in k.parallel:
         if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
@@ -55,7 +58,8 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
             continue
         if isinstance(range_size(r), int):
             k.change_role(r, role)
-        elif range_size(r).vmax <= k.target.blocks.in_vain:
+        elif k.symbolic_blocks * range_size(r).vmax <= k.target.blocks.in_vain:
+            k.symbolic_blocks *= range_size(r).vmax
             new = k.new_range(range_size(r).vmax, role)
             k.rebuild({r: new}, new.lt(range_size(r)), r)
             k.order[k.order.index(r)] = new

@@ -82,7 +82,7 @@ class Session:
 
     def buffer(self, dtype: DType, values: Array) -> Buffer:
         b = Buffer(self.request.device, values.size, dtype)
-        return b.copyin(memoryview(values.view(np.uint8))) if values.size else b  # type: ignore[arg-type]
+        return b.copyin(values.view(np.uint8).data) if values.size else b
 
     def compiled(self, opts: Sequence[Opt] | None) -> tuple[KernelProgram, Any]:
         kernel = compile_kernel(self.sink, self.renderer, opts)

@@ -10,9 +10,10 @@ for those values only, so the JIT evaluates such conditions again before it repl
 """
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
@@ -21,6 +22,11 @@ from tinsmith.ir.interpret.tensor import evaluate_scalar
 from tinsmith.ir.ops import Ops
 from tinsmith.ir.text.node import expression
 from tinsmith.ir.uop import Algebra, UOp, Window, toposort
+
+# The value of a variable for which programs are planned, if its bounds allow. All usual tiles divide it, so that a
+# candidate that needs full tiles is offered; the tail of the symbolic kernel costs little.
+TYPICAL: Final = 240
+SMALL: Final = 1 << 16  # the bound of a variable that stands for small sizes: room for larger ones
 
 Linear = dict[UOp, int]
 
@@ -179,11 +185,16 @@ def normal_size(size: Any) -> Any:
     if not isinstance(size, UOp):
         return size
     if size._normal is None:
+        _recent.append(size)
         found = _normal_form(size)
         size._normal = True if found is size else found
         if found is not size and isinstance(found, UOp):
             found._normal = True
     return size if size._normal is True else size._normal
+
+
+# Sizes and conditions that were simplified last: results are stored on the nodes, and a program makes equal ones again.
+_recent: deque[UOp] = deque(maxlen=4096)
 
 
 def _normal_form(size: UOp) -> UOp | int:
@@ -257,6 +268,8 @@ def holds(condition: UOp) -> bool:
     nodes = toposort(condition, lambda n: n.op is not Ops.BIND)
     if any(not n.op.alu and n.op not in (Ops.CONST, Ops.VARIABLE) for n in nodes):
         return True
+    if condition._simple is None:
+        _recent.append(condition)
     simple = condition.simplify()
     if simple.is_const:
         return bool(simple.arg)

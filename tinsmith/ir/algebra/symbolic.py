@@ -364,8 +364,8 @@ class _Memo(dict[UOp, UOp]):
     """The rewriter's memo, stored on the nodes themselves (``_simple``), so that an expression is simplified only
     once."""
 
-    def __contains__(self, node: object) -> bool:
-        return node._simple is not None  # type: ignore[attr-defined]
+    def __contains__(self, node: Any) -> bool:
+        return node._simple is not None
 
     def get(self, node: UOp, default: Any = None) -> Any:
         found = node._simple
@@ -387,8 +387,8 @@ class _Again(_Memo):
     def __init__(self, seen: dict[UOp, UOp]) -> None:
         self.seen = seen
 
-    def __contains__(self, node: object) -> bool:
-        return node._simple is True or node in self.seen  # type: ignore[attr-defined]
+    def __contains__(self, node: Any) -> bool:
+        return node._simple is True or node in self.seen
 
     def get(self, node: UOp, default: Any = None) -> Any:
         return node if node._simple is True else self.seen.get(node, default)

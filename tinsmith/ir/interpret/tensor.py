@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -100,6 +100,9 @@ _EXACT: dict[Op, Callable[..., int]] = {
 }
 
 
+_INFIX: Final = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.CMPLT: "<", Ops.CMPEQ: "==", Ops.CMPNE: "!="}
+
+
 def evaluate_scalar(node: UOp, known: Mapping[UOp, int]) -> int:
     """Return the value of an integer or bool expression as a Python int; ``known`` holds the values of its ranges,
     variables and parameters.
@@ -135,19 +138,26 @@ def evaluator(nodes: Sequence[UOp], inputs: Sequence[UOp]) -> Callable[[Sequence
     [16, 2]
     """
     found = toposort(nodes, lambda n: n not in inputs and n.op is not Ops.VARIABLE)
-    fixed = [n for n in found if n.op in (Ops.CONST, Ops.BIND)]
-    computed = [n for n in found if n.op in _EXACT]
-    place = {n: at for at, n in enumerate([*inputs, *fixed, *computed])}
-    constants = [n.arg if n.op is Ops.CONST else n.src[1].arg for n in fixed]
-    steps = [(_EXACT[n.op], [place[s] for s in n.src]) for n in computed]
-    wanted = [place[n] for n in nodes]
-
-    def values(given: Sequence[int]) -> list[int]:
-        found = [*given, *constants]
-        for function, sources in steps:
-            found.append(function(*[found[s] for s in sources]))
-        return [found[w] for w in wanted]
-
+    names = {n: f"given[{at}]" for at, n in enumerate(inputs)}
+    space: dict[str, Any] = {}
+    lines: list[str] = []
+    for n in found:
+        if n in names:
+            continue
+        if n.op in (Ops.CONST, Ops.BIND):
+            names[n] = repr(n.arg if n.op is Ops.CONST else n.src[1].arg)
+        elif n.op in _EXACT:
+            sources = [names[s] for s in n.src]
+            if n.op in _INFIX:
+                text = f"({sources[0]}) {_INFIX[n.op]} ({sources[1]})"
+            else:
+                space[f"f{len(lines)}"] = _EXACT[n.op]
+                text = f"f{len(lines)}({', '.join(sources)})"
+            names[n] = f"t{len(lines)}"
+            lines.append(f"    {names[n]} = {text}")
+    source = "\n".join(["def values(given):", *lines, f"    return [{', '.join(names[n] for n in nodes)}]"])
+    exec(compile(source, "<sizes>", "exec"), space)
+    values: Callable[[Sequence[int]], list[int]] = space["values"]
     return values
 
 
@@ -160,4 +170,6 @@ def _known(values: Mapping[UOp, int], node: UOp) -> int:
 def _wrapped(dtype: DType, value: int) -> int:
     if dtype is dtypes.index:
         return int(value)
-    return dtype.as_const(value)  # type: ignore[return-value]
+    found = dtype.as_const(value)
+    assert isinstance(found, int), dtype
+    return found

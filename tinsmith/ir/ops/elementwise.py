@@ -90,8 +90,8 @@ def _shift_dtype(src: tuple[Node, ...], arg: Any) -> DType:
     return same(src, arg)
 
 
-def unary(doc: str, f: Any, gradient: Any = None, cost: int = 1) -> Op:
-    return Op("unary", doc, 1, same, shape_of_all, _wide(f), gradient, cost)
+def unary(doc: str, f: Any, gradient: Any = None, cost: int = 1, **facts: Any) -> Op:
+    return Op("unary", doc, 1, same, shape_of_all, _wide(f), gradient, cost, **{"takes": "f", **facts})
 
 
 def binary(doc: str, f: Any, gradient: Any = None, cost: int = 1, **laws: Any) -> Op:
@@ -145,74 +145,89 @@ angles within half a turn, results of SQRT and EXP2 up to 1 (beyond, 1e-6 of the
 it."""
 
 
+_ALL, _POSITIVE = (-8.0, 8.0), (0.01, 50.0)  # arguments of functions of all numbers, and of positive ones
+
+
 class ElementwiseOps:
     """Op-table rows of elementwise ops."""
 
-    NEG = unary("Minus x; integers wrap, the sign of zero flips.", np.negative, lambda n, g: (-g,))
+    NEG = unary("Minus x; integers wrap, the sign of zero flips.", np.negative, lambda n, g: (-g,),
+                takes="if", keeps_zero=True)
     RECIP = unary("1/x; ±0 gives ±inf.", lambda x: 1 / x, lambda n, g: (-(g * n * n),), cost=4)
-    SQRT = unary("Square root; NaN below 0, -0 stays -0.", np.sqrt, lambda n, g: (g * 0.5 / n,), cost=4)
-    EXP = unary("e to the x.", np.exp, lambda n, g: (g * n,), cost=12)
-    LOG = unary("Natural logarithm; -inf at 0, NaN below.", np.log, lambda n, g: (g / n.src[0],), cost=12)
-    EXP2 = unary("2 to the x.", np.exp2, lambda n, g: (g * n * math.log(2),), cost=10)
+    SQRT = unary("Square root; NaN below 0, -0 stays -0.", np.sqrt, lambda n, g: (g * 0.5 / n,), cost=4,
+                 keeps_zero=True)
+    EXP = unary("e to the x.", np.exp, lambda n, g: (g * n,), cost=12, domain=_ALL)
+    LOG = unary("Natural logarithm; -inf at 0, NaN below.", np.log, lambda n, g: (g / n.src[0],), cost=12,
+                domain=_POSITIVE)
+    EXP2 = unary("2 to the x.", np.exp2, lambda n, g: (g * n * math.log(2),), cost=10, domain=_ALL)
     LOG2 = unary("Logarithm to base 2; -inf at 0, NaN below.", np.log2, lambda n, g: (g / (n.src[0] * math.log(2)),),
-                 cost=12)
-    EXPM1 = unary("e to the x, minus 1, exact near 0.", np.expm1, lambda n, g: (g * n.src[0].alu("EXP"),), cost=12)
+                 cost=12, domain=_POSITIVE)
+    EXPM1 = unary("e to the x, minus 1, exact near 0.", np.expm1, lambda n, g: (g * n.src[0].alu("EXP"),), cost=12,
+                  domain=_ALL, keeps_zero=True)
     LOG1P = unary("Natural logarithm of 1 + x, exact near 0; -inf at -1, NaN below.", np.log1p,
-                  lambda n, g: (g / (n.src[0] + 1),), cost=14)
-    SIN = unary("Sine of x in radians; NaN for infinities.", np.sin, lambda n, g: (g * n.src[0].alu("COS"),), cost=16)
+                  lambda n, g: (g / (n.src[0] + 1),), cost=14, domain=_POSITIVE, keeps_zero=True)
+    SIN = unary("Sine of x in radians; NaN for infinities.", np.sin, lambda n, g: (g * n.src[0].alu("COS"),), cost=16,
+                domain=_ALL, keeps_zero=True)
     COS = unary("Cosine of x in radians; NaN for infinities.", np.cos, lambda n, g: (-(g * n.src[0].alu("SIN")),),
-                cost=16)
-    TANH = unary("Hyperbolic tangent.", np.tanh, lambda n, g: (g - g * n * n,), cost=16)
+                cost=16, domain=_ALL)
+    TANH = unary("Hyperbolic tangent.", np.tanh, lambda n, g: (g - g * n * n,), cost=16, domain=_ALL, keeps_zero=True)
     ERF = unary("The error function.", _erf,
-                lambda n, g: (g * (-(n.src[0] * n.src[0])).alu("EXP") * (2 / math.sqrt(math.pi)),), cost=20)
-    TRUNC = unary("Round towards zero.", np.trunc)
+                lambda n, g: (g * (-(n.src[0] * n.src[0])).alu("EXP") * (2 / math.sqrt(math.pi)),), cost=20,
+                domain=_ALL, keeps_zero=True)
+    TRUNC = unary("Round towards zero.", np.trunc, keeps_zero=True)
 
     ADD = binary("x + y; integers wrap, for bool it is OR.", np.add, lambda n, g: (g, g), commutative=True,
-                 associative=True, identity=lambda d: d.as_const(0))
-    SUB = binary("x - y; integers wrap.", np.subtract, lambda n, g: (g, -g))
+                 associative=True, identity=lambda d: d.as_const(0), takes="bif", keeps_zero=True)
+    SUB = binary("x - y; integers wrap.", np.subtract, lambda n, g: (g, -g), takes="if", keeps_zero=True)
     MUL = binary("x * y; integers wrap, for bool it is AND.", np.multiply,
                  lambda n, g: (g * n.src[1], g * n.src[0]), commutative=True, associative=True,
-                 identity=lambda d: d.as_const(1))
+                 identity=lambda d: d.as_const(1), takes="bif", keeps_zero=True)
     FDIV = binary("x / y of floats; IEEE for zero divisors.", np.divide,
-                  lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4)
+                  lambda n, g: (g / n.src[1], -(g * n / n.src[1])), cost=4, takes="f")
     POW = binary("x to the y for x >= 0, 1 where x is 1 or y is 0; NaN below 0.", _power,
-                 lambda n, g: (g * n.src[1] * n.src[0].alu("POW", n.src[1] - 1), g * n * n.src[0].alu("LOG")), cost=60)
+                 lambda n, g: (g * n.src[1] * n.src[0].alu("POW", n.src[1] - 1), g * n * n.src[0].alu("LOG")), cost=60,
+                 takes="f", domain=_POSITIVE)
     FMOD = binary("x - n*y of floats, n the quotient rounded towards zero, without an error; it has the sign of x; NaN "
                   "where y is 0 or x infinite.", np.fmod,
-                  lambda n, g: (g, -(g * (n.src[0] / n.src[1]).alu("TRUNC"))), cost=8)
-    IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16)
-    MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16)
+                  lambda n, g: (g, -(g * (n.src[0] / n.src[1]).alu("TRUNC"))), cost=8, takes="f")
+    IDIV = binary("x // y of integers, rounded down; 0 if y is 0.", floor_div, cost=16, takes="i", keeps_zero=True)
+    MOD = binary("x % y of integers with the sign of y; 0 if y is 0.", floor_mod, cost=16, takes="i", keeps_zero=True)
     MAX = binary("The greater; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _maximum,
-                 _max_gradient, commutative=True, associative=True, identity=lambda d: d.min)
+                 _max_gradient, commutative=True, associative=True, identity=lambda d: d.min,
+                 takes="bif", keeps_zero=True)
     MIN = binary("The smaller; NaN if either is NaN; of +0 and -0 either, but x where y is a constant 0.", _minimum,
-                 _min_gradient, commutative=True, associative=True, identity=lambda d: d.max)
-    CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less))
+                 _min_gradient, commutative=True, associative=True, identity=lambda d: d.max,
+                 takes="bif", keeps_zero=True)
+    CMPLT = binary("x < y.", None, dtype=boolean, meaning=_compare(np.less), takes="bif", keeps_zero=True)
     CMPNE = binary("x != y; true if either is NaN.", None, dtype=boolean, meaning=_compare(np.not_equal),
-                   commutative=True)
-    CMPEQ = binary("x == y.", None, dtype=boolean, meaning=_compare(np.equal), commutative=True)
+                   commutative=True, takes="bif", keeps_zero=True)
+    CMPEQ = binary("x == y.", None, dtype=boolean, meaning=_compare(np.equal), commutative=True, takes="bif")
     AND = binary("Bitwise and.", np.bitwise_and, commutative=True, associative=True,
-                 identity=lambda d: True if d.is_bool else d.as_const(-1))
-    OR = binary("Bitwise or.", np.bitwise_or, commutative=True, associative=True, identity=lambda d: d.as_const(0))
+                 identity=lambda d: True if d.is_bool else d.as_const(-1), takes="bi", keeps_zero=True)
+    OR = binary("Bitwise or.", np.bitwise_or, commutative=True, associative=True, identity=lambda d: d.as_const(0),
+                takes="bi", keeps_zero=True)
     XOR = binary("Bitwise exclusive or.", np.bitwise_xor, commutative=True, associative=True,
-                 identity=lambda d: d.as_const(0))
+                 identity=lambda d: d.as_const(0), takes="bi", keeps_zero=True)
     SHL = binary("x shifted left by y bits; 0 where y is not in [0, width).", None, meaning=_shift(np.left_shift),
-                 dtype=_shift_dtype)
+                 dtype=_shift_dtype, takes="i", keeps_zero=True)
     SHR = binary("x shifted right by y bits, copying the sign; all sign bits where y is not in [0, width).", None,
-                 meaning=_shift(np.right_shift), dtype=_shift_dtype)
+                 meaning=_shift(np.right_shift), dtype=_shift_dtype, takes="i", keeps_zero=True)
     SCALE = binary("x * 2**y for an integer y, rounded once; whatever x is, y = -inf gives 0 and y = inf gives inf. "
                    "Below the tensor graph, on targets that have it.", _scaled)
 
     WHERE = Op("ternary", "y where the condition holds, else z.", 3, _where_dtype, shape_of_all,
                lambda node, c, y, z: np.where(c, y, z),
-               lambda n, g: (None, n.src[0].where(g, 0), n.src[0].where(0, g)), cost=1)
+               lambda n, g: (None, n.src[0].where(g, 0), n.src[0].where(0, g)), cost=1, keeps_zero=True)
     UNLIKELY = Op("ternary", "WHERE with a rare condition: y is computed in a branch, only if the condition "
                 "holds for some lane. Below the tensor graph.", 3, _where_dtype, shape_of_all,
                 lambda node, c, y, z: np.where(c, y, z), cost=1)
     MULADD = Op("ternary", "x * y + z, rounded once where the device can.", 3, same, shape_of_all,
                 lambda node, x, y, z: _wide(lambda a, b, c: a * b + c)(node, x, y, z),
-                lambda n, g: (g * n.src[1], g * n.src[0], g), cost=2)
+                lambda n, g: (g * n.src[1], g * n.src[0], g), cost=2, keeps_zero=True)
 
     CAST = Op("cast", "Convert the value: floats truncate and saturate into integers (NaN gives 0), overflow to inf; "
               "a subnormal bfloat16 may become 0.", 1, None, shape_of_all,
-              lambda node, x: cast_values(x, node.dtype.scalar), lambda n, g: (g.cast(n.src[0].dtype),), cost=1)
-    BITCAST = Op("cast", "Reinterpret the bits as a dtype of the same width.", 1, None, shape_of_all, _bitcast)
+              lambda node, x: cast_values(x, node.dtype.scalar), lambda n, g: (g.cast(n.src[0].dtype),), cost=1,
+              keeps_zero=True)
+    BITCAST = Op("cast", "Reinterpret the bits as a dtype of the same width.", 1, None, shape_of_all, _bitcast,
+                 keeps_zero=True)

@@ -82,6 +82,9 @@ class Op:
         commutative, associative: algebraic laws that rewrites may use (associative: up to rounding for floats).
         identity: for ops that can reduce: dtype -> the identity element.
         device: argument -> the value's device; None: the device of the first source that has one.
+        takes: the kinds of dtypes that the op is computed for, and tested: "b" bools, "i" integers, "f" floats.
+        domain: for a transcendental function, the arguments (least, greatest) that conformance tests; else None.
+        keeps_zero: the value is 0 where the first source is 0 and the others are 0: padding commutes with the op.
     """
 
     kind: Kind
@@ -96,6 +99,9 @@ class Op:
     associative: bool = False
     identity: Callable[[DType], int | float | bool] | None = None
     device: Callable[[Any], str] | None = None
+    takes: str = ""
+    domain: tuple[float, float] | None = None
+    keeps_zero: bool = False
     name: str = field(default="", init=False)
     rows: ClassVar[dict[str, Op]] = {}  # name → row, in the order of declaration
 
@@ -108,6 +114,10 @@ class Op:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return _named, (self.name,)
+
+    @property
+    def transcendental(self) -> bool:
+        return self.domain is not None
 
     @property
     def elementwise(self) -> bool:

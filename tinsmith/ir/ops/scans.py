@@ -19,6 +19,9 @@ from tinsmith.ir.ops.op import Array, Node, Op
 
 N = TypeVar("N", bound=Node)
 
+# Names of host functions that wait for the work that an earlier one has begun: they run as late as their readers allow.
+WAITS: set[str] = set()
+
 _RUNNING = {"ADD": np.add, "MUL": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 
 

@@ -75,11 +75,6 @@ def _table_arg(n: UOp) -> str:
 # *** the tree of a kernel's tensor graph ***
 
 REDUCE_NAME = {"ADD": "SUM", "MUL": "PROD"}
-# Ops with f(0, ...) = 0: zero padding commutes with them and may be pushed down to the leaves
-_KEEPS_ZERO = (
-    Ops.NEG, Ops.SQRT, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.TANH, Ops.ERF, Ops.TRUNC, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV,
-    Ops.MOD, Ops.MAX, Ops.MIN, Ops.CMPLT, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE, Ops.MULADD,
-    Ops.CAST, Ops.BITCAST)
 
 State = tuple[UOp, Moves]
 Writer = Callable[[UOp, Moves], tuple[str, list[State]]]
@@ -161,7 +156,7 @@ def _tree_node(node: UOp, moves: Moves, notes: Mapping[UOp, str],
 
 def may_push(node: UOp, moves: Moves) -> bool:
     """Return True if ``moves`` on an elementwise node can be applied to its sources instead."""
-    return node.op in _KEEPS_ZERO or all(m.op not in (Ops.PAD, Ops.UNWINDOW) for m in moves)
+    return node.op.keeps_zero or all(m.op not in (Ops.PAD, Ops.UNWINDOW) for m in moves)
 
 
 def _inner(node: UOp) -> str:

@@ -110,6 +110,7 @@ def library(module: str) -> bool:
     """Return True for the standard library and ``nn``, whose functions read only their arguments."""
     return module.partition(".")[0] in sys.stdlib_module_names or module.startswith(_LAYERS)
 
+PLACE: Final = str  # the device of a tensor's memory in a description, unless it is over several devices
 SCALARS: Final = (int, float, bool, str, bytes, type(None), complex)
 EXACT: Final = frozenset({int, bool, str, bytes, type(None)})
 BYTES: Final = (bytearray, memoryview, array.array)

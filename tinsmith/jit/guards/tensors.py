@@ -28,6 +28,7 @@ from tinsmith.ir.algebra.sizes import bindings, symbols
 from tinsmith.ir.interpret.tensor import evaluator
 from tinsmith.ir.uop import toposort
 from tinsmith.jit.guards.signature import EXACT, base_of, by_identity, placed, view_of
+from tinsmith.jit.guards.sizes import SizeGuard
 from tinsmith.jit.guards.state import State
 from tinsmith.jit.memory import settle
 from tinsmith.tensor.create import random
@@ -62,7 +63,7 @@ class Member:
 class Group:
     """The tensors by which a replay finds one buffer."""
 
-    size: int
+    size: int  # -1: it changes
     dtype: DType
     device: str
     argument: int = -1
@@ -109,7 +110,7 @@ class Group:
                 found = b
             elif found is not b:
                 return None
-        if found is None or (found.size, found.dtype, found.device, found.layout) != (
+        if found is None or (self.size if self.size < 0 else found.size, found.dtype, found.device, found.layout) != (
                 self.size, self.dtype, self.device, self.layout):
             return None
         return found if self.pinned is None or self.pinned is found else None
@@ -140,12 +141,14 @@ class Decisions:
             variables.update(own)
             nodes += [node] if own else []
         self.numbers = list(variables.values())
+        self.in_order = self.numbers == list(range(len(bound)))
         self.values = evaluator(nodes, list(variables))
         self.wanted = [decided[n] for n in nodes]
 
     def hold(self, bound: Sequence[int]) -> bool:
         """Return True if the current values of the variables lead to the same decisions."""
-        return not self.wanted or self.values([bound[n] for n in self.numbers]) == self.wanted
+        return not self.wanted or self.values(
+            bound if self.in_order else [bound[n] for n in self.numbers]) == self.wanted
 
 
 @dataclass
@@ -187,8 +190,9 @@ class Guards:
                 return None
         for places in self.shared:
             parts = [t._shared if (t := place.find(arguments)) is not None else None for place, _ in places]
-            if any(p is None or p.looks != looks or p.storage is not parts[0].storage  # type: ignore[union-attr]
-                   for p, (_, looks) in zip(parts, places)):
+            first = parts[0]
+            if first is None or any(p is None or p.looks != looks or p.storage is not first.storage
+                                    for p, (_, looks) in zip(parts, places)):
                 return None
         found: list[Buffer] = []
         for group in self.groups:
@@ -275,8 +279,9 @@ class Quick:
         self.order = [g.argument for g in guards.groups] if simple and plain else None
         self.in_order = self.order == list(range(len(self.tensors)))
 
-    def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor]] | None:
-        """Return (buffers of the guards, tensor arguments); None if the full guards must be checked."""
+    def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor], Sequence[int]] | None:
+        """Return (buffers of the guards, tensor arguments, no values of variables); None if the full guards must be
+        checked."""
         if current() is not self.values or len(args) != self.count or (
                 self.kinds["default_float"] is not self.default_float or
                 self.kinds["default_int"] is not self.default_int):
@@ -302,18 +307,147 @@ class Quick:
         for n, identity in self.objects:
             if id(args[n]) != identity:
                 return None
-        try:
-            if self.differs(args, {}) is not None:
-                return None
-        except Exception as why:  # something on the way is gone
-            if is_from_handler(why):
-                raise
+        if _has_changed(self.differs, args):
             return None
         tensors = args if self.whole else [args[row[0]] for row in self.tensors]
         if self.in_order:
-            return found, tensors
+            return found, tensors, ()
         if self.order is not None:
-            return [found[n] for n in self.order], tensors
+            return [found[n] for n in self.order], tensors, ()
         del found
         every = self.guards.find(tensors, random.state()[0])
-        return None if every is None else (every, tensors)
+        return None if every is None else (every, tensors, ())
+
+
+class QuickSizes:
+    """Flat guards, as ``Quick``, for tensors whose sizes change: those of a capture over a range, or views with bound
+    variables.
+
+    Args:
+        state, guards: the full guards of the capture.
+        args: the arguments of a call that has just passed them: tensors only.
+        sizes: the guard on the sizes of a capture over a range, else None.
+
+    Raises:
+        TypeError: if these arguments need the full guards.
+    """
+
+    def __init__(self, state: State, guards: Guards, args: tuple[Any, ...], sizes: SizeGuard | None) -> None:
+        self.values = current()
+        self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        self.kinds = vars(dtypes)
+        self.guards, self.differs = guards, state.differs
+        self.sizes = None if sizes is None else sizes.values
+        if any(type(t) is not Tensor for t in args):
+            raise TypeError("arguments other than tensors")
+        self.tensors: list[tuple[bool | None, DType, str, int, tuple[Any, ...]]] = []
+        self.variables: list[UOp] = []
+        for t in args:
+            b = base_of(t.uop).arg
+            if base_of(t.uop).op is not Ops.BUFFER or b.layout is not None:
+                raise TypeError("a tensor without memory, or over several devices")
+            view = tuple((op, self._pattern(arg)) for op, arg, rest in view_of(t.uop) if self._is_plain(op, rest))
+            self.tensors.append((t.requires_grad, b.dtype, b.device, b.size if sizes is None else -1, view))
+        if sizes is not None and any(op is not Ops.RESHAPE for row in self.tensors for op, _ in row[-1]):
+            raise TypeError("views other than reshapes")
+        simple = not (guards.lazy or guards.gradients or guards.seed is not None or guards.shared or guards.alone)
+        plain = all(g.argument >= 0 and not g.members and g.pinned is None for g in guards.groups)
+        self.order = [g.argument for g in guards.groups] if simple and plain else None
+
+    def _is_plain(self, op: Any, rest: tuple[UOp, ...]) -> bool:
+        if rest or op.kind != "movement":
+            raise TypeError("a view with other operands")
+        return True
+
+    def _pattern(self, arg: Any) -> Any:
+        """Return an argument of a movement op with its symbolic sizes in one-item lists."""
+        if isinstance(arg, UOp):
+            for n in toposort(arg):
+                if n.op is Ops.BIND and n.src[0] not in self.variables:
+                    self.variables.append(n.src[0])
+            return [arg]
+        return tuple(map(self._pattern, arg)) if type(arg) is tuple else arg
+
+    def match(self, args: tuple[Any, ...]) -> tuple[list[Buffer], Sequence[Tensor], Sequence[int]] | None:
+        """Return (buffers of the guards, tensor arguments, values of the variables); None if the full guards must be
+        checked."""
+        if current() is not self.values or len(args) != len(self.tensors) or (
+                self.kinds["default_float"] is not self.default_float or
+                self.kinds["default_int"] is not self.default_int):
+            return None
+        found: list[Buffer] = []
+        sizes: list[int] = []
+        values: list[int] = [-1] * len(self.variables)
+        sharing = 0
+        for t, (requires_grad, dtype, device, size, view) in zip(args, self.tensors):
+            if type(t) is not Tensor or t.requires_grad is not requires_grad:
+                return None
+            sharing += t._shared is not None
+            node = t.uop
+            sizes.append(0)
+            at = len(sizes) - 1
+            for op, pattern in view:
+                if node.op is not op or (self.sizes is None and not _fits(pattern, node.arg, self.variables, values)):
+                    return None
+                if self.sizes is not None:
+                    if len(node.arg) != len(pattern):
+                        return None
+                    sizes += node.arg
+                node = node.src[0]
+            if node.op is not Ops.BUFFER:
+                return None
+            b: Buffer = node.arg
+            if b.dtype is not dtype or b.device != device or b.failed is not None or (size >= 0 and b.size != size):
+                return None
+            sizes[at] = b.size
+            found.append(b)
+        if len(found) > 1 and (sharing > 1 or len(set(map(id, found))) != len(found)):
+            return None
+        bound = values if self.sizes is None else self.sizes(tuple(sizes))
+        if bound is None:
+            return None
+        if _has_changed(self.differs, args):
+            return None
+        if self.order is not None:
+            if self.guards.decisions is not None and not self.guards.decisions.hold(bound):
+                return None
+            return [found[n] for n in self.order], args, bound
+        every = self.guards.find(args, random.state()[0], bound)
+        return None if every is None else (every, args, bound)
+
+
+def _has_changed(differs: Callable[[tuple[Any, ...], dict[str, Any]], object], args: tuple[Any, ...]) -> bool:
+    """Return True if Python state differs from that of the capture, or can no longer be reached."""
+    try:
+        return differs(args, {}) is not None
+    except Exception as why:
+        if is_from_handler(why):
+            raise
+        return True
+
+
+def _fits(pattern: Any, arg: Any, variables: list[UOp], values: list[int]) -> bool:
+    """Return True if an argument is as ``pattern`` says; put the values of its variables into ``values``."""
+    kind = type(pattern)
+    if kind is tuple:
+        return type(arg) is tuple and len(arg) == len(pattern) and all(
+            _fits(p, a, variables, values) for p, a in zip(pattern, arg))
+    if kind is not list:
+        return type(arg) is kind and bool(arg == pattern)
+    return type(arg) is UOp and _alike(pattern[0], arg, variables, values)
+
+
+def _alike(pattern: UOp, size: UOp, variables: list[UOp], values: list[int]) -> bool:
+    """Return True if two sizes are the same expression of variables, each with one value only."""
+    if pattern.op is not size.op:
+        return False
+    if pattern.op is not Ops.BIND:
+        return pattern.arg == size.arg and len(pattern.src) == len(size.src) and all(
+            _alike(a, b, variables, values) for a, b in zip(pattern.src, size.src))
+    if pattern.src[0] is not size.src[0]:
+        return False
+    number, value = variables.index(size.src[0]), size.src[1].arg
+    if values[number] not in (-1, value):
+        return False
+    values[number] = value
+    return True

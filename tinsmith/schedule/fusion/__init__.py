@@ -1,8 +1,10 @@
-"""Kernel fusion: a tensor graph goes in; the values that are stored come out, each with the reason that DEBUG=3 prints.
+"""Kernel fusion: a tensor graph goes in; the verdict about each value comes out, stored or fused, with the rule.
 
-- ``fusion.py``: the decision for one graph: ``fused`` returns the ``Fusion`` record (with a reason per stored value)
-  and the stored nodes in order; every other value is computed inside its consumers' kernels. Start here for "why is
-  this one kernel"; docs/design.md (Scheduling) answers it for softmax.
+- ``rules.py``: the rules as tables of named rows, each with its law, its test, and the text of both verdicts. Start
+  here for "why is this one kernel", and to add a rule; docs/design.md (Scheduling) answers the question for softmax.
+- ``fusion.py``: the walk over the graph that collects the reads of each value and records the verdicts: ``fused``
+  returns the ``Fusion`` record. Every value that is not stored is computed inside its readers' kernels.
+- ``analysis.py``: one record of facts per value, and queries about contractions with computed operands.
 - ``fan_in.py``: backward slices for this decision: views above a value, and the elementwise fan-in down to reductions.
 
 Afterwards, on the list of kernels:

@@ -1,15 +1,16 @@
 """Backward slices of a value: below its views, and its cone (the elementwise fan-in down to the nearest reductions)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import ZERO, Index, move
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.structure import contraction
-from tinsmith.schedule.values import SOURCES, Views, views_of
+from tinsmith.ir.structure import contraction, unrepeated_size
+from tinsmith.schedule.values import SOURCES, STAGED, Views, size_of, views_of
 from tinsmith.target.schedule_costs import Costs
 
 MOST_CONE = 256  # nodes of a cone that is analyzed; a larger elementwise function counts as expensive
@@ -91,9 +92,10 @@ def cone_of(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
     return cone
 
 
-def has_own_statistics(node: UOp) -> bool:
-    """Return True if a value depends on a reduction of one of its own elementwise inputs (as softmax does)."""
-    cone = cone_of(node)
+def has_own_statistics(node: UOp, ends: tuple[Op, ...] = ()) -> bool:
+    """Return True if a value depends on a reduction of one of its own elementwise inputs (as softmax does), without
+    what lies behind ops in ``ends``."""
+    cone = cone_of(node, ends)
     if len(cone) > MOST_CONE:
         return False
     own = {n for n in cone if n.base.op is not Ops.CONST and n.size != 1}
@@ -159,22 +161,60 @@ def reductions_of(cone: Iterable[UOp]) -> frozenset[UOp]:
     return frozenset(s for n in cone for s in (n, *n.src) if s.op is Ops.REDUCE)
 
 
-def is_chain(node: UOp, factor: UOp | None, contracts: Mapping[UOp, bool], costs: Costs) -> bool:
+def inner_products(values: Iterable[UOp], matmuls: Container[UOp]) -> set[UOp]:
+    """Return the contractions in ``matmuls`` that ``values`` are elementwise functions of."""
+    return {r for value in values for r in _ends(value) if r in matmuls}
+
+
+def _ends(value: UOp, ends: tuple[Op, ...] = ()) -> Iterable[UOp]:
+    """Return the reductions that a value is, or is an elementwise function of."""
+    return (value,) if value.op is Ops.REDUCE else reductions_of(cone_of(value, ends))
+
+
+def is_of_scores(value: UOp, costs: Costs) -> bool:
+    """Return True if ``value`` is an elementwise function of a contraction of few steps whose result is larger than its
+    operands, which a chain may recompute."""
+    for r in _ends(value, STAGED):
+        found = contraction(r)
+        if found is not None and size_of(r.src[0]) <= costs.stream_depth * size_of(r) and (
+                size_of(r) >= unrepeated_size(found.a) + unrepeated_size(found.b)):
+            return True
+    return False
+
+
+CHAIN_BLOCK = 64  # steps of a chain's loop, at least
+
+
+def has_maximum(factor: UOp) -> bool:
+    """Return True if a chain's computed operand is relative to the maximum of its own rows."""
+    return has_own_statistics(_widened(factor).source, STAGED)
+
+
+def is_chain(node: UOp, factor: UOp | None, matmuls: Container[UOp], costs: Costs) -> bool:
     """Return True if a matrix unit can hold the intermediate between two contractions in registers (as in attention).
 
-    ``factor`` is the computed operand of contraction ``node``: exponentials relative to their rows, made of one narrow
-    contraction, with enough rows that share the other operand.
+    ``factor`` is the computed operand of contraction ``node``, made of narrow contractions, with enough rows that share
+    the other operand: exponentials relative to their rows, or a function of one or two contractions and of values in
+    memory.
     """
     if factor is None:
         return False
     powers, other = _widened(factor).source, _widened(next(s for s in node.src[0].src if s is not factor))
-    inner = [r for r in reductions_of(cone_of(powers)) if contracts[r]]
+    inner = [r for r in reductions_of(cone_of(powers)) if r in matmuls]
     found = [contraction(r) for r in (node, *inner)]
     narrow = all(c is not None and max(stored_type(x).itemsize for x in (c.a, c.b)) <= costs.chain_bytes for c in found)
     repeats = [n for v in other.above if v.op is Ops.EXPAND for n, one in zip(v.shape, v.src[0].shape)
                if one == 1 and isinstance(n, int)]
-    return (powers.op is Ops.EXP and len(inner) == 1 and narrow and has_own_statistics(factor)
-            and max(repeats, default=0) >= costs.chain_rows)
+    if not narrow or max(repeats, default=0) < costs.chain_rows:
+        return False
+    if powers.op is Ops.EXP and len(inner) == 1 and has_own_statistics(factor, STAGED):
+        return True
+    width = math.prod(n for v in _widened(factor).above if v.op is Ops.EXPAND for n, one in zip(v.shape, v.src[0].shape)
+                      if one == 1)
+    sizes = [width, *(size_of(r.src[0]) // size_of(r) for r in inner)]
+    given = reductions_of(cone_of(powers, STAGED)) == set(inner) and 1 <= len(inner) <= 2
+    return given and width <= costs.chain_width and not any(n % 8 for n in sizes) and (
+        size_of(node.src[0]) > CHAIN_BLOCK * size_of(node))
 
 
 def stored_type(factor: UOp) -> DType:

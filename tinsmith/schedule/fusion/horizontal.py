@@ -52,7 +52,7 @@ MOST_NODES = 400  # nodes of a merged kernel's graph
 AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
 
 
-class Part(NamedTuple):
+class KernelPart(NamedTuple):
     """The part of a kernel that a merged kernel takes: some of its values, and the slots they are written to."""
 
     item: ScheduleItem
@@ -71,13 +71,13 @@ def merged(members: Sequence[ScheduleItem], same: str) -> ScheduleItem:
     reason."""
     if len(members) == 1:
         return members[0]
-    item = taken_together([Part(m, values_of(m), m.written) for m in members],
+    item = taken_together([KernelPart(m, values_of(m), m.written) for m in members],
                           f"{len(members)} kernels fused horizontally (same {same})")
     item.tiles = frozenset().union(*(m.tiles for m in members))
     return item
 
 
-def taken_together(parts: Sequence[Part], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
+def taken_together(parts: Sequence[KernelPart], what: str, kept: Iterable[int] | None = None) -> ScheduleItem:
     """Return one item that computes ``parts`` of several items, producers first.
 
     Its slots are the written slots in ``kept`` (None: all), then each input once. The text of its reason begins with
@@ -162,7 +162,20 @@ class Space(NamedTuple):
 
 def fuse_sums(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
     """Return the items with column sums moved into hosts, in dependency order; adds slots for partial sums."""
-    items = _uncut(items, slots)
+    kept, count = set[int](), len(slots)  # kept: split sums that no host took
+    while True:
+        joined, parts_of = _uncut(items, slots, kept)
+        done = _hosted(joined, slots)
+        here = {id(i) for i in done}
+        left = {id(parts) for whole, parts in parts_of if id(whole) in here}
+        if not left:
+            return done
+        kept |= left
+        del slots[count:]
+
+
+def _hosted(items: list[ScheduleItem], slots: list[Slot]) -> list[ScheduleItem]:
+    """Return the items with column sums moved into hosts."""
     wanted: dict[int, list[ScheduleItem]] = {}
     for item in items:
         host = _host(items, item) if _sums(item) else None
@@ -212,20 +225,20 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
 
     The merged host stores its own results and the statistics that other kernels read, then the partial sums.
     """
-    parts, rests = list[Part](), list[ScheduleItem]()
+    parts, rests = list[KernelPart](), list[ScheduleItem]()
     for item in sums:
         totals, first = _sums(item), len(slots)
         slots += [Slot(first + n, math.prod(space.part), t.dtype, item.device) for n, t in enumerate(totals)]
         written = range(first, len(slots))
         sums_of_blocks = [t.src[0].reshape(space.sizes).reduce(Ops.ADD, (space.axis,)) for t in totals]
-        parts.append(Part(item, sums_of_blocks, written))
-        rests.append(_rest(item, written, space))
+        parts.append(KernelPart(item, sums_of_blocks, written))
+        rests += _rests(item, written, space, slots)
     inside, late = {id(i) for i in group}, {id(i) for i in sums}
     needed = {s for i in (*(i for i in items if id(i) not in inside), *rests) for s in i.read}
     needed |= {s.number for s in slots if s.output}
     rows = [i for i in items if id(i) in inside and id(i) not in late]
     kept = [s for i in rows for s in i.written if i is group[0] or s in needed]
-    item = taken_together([*(Part(i, values_of(i), i.written) for i in rows), *parts],
+    item = taken_together([*(KernelPart(i, values_of(i), i.written) for i in rows), *parts],
                           "fused with column sums over its rows" if sums else
                           "fused with other maps and statistics of its rows",
                           [*kept, *(s for p in parts for s in p.written)])
@@ -235,27 +248,41 @@ def _with_sums(items: Sequence[ScheduleItem], slots: list[Slot], group: Sequence
     return [item, *rests]
 
 
-def _rest(item: ScheduleItem, parts: Sequence[int], space: Space) -> ScheduleItem:
-    """Return the item that adds up partial sums, and computes the results of a kernel of sums from the totals."""
+def _rests(item: ScheduleItem, parts: Sequence[int], space: Space, slots: list[Slot]) -> list[ScheduleItem]:
+    """Return the items that add up partial sums, and compute the results of a kernel of sums from the totals. Results
+    larger than the totals are computed by an item of their own, which reads the totals from memory, except on targets
+    that keep rows in registers."""
     totals = _sums(item)
     other = tuple(a for a in space.summed if a != space.axis)
+
+    def total(n: int, at: int) -> UOp:
+        return UOp(Ops.PARAM, totals[n].dtype, (), (at, space.part)).reduce(Ops.ADD, other).reshape(totals[n].shape)
+
     left = [n for n in toposort(values_of(item), lambda n: n not in totals) if n.op is Ops.PARAM]
-    slots = [*item.written, *parts, *dict.fromkeys(item.slots[n.arg[0]] for n in left)]
-    table = {n: n.replace(arg=(slots.index(item.slots[n.arg[0]], item.outputs), n.arg[1])) for n in left}
-    for k, total in enumerate(totals):
-        part = UOp(Ops.PARAM, total.dtype, (), (item.outputs + k, space.part))
-        table[total] = part.reduce(Ops.ADD, other).reshape(total.shape)
-    values = substitute(values_of(item), table)
-    return ScheduleItem(item.device, UOp(Ops.SINK, None, tuple(values)), slots, item.reason, item.origin,
-                        outputs=item.outputs)
+    large = values_of(item)[0].size > totals[0].size and not Device[item.device].target.costs.maps_beside
+    read = range(len(slots), len(slots) + len(totals)) if large else parts
+    own = [*item.written, *read, *dict.fromkeys(item.slots[n.arg[0]] for n in left)]
+    table = {n: n.replace(arg=(own.index(item.slots[n.arg[0]], item.outputs), n.arg[1])) for n in left}
+    for k, t in enumerate(totals):
+        table[t] = UOp(Ops.PARAM, t.dtype, (), (item.outputs + k, t.shape)) if large else total(k, item.outputs + k)
+    rest = replace(item, sink=UOp(Ops.SINK, None, tuple(substitute(values_of(item), table))), slots=own)
+    if not large:
+        return [rest]
+    slots += [Slot(n, int(t.size), t.dtype, item.device) for n, t in zip(read, totals)]
+    sums = UOp(Ops.SINK, None, tuple(total(k, len(totals) + k) for k in range(len(totals))))
+    return [ScheduleItem(item.device, sums, [*read, *parts], "the sums of its blocks are added once", item.origin,
+                         outputs=len(totals)), rest]
 
 
 # *** joining sums that were split ***
-def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleItem]:
-    """Return the items with split sums merged again, if hosts take all sums that read the partial results."""
+def _uncut(items: list[ScheduleItem], slots: Sequence[Slot], kept: Collection[int]
+           ) -> tuple[list[ScheduleItem], list[tuple[ScheduleItem, ScheduleItem]]]:
+    """Return the items with split sums merged again, if hosts take all sums that read the partial results; and each
+    such sum with the kernel of its partial results. Those whose ids are in ``kept`` stay split."""
+    made = list[tuple[ScheduleItem, ScheduleItem]]()
     for parts in items:
         cut = parts.sink is not None and Device[parts.device].target.costs.maps_beside and _sums(parts)
-        if not cut or any(slots[s].output for s in parts.written):
+        if not cut or id(parts) in kept or any(slots[s].output for s in parts.written):
             continue
         readers = [i for i in items if not set(parts.written).isdisjoint(i.read)]
         whole = [_with_parts(i, parts) if i.sink is not None and i.outputs == 1 else None for i in readers]
@@ -266,12 +293,13 @@ def _uncut(items: list[ScheduleItem], slots: Sequence[Slot]) -> list[ScheduleIte
         hosts = [(i, _host(joined, i)) for i in new.values()]
         if all(host is not None and may_join(joined, [host, i], i.written) for i, host in hosts):
             items = joined
-    return items
+            made += [(i, parts) for i in new.values()]
+    return items, made
 
 
 def _with_parts(item: ScheduleItem, parts: ScheduleItem) -> ScheduleItem:
     """Return one kernel of full sums for ``item`` and for the kernel ``parts``, whose partial sums it adds up."""
-    made = taken_together([Part(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
+    made = taken_together([KernelPart(i, values_of(i), i.written) for i in (parts, item)], "", item.written)
     joined = {n: once for n in toposort(values_of(made)) if n.op is Ops.REDUCE and (once := _one_sum(n)) is not n}
     sink = UOp(Ops.SINK, None, tuple(substitute(values_of(made), joined)))
     return replace(made, sink=sink, reason=item.reason)
@@ -322,13 +350,26 @@ def _host(items: Sequence[ScheduleItem], item: ScheduleItem) -> ScheduleItem | N
     for other in items:
         if other is item or other.sink is None or other.device != item.device or needed.isdisjoint(other.slots):
             continue
-        if values_of(other)[0].size != size or not _is_plain(other):
+        if values_of(other)[0].size != size or not _is_plain(other) or _adds_up(other, size) or _is_assembled(other):
             continue
         shared = len(needed & {*other.written, *_in_order(other, values_of(other))})
         fits = shared > most and 2 * shared >= len(needed)
         if fits and next(_spaces(totals[0], values_of(other)[0].shape, target), None):
             best, most = other, shared
     return best
+
+
+def _adds_up(item: ScheduleItem, size: int) -> bool:
+    """Return True if a kernel of a grid has reductions of more than ``size`` elements, such as the partial results of a
+    split sum. Few threads would be left if each of them added up several results."""
+    return Device[item.device].target.costs.maps_beside and any(
+        n.op is Ops.REDUCE and n.src[0].size > size for n in toposort(values_of(item)))
+
+
+def _is_assembled(item: ScheduleItem) -> bool:
+    """Return True if a kernel pads values on a target without a grid: its loops are partitioned at the edges, which the
+    loops of sums cannot be."""
+    return Device[item.device].target.costs.join > 0 and any(n.op is Ops.PAD for n in toposort(values_of(item)))
 
 
 def _in_order(item: ScheduleItem, values: Sequence[UOp]) -> set[int]:
@@ -420,6 +461,7 @@ def _follows(node: UOp) -> bool:
     kept = [a for a, s in enumerate(node.src[0].shape) if s > 1]
     return all(s == node.src[0].shape[a] for a, s in enumerate(node.shape[: max(kept, default=-1)]))
 
+_MOST_CROP = 8  # a crop has at most this fraction of the elements
 _ALONE = (Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.HOST)
 _PLAIN = (Ops.RESHAPE, Ops.EXPAND)
 
@@ -458,11 +500,24 @@ def _one_walk(group: list[ScheduleItem]) -> bool:
     *members, item = group
     if any(m.variables or m.device != item.device for m in group):
         return False
+    if not Device[item.device].target.costs.streams:
+        return _one_chain(group)
     if not any(m.tiles & item.tiles or _crossed(m, item) for m in members):
         return False
     if not any(_crossed(a, b) for a, b in product(group, group) if a is not b):
         return True
     return all(map(_sums_only, group)) and _crosses(merged(group, "tiles").sink)
+
+
+def _one_chain(group: list[ScheduleItem]) -> bool:
+    """Return True if a grid can compute all kernels of a group in one loop over tiles: a chain with the statistics of
+    its rows, or chains without statistics, if none reads another."""
+    written = {s for m in group for s in m.written}
+    if not written.isdisjoint(s for m in group for s in m.read) or not frozenset.intersection(*(
+            m.tiles for m in group)):
+        return False
+    online = [any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in toposort(values_of(m))) for m in group]
+    return all(online) and sum(not m.statistics for m in group) <= 1 if any(online) else len(group) <= 2
 
 
 @functools.lru_cache(64)
@@ -559,7 +614,8 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
         if n.op in _ALONE or not all(_in_order_of_memory(s) for s in n.src if n.op.kind != "movement"):
             return None, 0
         if n.op is Ops.REDUCE:
-            if n.src[0].op is Ops.MUL and any(is_repeated(s, constants=False) for s in n.src[0].src):
+            factors = n.src[0].src if n.src[0].op is Ops.MUL else ()
+            if contraction(n) or any(is_repeated(s, constants=False) for s in factors):
                 return None, 0
             reduces.add((n.src[0].shape, n.arg[1]))
     if reduces and any(n.op is Ops.GATHER for n in nodes):  # a reduction of gathered values is never merged
@@ -568,12 +624,12 @@ def _key(item: ScheduleItem) -> tuple[Any, int]:
 
 
 def _in_order_of_memory(value: UOp) -> bool:
-    """Return True if a value is read in memory order: through reshapes and broadcasts, or
-    views that compose to contiguous."""
+    """Return True if a value is read in memory order: through reshapes and broadcasts, views that compose to a
+    contiguous block, such as a gradient in a bucket of gradients, or a small crop, such as a row that is repeated."""
     top = value
-    while value.op in _PLAIN:
+    while value.op in _PLAIN or (value.op is Ops.SHRINK and _MOST_CROP * value.size <= value.src[0].size):
         value = value.src[0]
-    return value.op.kind != "movement" or top.st.contiguous
+    return value.op.kind != "movement" or top.st.block
 
 
 def _fits(item: ScheduleItem, size: int, group: _Siblings) -> bool:

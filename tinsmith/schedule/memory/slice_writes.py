@@ -358,6 +358,7 @@ def _placed(view: UOp) -> tuple[Box, tuple[Places, ...]] | None:
 def _fill(parts: Sequence[_Part], shape: tuple[int, ...], least: int) -> bool:
     """Return True if the parts are disjoint, cover ``shape``, and are contiguous along the last
     axis in multiples of ``least``."""
+    last = max((a for a, s in enumerate(shape) if s != 1), default=len(shape) - 1)
     separate = all(any(map(apart, a.places, b.places)) for a, b in combinations(parts, 2))
-    wide = all(p.places[-1].side_by_side and p.places[-1].number % least == 0 for p in parts)
+    wide = all(p.places[last].side_by_side and p.places[last].number % least == 0 for p in parts)
     return separate and wide and sum(math.prod(at.number for at in p.places) for p in parts) == math.prod(shape)

@@ -49,8 +49,9 @@ class Spread:
     @property
     def full(self) -> tuple[UOp, ...]:
         """The parts, where none is empty."""
-        assert None not in self.parts, self
-        return self.parts  # type: ignore[return-value]
+        found = tuple(p for p in self.parts if p is not None)
+        assert len(found) == len(self.parts), self
+        return found
 
     @property
     def place(self) -> Place | None:

@@ -44,6 +44,7 @@ from tinsmith.schedule.fusion.fan_in import (
     Read,
     below_reshapes,
     cone_of,
+    is_of_scores,
     ranges_of,
     read_by,
     reductions_of,
@@ -60,10 +61,11 @@ def _stored(factor: UOp, index: Index, narrow: DType) -> Read | None:
     """Return the read of a factor: the value of dtype ``narrow`` below its views and casts;
     None if it has another dtype.
 
-    The value has the shape in which it is computed; a 1-D value (memory) gets the shape of the lowest reshape.
+    The value has the shape in which it lies in memory. A 1-D value, or one that is to be computed, has the shape of the
+    lowest reshapes.
     """
     found = read_by(factor, index, lambda v: v.op.kind == "movement" or (v.op is Ops.CAST and v.dtype is not narrow),
-                    lambda v: v.ndim == 1)
+                    lambda v: v.ndim == 1 or not _lies(v))
     return found if found.source.dtype is narrow else None
 
 
@@ -81,7 +83,7 @@ def price_of_copy(x: UOp, target: Target) -> float:
 def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     """Return the summed product with channels-last copies of its operands where TMA boxes need them.
 
-    None if it is not a product with windows, if no operand needs a copy, or if the copies do not pay.
+    None if it is not a product, if no operand needs a copy, or if the copies do not pay.
     """
     if not all(isinstance(s, int) for s in summed.shape):
         return None
@@ -92,20 +94,25 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
         return None
     slides = above.slides.union(*(r.slides for r in reads if r is not None))
     found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
-    copied = [r for r, axis in found if axis is not None and not (axis == r.source.ndim - 1 and _lies(r.source))]
-    price = sum(price_of_copy(r.source, target) for r in copied)
-    if not slides or any(axis is None for _, axis in found) or product.size * target.costs.no_boxes <= price:
+    copied = [r for r, axis in found if axis is not None and not (
+        axis == r.source.ndim - 1 and (_lies(r.source) or not slides))]
+    price = sum(price_of_copy(r.source, target) for r in copied
+                if _lies(r.source) or _is_inlined(r.source, target.costs.operand, frozenset()))
+    picked = any(s > 1 and not at.ranges for r, axis in found if axis is not None
+                 for s, at in zip(r.source.shape[axis:], r.place[axis:]))  # one position of a window
+    fits = (slides or picked) and all(axis is not None for _, axis in found)
+    if not fits or product.size * target.costs.no_boxes <= price:
         return None
     factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
     return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
 def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """Return the axis to store innermost: the fastest one that no window slides along; None if it is not a single
-    range, or is short."""
+    """Return the axis to store innermost: the fastest one that is read at several positions and that no window slides
+    along; None if it is not a single range, or is short."""
     for axis, at in reversed(list(enumerate(read.place))):
         size = read.source.shape[axis]
-        if size > 1 and not at.ranges & slides:
+        if size > 1 and at.ranges and not at.ranges & slides:
             long = 2 * size * read.source.dtype.itemsize >= ROW_BYTES
             return axis if at.op is Ops.RANGE and long and size % unit == 0 else None
     return None
@@ -212,8 +219,13 @@ def _reads(total: UOp) -> list[Read]:
     product = total.src[0]
     if total.arg[0] is not Ops.ADD or not is_product(product) or not all(isinstance(s, int) for s in product.shape):
         return []
-    return [read_by(f, ranges_of(product.shape), lambda n: n.op in _VIEWS or (
+    return [read_by(f, ranges_of(product.shape), lambda n: n.op in _VIEWS or _is_single(n) or (
         n.op is Ops.CAST and n.dtype is product.dtype), lambda v: True) for f in product.src]
+
+
+def _is_single(node: UOp) -> bool:
+    """Return True for a window of one position, as of a 1×1 convolution: a view of every ``stride``-th element."""
+    return node.op is Ops.WINDOW and node.shape[node.arg.window_axis] == 1
 
 
 def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit, shared: Set[UOp]) -> UOp:
@@ -227,7 +239,7 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit,
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
     rows = [r.source.shape[_row(r.source)] * r.source.dtype.itemsize for r in reads]
     across = [not (unit.turned or (r.place[-1].op is Ops.RANGE and r.place[-1].arg[0] in total.arg[1])) for r in reads]
-    inlined = [_is_inlined(r.source, costs.operand, shared) for r in reads]
+    inlined = [_is_inlined(r.source, costs.operand, shared) and not is_of_scores(r.source, costs) for r in reads]
     dense = [_is_dense(r.source) or again for r, again in zip(reads, inlined)]
     short = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
     odd = [o or again for o, again in zip(short, inlined)]

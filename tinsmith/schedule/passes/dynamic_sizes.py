@@ -9,24 +9,25 @@ it never depends on how they were guessed. Constants that changed along with the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import Any, Final, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import normal_size, terms_of
+from tinsmith.ir.algebra.sizes import SMALL, normal_size, terms_of
 from tinsmith.ir.uop import Window, toposort
 from tinsmith.schedule.canonical import BufferName, is_value
 from tinsmith.schedule.passes.promote_constants import fitting, on_one_device
 
-SEVERAL: Final = 3  # sets of sizes after which those that changed become variables
+SEVERAL: Final = 2  # sets of sizes after which those that changed become variables
 MOST_VARIABLES: Final = 4
 MOST_PROGRAMS: Final = 8  # programs with variables of one form
 _COMPARED: Final = 4  # sets of sizes that are kept
-_LEAST, _MOST, _ROOM = 2, 1 << 16, 1 << 31  # bounds of variables, and of the elements of a value
-_WITHOUT_SIZES = (Ops.PERMUTE, Ops.FLIP)
+LEAST: Final = 2  # of a variable
+MOST_ELEMENTS: Final = 1 << 31  # of a value
+WITHOUT_SIZES: Final = (Ops.PERMUTE, Ops.FLIP)
 
 
 class Refused(Exception):
@@ -160,15 +161,15 @@ def form_of(graph: Sequence[UOp]) -> Form | None:
         elif n.op is Ops.IOTA:
             sizes.append(n.arg)
             kept = None
-        elif n.op.kind == "movement" and n.op not in _WITHOUT_SIZES:
-            kept = _taken_apart(n.arg, sizes)
+        elif n.op.kind == "movement" and n.op not in WITHOUT_SIZES:
+            kept = taken_apart(n.arg, sizes)
             if kept is None:
                 return None
         rows.append((n.op, n.dtype, kept, *(number[s] for s in n.src)))
     return Form((*rows, *(number[r] for r in graph)), tuple(sizes), tuple(constants))
 
 
-def _taken_apart(arg: Any, sizes: list[int]) -> Any:
+def taken_apart(arg: Any, sizes: list[int]) -> Any:
     """Append the integers of a movement op's argument to ``sizes`` and return the rest of it; None if one is
     symbolic."""
     found: list[Any] = []
@@ -197,7 +198,7 @@ def flat_sizes(sizes: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         if type(s) is int:
             found.append(s)
         else:
-            kept.append(_taken_apart(s, found))
+            kept.append(taken_apart(s, found))
     return tuple(kept), tuple(found)
 
 
@@ -240,12 +241,12 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
     varying = {n: column for n, column in enumerate(columns) if len(set(column)) > 1}
     if not varying:
         raise Refused("only constants change")
-    places, expressions = _related(varying)
+    places, expressions = related(varying)
     constants = list(zip(*(s.constants for s in samples)))
     arguments = [n for n, column in enumerate(constants) if any(c is not column[0] for c in column)]
     _check(graph, samples[-1], arguments, device)
 
-    ends = _bounds(expressions, [columns[p] for p in places])
+    ends = bounds_of(expressions, [columns[p] for p in places])
     bounds = [(low, most) for low, _, most in ends]
     while True:  # all upper bounds are halved, down to the values seen, until no value is too large or negative
         try:
@@ -257,13 +258,13 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
         bounds = [(low, max(high // 2, seen)) for (low, high), (_, seen, _) in zip(bounds, ends)]
 
 
-def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
+def related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
     """Choose variables among the sizes that change, and express the others by them.
 
     Greedy: the next variable is the size that expresses most of the remaining sizes. Ties go to the one with the least
     values, for example n rather than n - 1 if n * n occurs.
 
-    >>> _related({0: (5, 6, 8), 1: (25, 36, 64), 2: (40, 48, 64), 3: (4, 5, 7), 4: (3, 9, 2)})[0]
+    >>> related({0: (5, 6, 8), 1: (25, 36, 64), 2: (40, 48, 64), 3: (4, 5, 7), 4: (3, 9, 2)})[0]
     [0, 4]
     """
     places: list[int] = []
@@ -271,7 +272,7 @@ def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, 
     found: dict[tuple[int, ...], Expression] = {}
     left = {column: n for n, column in reversed(varying.items())}
     while left:
-        fit = {c: [x for x in left if next(_expressed(x, [*seen, c]), None)] for c in left if min(c) >= _LEAST}
+        fit = {c: [x for x in left if next(_expressed(x, [*seen, c]), None)] for c in left if min(c) >= LEAST}
         if not fit:
             raise Refused("a size that changes is 0 or 1")
         if len(places) == MOST_VARIABLES:
@@ -286,7 +287,11 @@ def _related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, 
 
 
 def _expressed(column: tuple[int, ...], seen: Sequence[tuple[int, ...]]) -> Iterator[Expression]:
-    """Yield the expressions of variables with the values ``seen`` that give ``column``, the simplest first."""
+    """Yield the expressions of variables with the values ``seen`` that give ``column``, the simplest first.
+
+    >>> [str(e) for e in _expressed((33, 16), [(2, 3)])], next(_expressed((5, 7), [(2, 3)]))
+    ([], Expression(factor=2, variables=(0,), more=1))
+    """
     products = [(of, tuple(math.prod(seen[v][k] for v in of) for k in range(len(column))))
                 for degree in (1, 2, 3) for of in combinations_with_replacement(range(len(seen)), degree)]
     for of, values in products:
@@ -298,19 +303,21 @@ def _expressed(column: tuple[int, ...], seen: Sequence[tuple[int, ...]]) -> Iter
             continue
         factor, rest = divmod(column[pair] - column[0], values[pair] - values[0])
         more = column[0] - factor * values[0]
+        if len(column) == SEVERAL and abs(factor) != 1 and abs(more) >= factor:
+            continue  # two numbers fit any two sizes
         if not rest and factor and all(c == factor * v + more for c, v in zip(column, values)):
             yield Expression(factor, of, more)
 
 
-def _bounds(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...]]) -> list[tuple[int, int, int]]:
+def bounds_of(expressions: dict[int, Expression], columns: Sequence[tuple[int, ...]]) -> list[tuple[int, int, int]]:
     """Return, for each variable, the minimum for which no size is negative, the maximum seen so far, and the largest
     maximum to try."""
     found = []
     for number, column in enumerate(columns):
         alone = [e for e in expressions.values() if set(e.variables) == {number}]
-        low = next(v for v in range(_LEAST, min(column) + 1) if v == min(column) or all(
+        low = next(v for v in range(LEAST, min(column) + 1) if v == min(column) or all(
             e.factor * v ** len(e.variables) + e.more >= 0 for e in alone))
-        found.append((low, max(column), max(_MOST, 1 << (2 * max(column)).bit_length())))
+        found.append((low, max(column), max(SMALL, 1 << (2 * max(column)).bit_length())))
     return found
 
 
@@ -353,33 +360,46 @@ def _rebuilt(graph: Sequence[UOp], sample: Form, expressions: dict[int, Expressi
                 changing.add(n)
         elif n.op is Ops.IOTA:
             made = UOp.iota(next(sizes), n.dtype)
-        elif n.op.kind == "movement" and n.op not in _WITHOUT_SIZES:
-            made = UOp(n.op, n.dtype, src, _with_sizes(n.arg, sizes))
+        elif n.op.kind == "movement" and n.op not in WITHOUT_SIZES:
+            made = UOp(n.op, n.dtype, src, with_sizes(n.arg, sizes))
         else:
             made = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
         if n.op is Ops.ASSIGN and n.src[0].base in changing:
             raise Refused("it writes to a tensor whose size changes")
-        _check_size(made)
+        check_size(made)
         made.origin = made.origin or n.origin
         new[n] = made
     return [new[r] for r in graph]
 
 
-def _check_size(node: UOp) -> None:
+def check_size(node: UOp) -> None:
     """Raise Refused if an op does not accept its symbolic sizes, or if its result could not be planned."""
+    size = checked_size(node)
+    if isinstance(size, UOp):
+        if terms_of(size) is None:
+            raise Refused(f"a value has {size} elements, which is no sum of products of sizes")
+        if size.vmax >= MOST_ELEMENTS:
+            raise Refused(f"a value would have up to {size.vmax} elements")
+
+
+def checked_size(node: UOp, may_be_negative: Callable[[UOp], bool] = lambda size: size.vmin < 0) -> Any:
+    """Return the number of elements of a node's value; 0 for an operand that is a size.
+
+    Args:
+        may_be_negative: the test of a symbolic size; by default, of the bounds of its terms.
+
+    Raises:
+        Refused: if the op does not accept its symbolic sizes, or if a size could be negative.
+    """
     if node.dtype is dtypes.index:
-        return  # an operand: a variable, or computed of some
+        return 0  # a variable, or computed of some
     try:
         size = node.size
     except (TypeError, ValueError) as error:
         raise Refused(str(error)) from None
-    if any(isinstance(s, UOp) and s.vmin < 0 for s in node.shape):
+    if isinstance(size, UOp) and any(isinstance(s, UOp) and may_be_negative(s) for s in node.shape):
         raise Refused(f"a value could have the shape {node.shape}, with a negative size")
-    if isinstance(size, UOp):
-        if terms_of(size) is None:
-            raise Refused(f"a value has {size} elements, which is no sum of products of sizes")
-        if size.vmax >= _ROOM:
-            raise Refused(f"a value would have up to {size.vmax} elements")
+    return size
 
 
 def _part_of_buffer(node: UOp, size: Any) -> UOp:
@@ -390,9 +410,9 @@ def _part_of_buffer(node: UOp, size: Any) -> UOp:
     return UOp(Ops.BUFFER, node.dtype, (), most).shrink(((0, size),))
 
 
-def _with_sizes(arg: Any, sizes: Iterator[Any]) -> Any:
+def with_sizes(arg: Any, sizes: Iterator[Any]) -> Any:
     """Return a movement op's argument with its integers replaced by the next ``sizes``, in the order of
-    ``_taken_apart``."""
+    ``taken_apart``."""
     if isinstance(arg, Window):
         return replace(arg, inputs=next(sizes), outputs=next(sizes))
     return tuple(tuple(next(sizes) for _ in a) if type(a) is tuple else next(sizes) for a in arg)

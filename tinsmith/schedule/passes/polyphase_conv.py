@@ -16,9 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import Window
 from tinsmith.schedule.passes.rewrites import rebuilt
+from tinsmith.schedule.values import views_of
+from tinsmith.target.target import Target
 
 
 class _Phases(NamedTuple):
@@ -30,10 +34,45 @@ class _Phases(NamedTuple):
     terms: int
 
 
-def sum_by_phase(roots: Sequence[UOp]) -> list[UOp]:
-    """Return the graph with sums over strided transposed windows rewritten as dense sums, phase by phase."""
-    return rebuilt(roots, lambda node, _: _sum(node) if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and (
-        node.arg[0] is Ops.ADD) else node)
+def sum_by_phase(roots: Sequence[UOp], target: Target) -> list[UOp]:
+    """Return the graph with sums over strided transposed windows rewritten as dense sums, phase by phase.
+
+    Where gathered values cost nothing by themselves (``Costs.join`` is 0), all phases are stored at their positions of
+    one value, so that no reader of it has to choose between them.
+    """
+    totals: set[UOp] = set()
+
+    def rule(node: UOp, n: UOp) -> UOp:
+        if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and node.arg[0] is Ops.ADD:
+            total = _sum(node, target)
+            if total is not node:
+                totals.add(total)
+            return total
+        if node.op is Ops.CAST and node.src[0] in totals and node.dtype.itemsize < node.src[0].dtype.itemsize:
+            total = _narrowed(node.src[0], node.dtype)  # each position is in one phase, the others are 0
+            return total.contiguous() if _is_sum(total) and not target.costs.join else total
+        if node.op is Ops.SHRINK and (seen := views_of(node, _is_crop)).source.op is Ops.CONTIGUOUS and (
+                _is_sum(seen.source.src[0])):
+            return seen.of(seen.source.src[0]).contiguous()  # no element outside is computed
+        return node
+
+    return rebuilt(roots, rule)
+
+
+def _is_sum(total: UOp) -> bool:
+    """Return True for the sum of several phases."""
+    return views_of(total, lambda n: n.op.kind == "movement").source.op is Ops.ADD
+
+
+def _is_crop(node: UOp) -> bool:
+    return node.op in (Ops.SHRINK, Ops.RESHAPE)
+
+
+def _narrowed(total: UOp, dtype: DType) -> UOp:
+    """Return the sum of placed phases with each phase stored in ``dtype``."""
+    if total.op is Ops.CONTIGUOUS:
+        return total.src[0].cast(dtype).contiguous()
+    return total.replace(dtype=dtype, src=tuple(_narrowed(s, dtype) for s in total.src))
 
 
 def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
@@ -43,7 +82,7 @@ def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
     return summed and w.stride > 1 and w.dilation == 1 and all(isinstance(s, int) for s in (w.inputs, *x.shape))
 
 
-def _sum(node: UOp) -> UOp:
+def _sum(node: UOp, target: Target) -> UOp:
     x, axes = node.src[0], node.arg[1]
     windows: list[Window] = []
     while x.op is Ops.UNWINDOW:
@@ -54,11 +93,17 @@ def _sum(node: UOp) -> UOp:
         return node
     total: UOp | None = None
     for parts in itertools.product(*(_alike(w, x.shape[w.window_axis]) for w in apart)):
-        of = {p.window: p for p in parts}
+        # phases of one term are no windows: a plain product, whose results are 0 after the last window
+        plain = [p for p in parts if p.terms == 1 and _inputs(p) >= p.window.outputs and not target.costs.join]
+        dense = {p.window: replace(p.window, stride=1, inputs=_inputs(p)) for p in parts if p not in plain}
         y = x
+        for p in parts:
+            y = _phase(y, p, not target.costs.join)
         for w in windows:
-            y = _window(y, of[w]) if w in of else y.unwindow(w)
-        y = _placed(y.reduce("ADD", axes).alu("CONTIGUOUS"), parts)
+            y = y if any(p.window is w for p in plain) else y.unwindow(dense.get(w, w))
+        y = y.reduce("ADD", axes).alu("CONTIGUOUS")
+        beyond = {p.window.axis: _inputs(p) - p.window.outputs for p in plain}
+        y = _placed(y.pad(tuple((0, beyond.get(a, 0)) for a in range(y.ndim))), parts)
         total = y if total is None else total + y
     assert total is not None
     return total
@@ -73,8 +118,13 @@ def _alike(w: Window, size: int) -> Iterator[_Phases]:
         yield _Phases(w, more, w.stride, terms)
 
 
-def _window(x: UOp, p: _Phases) -> UOp:
-    """Return the transposed windows of a group of phases; the phases become a new last axis."""
+def _phase(x: UOp, p: _Phases, factors: bool) -> UOp:
+    """Return the positions in the window that a group of phases sums; the phases become a new last axis.
+
+    ``factors``: return a product as the product of such views of its factors.
+    """
+    if factors and is_product(x):
+        return x.replace(src=tuple(_phase(s, p, False) for s in x.src))
     w, at = p.window, p.window.window_axis
     size = x.shape[at]
     steps = -(-size // w.stride)
@@ -82,8 +132,12 @@ def _window(x: UOp, p: _Phases) -> UOp:
     x = x.reshape((*x.shape[:at], steps, w.stride, *x.shape[at + 1 :]))
     bounds = {at: (0, p.terms), at + 1: (p.first, p.end)}
     x = x.shrink(tuple(bounds.get(a, (0, s)) for a, s in enumerate(x.shape)))
-    x = x.permute((*range(at + 1), *range(at + 2, x.ndim), at + 1))
-    return x.unwindow(replace(w, stride=1, inputs=-(-w.inputs // w.stride)))
+    return x.permute((*range(at + 1), *range(at + 2, x.ndim), at + 1))
+
+
+def _inputs(p: _Phases) -> int:
+    """Return the number of positions of each phase."""
+    return -(-p.window.inputs // p.window.stride)
 
 
 def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.values import views_of
 
@@ -66,9 +67,11 @@ def _constant(n: UOp) -> UOp | None:
 
 
 def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
-    """Return the graph with float casts moved below views; casts that are roots stay.
+    """Return the graph with float casts moved below views, and without permutations that cancel out; roots stay.
 
         CAST(view(x))   →   view(CAST(x))        view: RESHAPE, PERMUTE, EXPAND, FLIP
+        CAST(CAST(x))   →   x                    if x is widened and rounded to its own dtype again
+        PERMUTE(PERMUTE(x))   →   x              if the axes are in their order again
 
     A value that gets memory is then computed over its own axes, and stored once in 16 bits if it is
     rounded to 16 bits, for all its views. Over the axes of a view, its index would contain quotients and
@@ -77,9 +80,16 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
     own = set(roots)
 
     def moved(node: UOp, n: UOp) -> UOp:
+        if node.op is Ops.PERMUTE and n not in own:
+            inner = views_of(node.src[0], lambda v: v.op in FOR_GRADIENTS).source
+            return inner.src[0] if inner.op is Ops.PERMUTE and all(
+                inner.arg[a] == n for n, a in enumerate(node.arg)) else node
         if node.op is not Ops.CAST or n in own or not (node.dtype.is_float and node.src[0].dtype.is_float):
             return node
         seen = views_of(node.src[0], lambda v: v.op in _VIEWS)
+        source = views_of(seen.source, lambda v: v.op in FOR_GRADIENTS).source
+        if source.op is Ops.CAST and source.src[0].dtype is node.dtype and node.dtype.itemsize < source.dtype.itemsize:
+            return seen.of(source.src[0])
         return seen.of(seen.source.cast(node.dtype)) if seen.above else node
 
     return rebuilt(roots, moved)

@@ -1,8 +1,9 @@
 """Splitting long reductions and scans for parallelism.
 
 A long reduction with few results becomes partial results of chunks (split-K), which keep every core busy and every
-packed panel in cache, and their combination. A long scan with few rows becomes a blocked scan: the total of each block,
-a scan of the totals, and then the scans of all blocks in parallel.
+packed panel in cache, and their combination. If no chunks of equal length suit its size (a prime, or a variable), the
+elements after the last full chunk are reduced apart. A long scan with few rows becomes a blocked scan: the total of
+each block, a scan of the totals, and then the scans of all blocks in parallel.
 """
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import Index, flatten, move
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.algebra.sizes import SMALL, TYPICAL, linear_form
+from tinsmith.ir.matrix_unit import ROW_BYTES
 from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
 from tinsmith.schedule.passes.channels_last import tile_cut
@@ -31,6 +34,9 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
         about = target.costs.cuts.about and node.op is Ops.REDUCE and _is_about_sum(n)
         if about and (found := _split_about(node, target)):
             return found
+        if node.op is Ops.REDUCE and (inner := _short_rows(node, target)):
+            op, axes = node.arg
+            return _split(node.src[0].reduce(op, tuple(a for a in axes if a not in inner)), target).reduce(op, inner)
         if node.op is Ops.REDUCE:
             return _split(_joined(node, target) if _alone(n.src[0], readers) else node, target)
         return _split_scan(node, target) if node.op is Ops.SCAN and len(node.src) == 1 else node
@@ -72,13 +78,46 @@ def _split(node: UOp, target: Target) -> UOp:
         return _split(node.src[0], target).reshape(node.shape)
     found = _cut(node, target)
     if found is None:
-        return node
+        return _split_unevenly(node, target)
     op = node.arg[0]
     partial = found.apart(node.src[0]).reduce(op, found.axes).permute(found.first).contiguous()
-    total = partial.reduce(op, (0,))
-    if list(found.first[1:]) != sorted(found.first[1:]):
+    total = partial.reduce(op, (found.first.index(found.axis),))
+    if [a for a in found.first if a != found.axis] != sorted({*found.first} - {found.axis}):
         total = total.permute(tuple(found.first.index(a) for a in range(total.ndim)))
     return total.reshape(node.shape)
+
+
+def _split_unevenly(node: UOp, target: Target) -> UOp:
+    """Return a long reduction with few results as a reduction of reductions: over several axes, along the first of them
+    at last; along one axis, over full chunks and over the rest. Sizes may be variables. ``node`` itself if it is
+    short."""
+    x, (op, axes) = node.src[0], node.arg
+    sizes, cuts, chunk = [_expected(s) for s in x.shape], target.costs.cuts, target.costs.uneven_chunk
+    results = math.prod(s for a, s in enumerate(sizes) if a not in axes)
+    long = [a for a in axes if sizes[a] > 1]
+    short = all(sizes[a] < 2 * cuts.few for a in long) or math.prod(sizes[a] for a in long) <= max(cuts.long, 2 * chunk)
+    if short or results > max(cuts.few, 2 * target.cores):
+        return node
+    if len(long) > 1:
+        return _split(_split(x.reduce(op, tuple(long[1:])), target).contiguous().reduce(op, axes), target)
+    axis, size = long[0], x.shape[long[0]]
+    full = size // chunk
+    whole, rest = (x.shrink(tuple(part if a == axis else (0, s) for a, s in enumerate(x.shape)))
+                   for part in ((0, full * chunk), (full * chunk, size)))
+    parts = whole.reshape((*x.shape[:axis], full, chunk, *x.shape[axis + 1 :])).reduce(op, (axis + 1,)).contiguous()
+    total = _split(parts.reduce(op, (axis,)), target).reshape(node.shape)
+    return total.alu(op, rest.reduce(op, axes))
+
+
+def _expected(size: int | UOp) -> int:
+    """Return a size for typical values of its variables: half of a bound that is not that of small sizes, since bounds
+    are at least twice the largest size seen (``dynamic_sizes``)."""
+    if isinstance(size, int):
+        return size
+    variables = {n: n.src[0] if n.op is Ops.BIND else n for n in toposort(size) if n.op in (Ops.BIND, Ops.VARIABLE)}
+    found = size.substitute({n: UOp.index(v.vmax // 2 if v.vmax > SMALL else min(v.vmax, TYPICAL))
+                             for n, v in variables.items()}).simplify()
+    return found.vmax
 
 
 def _is_about_sum(node: UOp) -> bool:
@@ -103,23 +142,36 @@ def _split_about(node: UOp, target: Target) -> UOp | None:
 
         Σ (x - m)²  =  Σ_chunks [Σ (x - m_i)² + L·(m_i - m)²]        m_i: the mean of the chunk's L elements
 
-    (Chan, Golub and LeVeque, 1983).
+    (Chan, Golub and LeVeque, 1983). Down columns, where a second pass over a chunk would read memory again, the squares
+    are about the chunk's first row f instead:
+
+        Σ (x - m_i)²  =  Σ (x - f)² - (Σ x - L·f)² / L
     """
-    found = _cut(node, target)
-    if found is None or found.down:
+    inner = _short_rows(node, target)
+    found = _cut(node.src[0].reduce(Ops.ADD, tuple(a for a in node.arg[1] if a not in inner)), target)
+    if found is None:
         return None
     away = _away(node)
+    merged = away.ndim + 1 - len(found.shape)  # the number of summed axes less one: ``found`` merges them
+    after = [a - merged * (a > found.axis) + (a > found.axis) for a in inner]
+    left = tuple(map(found.first.index, (found.axis, *after)))  # summed when the chunks are combined
     x, m = found.apart(away.src[0]), away.src[1].src[0]
     length = math.prod(x.shape[a] for a in found.axes)
     sums = x.reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
-    m = m.reshape((1, *(x.shape[a] if a not in found.axes else 1 for a in found.first[1:]))).expand(sums.shape)
+    one = (found.axis, *after, *found.axes)
+    m = m.reshape(tuple(x.shape[a] if a not in one else 1 for a in found.first)).expand(sums.shape)
     if away is node.src[0]:
-        return (sums - m * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+        return (sums - m * m.const_like(length)).reduce(Ops.ADD, left).reshape(node.shape)
     total = sums.permute(tuple(map(found.first.index, range(x.ndim))))
-    own = x - (total * total.const_like(1 / length)).expand(x.shape)
+    center = x.shrink(tuple((0, 1) if a in found.axes else (0, s) for a, s in enumerate(x.shape))) if found.down else (
+        total * total.const_like(1 / length))
+    own = x - center.expand(x.shape)
     squares = (own * own).reduce(Ops.ADD, found.axes).permute(found.first).contiguous()
+    if found.down:
+        away_sum = sums - center.permute(found.first) * sums.const_like(length)
+        squares = squares - away_sum * away_sum * sums.const_like(1 / length)
     off = sums * sums.const_like(1 / length) - m
-    return (squares + off * off * m.const_like(length)).reduce(Ops.ADD, (0,)).reshape(node.shape)
+    return (squares + off * off * m.const_like(length)).reduce(Ops.ADD, left).reshape(node.shape)
 
 
 class _Cut(NamedTuple):
@@ -127,12 +179,15 @@ class _Cut(NamedTuple):
 
     Attributes:
         shape: the shape of the input, with the chunks as an additional axis.
+        axis: the axis of the chunks.
         axes: the axes that are reduced inside a chunk.
-        first: all axes, that of the chunks first, so that the results of one chunk are contiguous.
+        first: all axes, that of the chunks first, so that the results of one chunk are contiguous; down columns, in
+            the order of the input, which other kernels over the same chunks share.
         down: the reduction runs across memory (over columns), not along it.
     """
 
     shape: tuple[int, ...]
+    axis: int
     axes: tuple[int, ...]
     first: tuple[int, ...]
     down: bool
@@ -146,13 +201,16 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     if not all(isinstance(s, int) for s in x.shape):
         return None
     if (tiled := tile_cut(node, target) if _adds_products(node) else None) is not None:
-        return _at(node, tiled.axis, tiled.chunks, tiled.order) if tiled.chunks > 1 else None
+        return _at(x.shape, axes, tiled.axis, tiled.chunks, tiled.order) if tiled.chunks > 1 else None
     results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
     products = _adds_products(node)
     along = _memory_axis(x) if length >= cuts.column and not products else None
     down = along is not None and along not in axes and x.shape[along] > 1
     few = target.cores * target.resident * cuts.few_columns if down else max(cuts.few, 2 * target.cores)
     least, long = 2 * cuts.few, cuts.column if down else cuts.long
+    if down and axes == tuple(range(axes[0], axes[-1] + 1)):  # pixels of images: one axis of rows
+        x = x.reshape((*x.shape[: axes[0]], length, *x.shape[axes[-1] + 1 :]))
+        axes = axes[:1]
     if products:
         least, long, few = cuts.least, 2 * target.costs.chunk, cuts.few_products
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
@@ -168,20 +226,50 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
         chunks = _chunks(x.shape[axis], wished, cuts.least)
     if chunks is None:
         return None
-    return _at(node, axis, chunks, range(x.ndim), down)
+    return _at(x.shape, axes, axis, chunks, range(x.ndim), down)
 
 
-def _at(node: UOp, axis: int, chunks: int, order: Sequence[int], down: bool = False) -> _Cut:
+def _at(sizes: tuple[int, ...], axes: tuple[int, ...], axis: int, chunks: int, order: Sequence[int],
+        down: bool = False) -> _Cut:
     """Return the split of ``axis`` into ``chunks``, whose results are stored in the given order of axes."""
-    x, axes = node.src[0], node.arg[1]
-    shape = (*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
+    shape = (*sizes[:axis], chunks, sizes[axis] // chunks, *sizes[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in axes)  # the axis inside a chunk comes after the axis of the chunks
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
-    return _Cut(shape, inner, (axis, *(a + (a >= axis) for a in order)), down)
+    first = (axis, *(a + (a >= axis) for a in order))
+    return _Cut(shape, axis, inner, tuple(sorted(first)) if down else first, down)
+
+
+def _short_rows(node: UOp, target: Target) -> tuple[int, ...]:
+    """Return the reduced axes along memory of a long reduction, if they are shorter than a cache line and other axes
+    outside of them are kept, as the channels of a group; else ().
+
+    Reducing the other axes first, down columns, reads whole lines.
+    """
+    x, (_, axes) = node.src[0], node.arg
+    fixed = all(isinstance(s, int) for s in x.shape)
+    if not fixed or x.size // max(node.size, 1) < target.costs.cuts.column or is_product(x) or contraction(node):
+        return ()
+    strides = _memory_strides(x)
+    inner = list[int]()
+    for axis in sorted((a for a in strides if x.shape[a] > 1), key=strides.__getitem__):
+        if axis not in axes:
+            break
+        inner.append(axis)
+    else:
+        return ()
+    others = [a for a in axes if a not in inner and x.shape[a] > 1]
+    short = math.prod(x.shape[a] for a in inner) * x.dtype.itemsize < ROW_BYTES
+    return tuple(sorted(inner)) if inner and others and short else ()
 
 
 def _memory_axis(x: UOp) -> int | None:
     """Return the axis along which the largest input is contiguous in memory; None if unknown."""
+    strides = _memory_strides(x)
+    return min(strides, key=strides.__getitem__, default=None)
+
+
+def _memory_strides(x: UOp) -> dict[int, int]:
+    """Return the strides of the axes in the largest input's memory; {} if they are unknown."""
     index: Index = ranges_of(x.shape)
     while x.op.elementwise or x.op in (Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE):
         if x.op.elementwise:
@@ -189,8 +277,7 @@ def _memory_axis(x: UOp) -> int | None:
         else:
             x, index = x.src[0], move(x, index)[0]
     strides = linear_form(flatten(x.shape, index))[0]
-    fastest = min(strides, key=strides.__getitem__, default=None)
-    return None if fastest is None or fastest.op is not Ops.RANGE else fastest.arg[0]
+    return {r.arg[0]: stride for r, stride in strides.items()} if all(r.op is Ops.RANGE for r in strides) else {}
 
 
 def _split_scan(node: UOp, target: Target) -> UOp:

@@ -35,7 +35,11 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[UnitTile, ...],
     return MatrixUnit(f"wgmma_{name}_{n}", "cuda", 64, n, k, dtype, dtype, dtypes.float32, 128,
                       Fragment(((k, 0, 1), (64, 1, 0))), Fragment(((k, 1, 0), (n, 0, 1))), c, emit, ("sm_90a",),
                       max(1, 384 // n), 4, 2.0 * 64 * n * k / (n / 2), staged=True, turned=short,
-                      held=held if short else None, tiles=tiles, chains=chains if short else ())
+                      held=held if short else None, tiles=tiles, chains=chains if short else (),
+                      joined=_JOINED if short and n in (64, 128) else ())
+
+
+_JOINED = (UnitTile(2, 2, 0.7, between=64),)
 
 
 _ATTENTION = (UnitTile(2, 2, 0.9, between=64), UnitTile(1, 2, 0.6, between=64))  # n ≥ 192: few registers are left

@@ -20,8 +20,7 @@ from tinsmith.ir.uop import substitute, toposort
 from tinsmith.schedule.canonical import Seen
 
 if TYPE_CHECKING:
-    from tinsmith.tensor.base import TensorBase
-
+    from tinsmith.tensor.abstract import AbstractTensor
 
 class Made:
     """The history entry of one buffer: the graph that computed its value.
@@ -42,7 +41,7 @@ class Made:
         self.kept: UOp | None = None
         self.reads: Collection[UOp] = ()
         self.computed, self.number = is_computed(graph), next(_numbers)
-        self.lost: LiveSet[TensorBase] | None = None
+        self.lost: LiveSet[AbstractTensor] | None = None
 
     @property
     def graph(self) -> UOp | None:
@@ -92,7 +91,7 @@ def made_of(node: UOp) -> UOp | None:
     return None if found is None else found[1].graph
 
 
-def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[TensorBase],
+def prepared(graphs: Mapping[UOp, Collection[int]], live: Iterable[AbstractTensor],
              known: Seen | None = None) -> dict[UOp, Made | None]:
     """Create the history entries of values that are about to be computed; None for values that are not floats.
 
@@ -159,7 +158,7 @@ def _history(graph: UOp) -> UOp:
     return UOp(Ops.ASSIGN, None, (first, UOp(Ops.DETACH, None, (unseen,), -next(_numbers))), True)
 
 
-def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None:
+def remember(buffer: UOp, made: Made | None, live: Iterable[AbstractTensor]) -> None:
     """Store the history entry of the value in ``buffer``; run ``look_through`` if the history has grown enough."""
     if made is None:
         return
@@ -172,10 +171,10 @@ def remember(buffer: UOp, made: Made | None, live: Iterable[TensorBase]) -> None
 
 
 _Version = tuple[weakref.ref[UOp], tuple[Any, ...]]  # an earlier node of a tensor, and the tensor's shape
-_earlier: Final[WeakTable[TensorBase, list[_Version]]] = WeakTable()
+_earlier: Final[WeakTable[AbstractTensor, list[_Version]]] = WeakTable()
 
 
-def note_earlier(t: TensorBase, node: UOp) -> None:
+def note_earlier(t: AbstractTensor, node: UOp) -> None:
     """Record the node of a leaf tensor before an unrecorded write, so that gradients of earlier results reach it.
 
     Earlier results may read the buffer, or, if made before it was realized, the graph that computed the buffer. Both
@@ -187,7 +186,7 @@ def note_earlier(t: TensorBase, node: UOp) -> None:
     _earlier[t] = [*noted, *((weakref.ref(n), node.shape) for n in (node, graph) if n is not None)]
 
 
-def earlier(t: TensorBase) -> list[UOp]:
+def earlier(t: AbstractTensor) -> list[UOp]:
     """Return the nodes that a leaf tensor had before unrecorded writes and that are still referenced."""
     found = _earlier.entries.get(id(t))
     if found is None:
@@ -195,10 +194,11 @@ def earlier(t: TensorBase) -> list[UOp]:
     return [_shaped(n, shape) for ref, shape in found[1] if (n := ref()) is not None and n is not t.uop]
 
 
-_origins: Final[WeakTable[TensorBase, tuple[weakref.ref[TensorBase], ...]]] = WeakTable()
+_origins: Final[WeakTable[AbstractTensor, tuple[weakref.ref[AbstractTensor], ...]]] = WeakTable()
 
 
-def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live: Iterable[TensorBase]) -> bool:
+def has_origins(t: AbstractTensor, value: UOp, sharing: Collection[AbstractTensor],
+                live: Iterable[AbstractTensor]) -> bool:
     """Return True if a tensor's data are a copy of the present or earlier value of another live tensor.
 
     The origins are computed once and cached, because a value keeps its gradient after an unrecorded write. If two
@@ -224,14 +224,14 @@ def has_origins(t: TensorBase, value: UOp, sharing: Collection[TensorBase], live
     return any(ref() is not None for ref in found[1])
 
 
-def forget_origins(sharing: Iterable[TensorBase]) -> None:
+def forget_origins(sharing: Iterable[AbstractTensor]) -> None:
     """Drop the cached origins of tensors after a recorded write, which may make their data a copy of other data."""
     if len(_origins):
         for t in sharing:
             _origins.entries.pop(id(t), None)
 
 
-def _versions(t: TensorBase) -> list[UOp]:
+def _versions(t: AbstractTensor) -> list[UOp]:
     """Return the present node of a tensor, the graph that computed it, and its nodes before unrecorded writes."""
     node, graph = t.uop, made_of(t.uop) if len(_made) else None
     return [node, *(() if graph is None else (graph,)), *earlier(t)]
@@ -294,7 +294,7 @@ def read_by_histories(buffers: Collection[UOp]) -> set[UOp]:
     return {b for _, m in _made.items() for b in buffers if b in m.reads} if len(_made) else set()
 
 
-def _asked(live: Iterable[TensorBase], mine: Collection[int] = ()) -> set[UOp]:
+def _asked(live: Iterable[AbstractTensor], mine: Collection[int] = ()) -> set[UOp]:
     """Return the nodes of which a gradient may be requested: present nodes of the ``live`` tensors except those with
     ids in ``mine``, their histories, and all nodes before unrecorded writes."""
     found = set()
@@ -359,7 +359,7 @@ def _sets(buffers: Sequence[UOp], below: Mapping[UOp, int]) -> dict[UOp, Collect
     return found
 
 
-def look_through(live: Iterable[TensorBase]) -> None:
+def look_through(live: Iterable[AbstractTensor]) -> None:
     """Drop histories through which no gradient can be requested, then the oldest ones until the memory that only
     histories hold is at most ``HISTORY_BYTES``."""
     tensors = list(live)
@@ -470,7 +470,7 @@ class Unrolled:
             return src[0].src[0]
         return n.replace(src=src)
 
-    def check(self, targets: Iterable[TensorBase]) -> None:
+    def check(self, targets: Iterable[AbstractTensor]) -> None:
         """Check that no target is reached only through a history that was dropped because of ``HISTORY_BYTES``.
 
         Raises:

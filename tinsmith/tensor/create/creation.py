@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Creation of tensors (constants, ranges, patterns), in-place fills and random draws, and ``new_*`` constructors.
 
 Created tensors are lazy: none has memory before it is realized. PyTorch's queries of device and dtype are here, too.
@@ -6,7 +5,7 @@ Created tensors are lazy: none has memory before it is realized. PyTorch's queri
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -33,9 +32,7 @@ from tinsmith.tensor.host_data import check_range, from_size
 from tinsmith.tensor.indexing.indexing import Indexing
 from tinsmith.tensor.interop import files
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound="Creation")
 Device_ = DeviceName | None
 DType_ = DTypeLike | None
 
@@ -48,7 +45,7 @@ class Creation(Indexing):
     # *** constructors ***
 
     @classmethod
-    def _made(cls: type[Tensor], uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Tensor:
+    def _made(cls, uop: UOp, device: DeviceName | None, requires_grad: bool | None) -> Self:
         """Return a tensor that was not computed from others (a leaf)."""
         if requires_grad is not False:
             uop = leaf(uop)
@@ -58,8 +55,8 @@ class Creation(Indexing):
         return made.to(name)
 
     @classmethod
-    def full(cls: type[Tensor], shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
-             requires_grad: bool | None = None) -> Tensor:
+    def full(cls, shape: Any, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Self:
         """Return a tensor filled with ``fill_value``.
 
         >>> Tensor.full((2, 2), 7).tolist()
@@ -77,8 +74,8 @@ class Creation(Indexing):
         return cls._made(value, device, requires_grad)
 
     @classmethod
-    def zeros(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
-              requires_grad: bool | None = None) -> Tensor:
+    def zeros(cls, *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Self:
         """Return a tensor of zeros; dtype: the default float.
 
         >>> Tensor.zeros(2, 3).shape
@@ -88,8 +85,8 @@ class Creation(Indexing):
         return cls.full(sizes("zeros", shape), 0, dtype=kind, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def ones(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
-             requires_grad: bool | None = None) -> Tensor:
+    def ones(cls, *shape: Any, dtype: DType_ = None, device: Device_ = None,
+             requires_grad: bool | None = None) -> Self:
         """Return a tensor of ones; dtype: the default float.
 
         >>> Tensor.ones(3).tolist()
@@ -99,8 +96,8 @@ class Creation(Indexing):
         return cls.full(sizes("ones", shape), 1, dtype=kind, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def empty(cls: type[Tensor], *shape: Any, dtype: DType_ = None, device: Device_ = None,
-              requires_grad: bool | None = None) -> Tensor:
+    def empty(cls, *shape: Any, dtype: DType_ = None, device: Device_ = None,
+              requires_grad: bool | None = None) -> Self:
         """Return a tensor of uninitialized memory.
 
         >>> Tensor.empty(2, 3).shape
@@ -124,8 +121,8 @@ class Creation(Indexing):
         return made
 
     @classmethod
-    def arange(cls: type[Tensor], start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
-               device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+    def arange(cls, start: float, stop: float | None = None, step: float = 1, dtype: DType_ = None,
+               device: Device_ = None, requires_grad: bool | None = None) -> Self:
         """Return the numbers from ``start`` (default 0) to ``stop``, excluded, in steps of ``step``.
 
         Integers have the default int dtype, or int64 if a value requires it.
@@ -155,8 +152,8 @@ class Creation(Indexing):
         return cls._made(_line(count, first, step if count > 1 else 1, kind), device, requires_grad)
 
     @classmethod
-    def linspace(cls: type[Tensor], start: float, stop: float, steps: int, dtype: DType_ = None,
-                 device: Device_ = None, requires_grad: bool | None = None) -> Tensor:
+    def linspace(cls, start: float, stop: float, steps: int, dtype: DType_ = None,
+                 device: Device_ = None, requires_grad: bool | None = None) -> Self:
         """Return ``steps`` evenly spaced numbers from ``start`` to ``stop``, both included.
 
         >>> Tensor.linspace(0, 1, 3).tolist()
@@ -180,8 +177,8 @@ class Creation(Indexing):
         return cls._made(line.cast(kind), device, requires_grad)
 
     @classmethod
-    def eye(cls: type[Tensor], n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
-            requires_grad: bool | None = None) -> Tensor:
+    def eye(cls, n: int, m: int | None = None, dtype: DType_ = None, device: Device_ = None,
+            requires_grad: bool | None = None) -> Self:
         """Return the identity matrix ``[n, m]``: ones on the diagonal, zeros elsewhere.
 
         >>> Tensor.eye(2).tolist()
@@ -195,8 +192,8 @@ class Creation(Indexing):
         column = UOp.iota(columns).reshape((1, columns)).expand((rows, columns))
         return cls._made(row.eq(column).cast(kind), device, requires_grad)
 
-    def full_like(self: Tensor, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
-                  requires_grad: bool | None = None) -> Tensor:
+    def full_like(self, fill_value: Any, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Self:
         """Return a tensor filled with ``fill_value``, with this tensor's shape, dtype, device and sharding.
 
         >>> Tensor([1, 2]).full_like(5).tolist()
@@ -206,7 +203,7 @@ class Creation(Indexing):
                                device=self.device if device is None else device, requires_grad=requires_grad)
         return made if device else made.shard_like(self)
 
-    def const_like(self: Tensor, b: Any, dtype: DType_ = None) -> Tensor:
+    def const_like(self, b: Any, dtype: DType_ = None) -> Self:
         """Return a constant filled with ``b``, with this tensor's shape, dtype and device; it has no gradient and no
         memory.
 
@@ -215,8 +212,8 @@ class Creation(Indexing):
         """
         return self.full_like(b, dtype, requires_grad=False)
 
-    def zeros_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
-                   requires_grad: bool | None = None) -> Tensor:
+    def zeros_like(self, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Self:
         """Return a tensor of zeros with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).zeros_like().tolist()
@@ -224,8 +221,8 @@ class Creation(Indexing):
         """
         return self.full_like(0, dtype, device, requires_grad)
 
-    def ones_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
-                  requires_grad: bool | None = None) -> Tensor:
+    def ones_like(self, dtype: DType_ = None, device: Device_ = None,
+                  requires_grad: bool | None = None) -> Self:
         """Return a tensor of ones with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).ones_like().tolist()
@@ -233,8 +230,8 @@ class Creation(Indexing):
         """
         return self.full_like(1, dtype, device, requires_grad)
 
-    def empty_like(self: Tensor, dtype: DType_ = None, device: Device_ = None,
-                   requires_grad: bool | None = None) -> Tensor:
+    def empty_like(self, dtype: DType_ = None, device: Device_ = None,
+                   requires_grad: bool | None = None) -> Self:
         """Return a tensor of uninitialized memory with this tensor's shape, dtype and device.
 
         >>> Tensor([1, 2]).empty_like().shape
@@ -243,11 +240,11 @@ class Creation(Indexing):
         return type(self).empty(self.shape, dtype=self.dtype if dtype is None else dtype,
                                 device=self.device if device is None else device, requires_grad=requires_grad)
 
-    def _zeros(self: Tensor) -> Tensor:
+    def _zeros(self) -> Self:
         """Return a 0-d zero of this tensor's dtype: a Python 0 would promote bools to integers."""
         return self._new(UOp.const(self.dtype, 0))
 
-    def triu(self: Tensor, diagonal: int = 0) -> Tensor:
+    def triu(self, diagonal: int = 0) -> Self:
         """Return the upper triangle of the last two axes: elements below the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
@@ -255,7 +252,7 @@ class Creation(Indexing):
         """
         return _band("triu", self, symbolic("triu", "diagonal", diagonal)).where(self, self._zeros())
 
-    def tril(self: Tensor, diagonal: int = 0) -> Tensor:
+    def tril(self, diagonal: int = 0) -> Self:
         """Return the lower triangle of the last two axes: elements above the diagonal are set to 0.
 
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
@@ -265,7 +262,7 @@ class Creation(Indexing):
 
     # *** filling ***
 
-    def fill_(self: Tensor, value: Any) -> Tensor:
+    def fill_(self, value: Any) -> Self:
         """Fill with a number, in place.
 
         >>> Tensor([1.0, 2.0]).fill_(3).tolist()
@@ -273,7 +270,7 @@ class Creation(Indexing):
         """
         return self._become("fill_", operand("fill_", value, self).cast(self.dtype).broadcast_to(self.shape))
 
-    def zero_(self: Tensor) -> Tensor:
+    def zero_(self) -> Self:
         """Fill with zeros, in place.
 
         >>> Tensor([1.0, 2.0]).zero_().tolist()
@@ -281,7 +278,7 @@ class Creation(Indexing):
         """
         return self.fill_(0)
 
-    def copy_(self: Tensor, src: Any) -> Tensor:
+    def copy_(self, src: Any) -> Self:
         """Copy the values of ``src``, cast to this tensor's dtype and broadcast to its shape, in place.
 
         >>> Tensor([1, 2]).copy_(Tensor([3.0])).tolist()
@@ -290,7 +287,7 @@ class Creation(Indexing):
         value = operand("copy_", src, self)
         return self._become("copy_", value.to(self.device).cast(self.dtype).broadcast_to(self.shape))
 
-    def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    def fill_diagonal_(self, fill_value: float, wrap: bool = False) -> Self:
         """Fill the main diagonal of a matrix, or of a tensor whose axes have equal sizes, in place.
 
         >>> Tensor([[1, 2], [3, 4]]).fill_diagonal_(0).tolist()
@@ -312,7 +309,7 @@ class Creation(Indexing):
 
     # *** random draws ***
 
-    def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    def uniform_(self, a: float = 0.0, b: float = 1.0) -> Self:
         """Fill with uniform random numbers from [a, b), in place.
 
         >>> bool((Tensor.zeros(9).uniform_(2, 3) >= 2).all())
@@ -321,7 +318,7 @@ class Creation(Indexing):
         a, b = number("uniform_", "a", a), number("uniform_", "b", b)
         return self._drawn("uniform_", self._uniform().mul(b - a).add(a))
 
-    def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
         """Fill with normal random numbers, in place.
 
         >>> Tensor.zeros(2).normal_(5, 0).tolist()
@@ -330,7 +327,7 @@ class Creation(Indexing):
         draw = type(self).randn(*self.shape, dtype=self.dtype, device=self.device)
         return self._drawn("normal_", draw.mul(number("normal_", "std", std, 0)).add(number("normal_", "mean", mean)))
 
-    def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
         """Fill with log-normal random numbers (``mean`` and ``std`` of the logarithm), in place.
 
         >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
@@ -340,7 +337,7 @@ class Creation(Indexing):
         std, mean = number("log_normal_", "std", std, 0), number("log_normal_", "mean", mean)
         return self._drawn("log_normal_", draw.mul(std).add(mean).exp())
 
-    def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:
+    def exponential_(self, lambd: float = 1.0) -> Self:
         """Fill with exponential random numbers of density ``lambd * exp(-lambd * x)``, in place.
 
         >>> bool((Tensor.zeros(9).exponential_() >= 0).all())
@@ -349,7 +346,7 @@ class Creation(Indexing):
         return self._drawn("exponential_", self._uniform().neg().log1p().mul(-1 / number(
             "exponential_", "lambd", lambd, zero=False)))
 
-    def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
         """Fill with Cauchy random numbers, in place.
 
         >>> Tensor.zeros(2).cauchy_(3, 0).tolist()
@@ -357,7 +354,7 @@ class Creation(Indexing):
         """
         return self._drawn("cauchy_", self._uniform().sub(0.5).mul(math.pi).tan().mul(sigma).add(median))
 
-    def geometric_(self: Tensor, p: float) -> Tensor:
+    def geometric_(self, p: float) -> Self:
         """Fill with geometric random numbers (the trial of the first success with probability ``p``), in place.
 
         >>> Tensor.zeros(2).geometric_(1.0).tolist()
@@ -367,7 +364,7 @@ class Creation(Indexing):
         rate = math.log1p(-p) if p < 1 else -math.inf
         return self._drawn("geometric_", self._uniform().neg().log1p().div(rate).floor().add(1))
 
-    def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
+    def bernoulli_(self, p: Any = 0.5) -> Self:
         """Fill with 1 (probability ``p``) or 0, in place.
 
         >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
@@ -375,7 +372,7 @@ class Creation(Indexing):
         """
         return self._drawn("bernoulli_", type(self).rand(*self.shape, device=self.device).lt(p))
 
-    def bernoulli(self: Tensor, p: float | None = None) -> Tensor:
+    def bernoulli(self, p: float | None = None) -> Self:
         """Draw 1 with each element's value as probability (or ``p``), else 0.
 
         >>> Tensor([0.0, 1.0]).bernoulli().tolist()
@@ -384,7 +381,7 @@ class Creation(Indexing):
         draw = type(self).rand(*self.shape, device=self.device)
         return draw.lt(self.detach() if p is None else number("bernoulli", "p", p, 0, 1)).cast(self.dtype)
 
-    def random_(self: Tensor, low: int = 0, high: int | None = None) -> Tensor:
+    def random_(self, low: int = 0, high: int | None = None) -> Self:
         """Fill with random integers from [low, high), in place; with one argument, from [0, low).
 
         >>> bool((Tensor([0, 0, 0]).random_(3) < 3).all())
@@ -397,15 +394,15 @@ class Creation(Indexing):
         draw = type(self).randint(*self.shape, low=low, high=high, dtype=dtypes.int64, device=self.device)
         return self._drawn("random_", draw)
 
-    def _uniform(self: Tensor) -> Tensor:
+    def _uniform(self) -> Self:
         kind = self.dtype if self.dtype.is_float else dtypes.float32
         return type(self).rand(*self.shape, dtype=kind, device=self.device)
 
-    def _drawn(self: Tensor, op: str, draw: Tensor) -> Tensor:
+    def _drawn(self, op: str, draw: Self) -> Self:
         return self._become(op, draw.detach().cast(self.dtype))
 
-    def randint_like(self: Tensor, low: int, high: int | None = None, dtype: FillDType = None,
-                     device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def randint_like(self, low: int, high: int | None = None, dtype: FillDType = None,
+                     device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Random integers from [low, high), or [0, low) with one bound, with this tensor's shape.
 
         >>> Tensor([1, 2]).randint_like(5).shape
@@ -418,8 +415,8 @@ class Creation(Indexing):
 
     # *** new_* constructors ***
 
-    def new_zeros(self: Tensor, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
-                  requires_grad: bool = False) -> Tensor:
+    def new_zeros(self, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
+                  requires_grad: bool = False) -> Self:
         """Zeros of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_zeros(2).tolist()
@@ -428,8 +425,8 @@ class Creation(Indexing):
         return type(self).zeros(*size, dtype=dtype or self.dtype, device=device or self.device,
                               requires_grad=requires_grad)
 
-    def new_ones(self: Tensor, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
-                 requires_grad: bool = False) -> Tensor:
+    def new_ones(self, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
+                 requires_grad: bool = False) -> Self:
         """Ones of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_ones(2).tolist()
@@ -438,8 +435,8 @@ class Creation(Indexing):
         return type(self).ones(*size, dtype=dtype or self.dtype, device=device or self.device,
                              requires_grad=requires_grad)
 
-    def new_empty(self: Tensor, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
-                  requires_grad: bool = False) -> Tensor:
+    def new_empty(self, *size: Any, dtype: FillDType = None, device: DeviceName | None = None,
+                  requires_grad: bool = False) -> Self:
         """Uninitialized memory of the given shape, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_empty(2, 3).shape
@@ -448,8 +445,8 @@ class Creation(Indexing):
         return type(self).empty(*size, dtype=dtype or self.dtype, device=device or self.device,
                               requires_grad=requires_grad)
 
-    def new_full(self: Tensor, size: Any, fill_value: float, dtype: FillDType = None, device: DeviceName | None = None,
-                 requires_grad: bool = False) -> Tensor:
+    def new_full(self, size: Any, fill_value: float, dtype: FillDType = None, device: DeviceName | None = None,
+                 requires_grad: bool = False) -> Self:
         """Return a tensor of shape ``size`` filled with a number, with this tensor's dtype and device.
 
         >>> Tensor([1]).new_full((2,), 7).tolist()
@@ -458,8 +455,8 @@ class Creation(Indexing):
         return type(self).full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                                requires_grad=requires_grad)
 
-    def new_tensor(self: Tensor, data: Any, dtype: FillDType = None, device: DeviceName | None = None,
-                   requires_grad: bool = False) -> Tensor:
+    def new_tensor(self, data: Any, dtype: FillDType = None, device: DeviceName | None = None,
+                   requires_grad: bool = False) -> Self:
         """Return a tensor made of ``data``, with this tensor's dtype and device.
 
         >>> Tensor([1.0]).new_tensor([1, 2]).tolist()
@@ -469,7 +466,7 @@ class Creation(Indexing):
 
     # *** device and dtype ***
 
-    def cpu(self: Tensor) -> Tensor:
+    def cpu(self) -> Self:
         """Copy to the CPU: ``to("CPU")``.
 
         >>> Tensor([1]).cpu().device
@@ -477,7 +474,7 @@ class Creation(Indexing):
         """
         return self.to("CPU")
 
-    def cuda(self: Tensor, device: int | str | None = None) -> Tensor:
+    def cuda(self, device: int | str | None = None) -> Self:
         """Copy to a GPU: ``to("CUDA")``, or to the GPU of the given number or name.
 
         >>> try:
@@ -488,7 +485,7 @@ class Creation(Indexing):
         """
         return self.to("CUDA" if device is None else f"CUDA:{device}" if isinstance(device, int) else device)
 
-    def byte(self: Tensor) -> Tensor:
+    def byte(self) -> Self:
         """Cast to uint8.
 
         >>> Tensor([1, 2]).byte().dtype
@@ -496,7 +493,7 @@ class Creation(Indexing):
         """
         return self.cast(dtypes.uint8)
 
-    def char(self: Tensor) -> Tensor:
+    def char(self) -> Self:
         """Cast to int8.
 
         >>> Tensor([1, 2]).char().dtype
@@ -504,7 +501,7 @@ class Creation(Indexing):
         """
         return self.cast(dtypes.int8)
 
-    def dim(self: Tensor) -> int:
+    def dim(self) -> int:
         """Return the number of axes (``ndim``).
 
         >>> Tensor([[1]]).dim()
@@ -512,7 +509,7 @@ class Creation(Indexing):
         """
         return self.ndim
 
-    def ndimension(self: Tensor) -> int:
+    def ndimension(self) -> int:
         """Return the number of axes (``ndim``).
 
         >>> Tensor([[1]]).ndimension()
@@ -521,7 +518,7 @@ class Creation(Indexing):
         return self.ndim
 
     @property
-    def itemsize(self: Tensor) -> int:
+    def itemsize(self) -> int:
         """The size of one element in bytes.
 
         >>> Tensor([1.0]).itemsize
@@ -530,7 +527,7 @@ class Creation(Indexing):
         return self.dtype.itemsize
 
     @property
-    def is_cpu(self: Tensor) -> bool:
+    def is_cpu(self) -> bool:
         """True if the tensor is on the CPU.
 
         >>> Tensor([1]).to("CPU").is_cpu
@@ -539,7 +536,7 @@ class Creation(Indexing):
         return self._device.split(":")[0] == "CPU"
 
     @property
-    def is_cuda(self: Tensor) -> bool:
+    def is_cuda(self) -> bool:
         """True if the tensor is on an NVIDIA GPU.
 
         >>> Tensor([1]).to("CPU").is_cuda
@@ -548,7 +545,7 @@ class Creation(Indexing):
         return self._device.split(":")[0] == "CUDA"
 
     @property
-    def is_leaf(self: Tensor) -> bool:
+    def is_leaf(self) -> bool:
         """True if the tensor was made from data, not computed from other tensors.
 
         >>> Tensor([1.0]).is_leaf, (Tensor([1.0]) * 2).is_leaf
@@ -556,7 +553,7 @@ class Creation(Indexing):
         """
         return not is_computed(self.uop)
 
-    def is_complex(self: Tensor) -> bool:
+    def is_complex(self) -> bool:
         """Return False: there is no complex dtype.
 
         >>> Tensor([1.0]).is_complex()
@@ -564,7 +561,7 @@ class Creation(Indexing):
         """
         return False
 
-    def is_signed(self: Tensor) -> bool:
+    def is_signed(self) -> bool:
         """Return True if the dtype has negative values.
 
         >>> Tensor([1]).is_signed()
@@ -572,7 +569,7 @@ class Creation(Indexing):
         """
         return not self.dtype.is_unsigned
 
-    def positive(self: Tensor) -> Tensor:
+    def positive(self) -> Self:
         """Return the tensor itself (unary plus).
 
         >>> Tensor([-1]).positive().tolist()
@@ -580,7 +577,7 @@ class Creation(Indexing):
         """
         return self[...]
 
-    def view_as(self: Tensor, other: Tensor) -> Tensor:
+    def view_as(self, other: Self) -> Self:
         """Reshape to the shape of ``other``.
 
         >>> Tensor([1, 2]).view_as(Tensor([[0], [0]])).shape
@@ -592,8 +589,8 @@ class Creation(Indexing):
     # *** window functions ***
 
     @classmethod
-    def fftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
-                device: DeviceName | None = None) -> Tensor:
+    def fftfreq(cls, n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                device: DeviceName | None = None) -> Self:
         """Return the frequencies of ``fft``'s n values, in cycles per unit of the distance ``d`` of samples.
 
         >>> Tensor.fftfreq(4).tolist()
@@ -603,8 +600,8 @@ class Creation(Indexing):
         return host_constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
     @classmethod
-    def rfftfreq(cls: type[Tensor], n: int, d: float = 1.0, *, dtype: DType | str | None = None,
-                 device: DeviceName | None = None) -> Tensor:
+    def rfftfreq(cls, n: int, d: float = 1.0, *, dtype: DType | str | None = None,
+                 device: DeviceName | None = None) -> Self:
         """Return the frequencies of ``rfft``'s values.
 
         >>> Tensor.rfftfreq(4).tolist()
@@ -614,8 +611,8 @@ class Creation(Indexing):
         return host_constant(cls, values, dtypes.default_float if dtype is None else to_dtype(dtype), device)
 
     @classmethod
-    def hann_window(cls: type[Tensor], window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
-                    device: DeviceName | None = None) -> Tensor:
+    def hann_window(cls, window_length: int, periodic: bool = True, *, dtype: DType | str | None = None,
+                    device: DeviceName | None = None) -> Self:
         """Return ``0.5 - 0.5 cos(2 pi k / n)``, where n is the length, or one less if not ``periodic``.
 
         >>> Tensor.hann_window(4).numpy().round(4).tolist()
@@ -624,9 +621,9 @@ class Creation(Indexing):
         return cosines(cls, "hann_window", (0.5, 0.5), window_length, periodic, dtype, device)
 
     @classmethod
-    def hamming_window(cls: type[Tensor], window_length: int, periodic: bool = True, alpha: float = 0.54,
+    def hamming_window(cls, window_length: int, periodic: bool = True, alpha: float = 0.54,
                        beta: float = 0.46, *, dtype: DType | str | None = None,
-                       device: DeviceName | None = None) -> Tensor:
+                       device: DeviceName | None = None) -> Self:
         """Return ``alpha - beta cos(2 pi k / n)``.
 
         >>> Tensor.hamming_window(4).numpy().round(2).tolist()
@@ -635,8 +632,8 @@ class Creation(Indexing):
         return cosines(cls, "hamming_window", (alpha, beta), window_length, periodic, dtype, device)
 
     @classmethod
-    def blackman_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
-                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+    def blackman_window(cls, window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Self:
         """Return ``0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)``.
 
         >>> Tensor.blackman_window(4).abs().numpy().round(2).tolist()
@@ -645,8 +642,8 @@ class Creation(Indexing):
         return cosines(cls, "blackman_window", (0.42, 0.5, 0.08), window_length, periodic, dtype, device)
 
     @classmethod
-    def bartlett_window(cls: type[Tensor], window_length: int, periodic: bool = True, *,
-                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Tensor:
+    def bartlett_window(cls, window_length: int, periodic: bool = True, *,
+                        dtype: DType | str | None = None, device: DeviceName | None = None) -> Self:
         """Return the Bartlett (triangular) window: linear from 0 to 1 and back.
 
         >>> Tensor.bartlett_window(4).tolist()
@@ -667,12 +664,13 @@ class Creation(Indexing):
         >>> Tensor.manual_seed(1); a == Tensor.rand(3).tolist()
         True
         """
-        one = getattr(seed, "shape", ()) not in ((), None) and math.prod(seed.shape) == 1  # type: ignore[attr-defined]
-        number = seed.reshape(()).item() if one else seed  # type: ignore[attr-defined]
+        given: Any = seed
+        one = getattr(given, "shape", ()) not in ((), None) and math.prod(given.shape) == 1
+        number = given.reshape(()).item() if one else given
         _stream.reset(integer("manual_seed", "seed", number) & ((1 << 62) - 1))
 
     @classmethod
-    def random_bits(cls: type[Tensor], *shape: Any, device: DeviceName | None = None) -> Tensor:
+    def random_bits(cls, *shape: Any, device: DeviceName | None = None) -> Self:
         """Random uint32 words: 32 random bits per element.
 
         >>> Tensor.random_bits(2).dtype
@@ -684,8 +682,8 @@ class Creation(Indexing):
         return cls._made(draw_bits(product(wanted)).reshape(wanted), device, False)
 
     @classmethod
-    def rand(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
-             requires_grad: bool | None = None) -> Tensor:
+    def rand(cls, *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+             requires_grad: bool | None = None) -> Self:
         """Uniform random numbers in [0, 1).
 
         >>> Tensor.rand(2, 3).shape
@@ -697,8 +695,8 @@ class Creation(Indexing):
         return cls._made(fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
 
     @classmethod
-    def randn(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
-              requires_grad: bool | None = None) -> Tensor:
+    def randn(cls, *shape: Any, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+              requires_grad: bool | None = None) -> Self:
         """Standard normal random numbers (Box and Muller 1958): two from two uniform numbers.
 
         A GPU uses its approximate logarithm, sine and cosine instructions: numbers differ from the CPU's by 1e-7 on
@@ -713,8 +711,8 @@ class Creation(Indexing):
         return cls._made(gaussian(product(wanted), kind, device).reshape(wanted), device, requires_grad)
 
     @classmethod
-    def uniform(cls: type[Tensor], *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
-                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Uniform random numbers in [low, high).
 
         >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
@@ -728,8 +726,8 @@ class Creation(Indexing):
         return cls._made(x * (high - low) + low, device, requires_grad)
 
     @classmethod
-    def normal(cls: type[Tensor], *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
-               device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
+               device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Normal random numbers with the given mean and standard deviation.
 
         >>> Tensor.normal(3, mean=5, std=0).tolist()
@@ -743,8 +741,8 @@ class Creation(Indexing):
         return cls._made(x * std + mean, device, requires_grad)
 
     @classmethod
-    def randint(cls: type[Tensor], *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None,
-                device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike | None = None,
+                device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Random integers in [low, high).
 
         >>> bool((Tensor.randint(9, low=2, high=5) < 5).all())
@@ -772,8 +770,8 @@ class Creation(Indexing):
         return cls._made((scaled.cast(dtypes.int64) + low).cast(kind).reshape(wanted), device, bool(requires_grad))
 
     @classmethod
-    def randperm(cls: type[Tensor], n: int, *, dtype: DTypeLike | None = None,
-                 device: DeviceName | None = None) -> Tensor:
+    def randperm(cls, n: int, *, dtype: DTypeLike | None = None,
+                 device: DeviceName | None = None) -> Self:
         """Return a random permutation of the integers below ``n``: the indices that sort random bits.
 
         >>> sorted(Tensor.randperm(5).tolist())
@@ -786,8 +784,8 @@ class Creation(Indexing):
         return cls.random_bits(n, device=device).argsort().cast(kind)
 
     @classmethod
-    def scaled_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
-                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def scaled_uniform(cls, *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Uniform random numbers in [-1, 1), divided by the square root of the number of elements.
 
         >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
@@ -797,8 +795,8 @@ class Creation(Indexing):
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def glorot_uniform(cls: type[Tensor], *shape: Any, dtype: DTypeLike | None = None,
-                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def glorot_uniform(cls, *shape: Any, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Uniform random numbers within the bound of Glorot and Bengio (2010), ``sqrt(6 / (fan_in + fan_out))``.
 
         >>> Tensor.glorot_uniform(4, 4).shape
@@ -809,8 +807,8 @@ class Creation(Indexing):
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def kaiming_uniform(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
-                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def kaiming_uniform(cls, *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                        device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Uniform random numbers within the bound of He et al. (2015); fan-in: the product of all axes but the first.
 
         >>> Tensor.kaiming_uniform(4, 4).shape
@@ -820,8 +818,8 @@ class Creation(Indexing):
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def kaiming_normal(cls: type[Tensor], *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
-                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Tensor:
+    def kaiming_normal(cls, *shape: Any, a: float = 0.01, dtype: DTypeLike | None = None,
+                       device: DeviceName | None = None, requires_grad: bool | None = None) -> Self:
         """Normal random numbers with the deviation of He et al. (2015); fan-in: the product of all axes but the first.
 
         >>> Tensor.kaiming_normal(4, 4).shape
@@ -830,7 +828,7 @@ class Creation(Indexing):
         std = kaiming("kaiming_normal", shape, a)
         return cls.normal(*shape, std=std, dtype=dtype, device=device, requires_grad=requires_grad)
 
-    def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
+    def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Draw indices with probabilities proportional to the weights; a matrix holds one distribution per row.
 
         With replacement, an index is found by searching a uniform number in the cumulative sums of the weights. Without
@@ -865,8 +863,8 @@ class Creation(Indexing):
             found = (rows > 0).where(rows.log() - noise.neg().log(), -math.inf).topk(num_samples).indices
         return found.reshape(*self.shape[:-1], num_samples).cast(dtypes.default_int)
 
-    def rand_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
-                  requires_grad: bool | None = None) -> Tensor:
+    def rand_like(self, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                  requires_grad: bool | None = None) -> Self:
         """Uniform random numbers in [0, 1), with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).rand_like().shape
@@ -875,8 +873,8 @@ class Creation(Indexing):
         return type(self).rand(*self.shape, dtype=self.dtype if dtype is None else dtype,
                           device=self.device if device is None else device, requires_grad=requires_grad)
 
-    def randn_like(self: Tensor, dtype: DTypeLike | None = None, device: DeviceName | None = None,
-                   requires_grad: bool | None = None) -> Tensor:
+    def randn_like(self, dtype: DTypeLike | None = None, device: DeviceName | None = None,
+                   requires_grad: bool | None = None) -> Self:
         """Standard normal random numbers, with this tensor's shape, dtype and device.
 
         >>> Tensor([1., 2.]).randn_like().shape
@@ -915,7 +913,7 @@ def _symbolic_line(first: Any, last: Any, step: Any, dtype: DType_) -> UOp:
     return begin
 
 
-def _band(op: str, x: Tensor, diagonal: int) -> Tensor:
+def _band(op: str, x: T, diagonal: int) -> T:
     """Return True where an element lies on or to the right of the given diagonal of the last two axes."""
     if x.ndim < 2:
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "at least two axes")

@@ -11,11 +11,12 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from tinsmith.backend.device import Device, DeviceName, members
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import DTypeError, ShapeError
+from tinsmith.core.object_lifetime import OfThread
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.sizes import size_text
 from tinsmith.ir.graphs import threefry2x32
@@ -55,6 +56,10 @@ def _bound(name: str, value: int) -> UOp:
 
 
 _stream = _Stream()
+
+
+# The last one: number and count of the parts of a batch, if each process has one. Dropout draws its part of the whole.
+rows: Final[OfThread[tuple[int, int]]] = OfThread()
 
 
 def state() -> tuple[int, int]:

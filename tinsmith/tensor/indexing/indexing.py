@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Indexing as PyTorch has it: ints, slices, None, Ellipsis are movement; integer tensors are one GATHER; bool masks are
 turned into positions at once, on the host, since the shape of the result depends on them.
 
@@ -7,8 +6,8 @@ reports it: see ``hostdata``.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -52,11 +51,10 @@ from tinsmith.tensor.reduce.statistics import (
 )
 from tinsmith.tensor.storage import RESHAPE, SLICE
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound="Indexing")
 
 
-def _sliced(x: Tensor, plan: ParsedIndex) -> Tensor:
+def _sliced(x: T, plan: ParsedIndex) -> T:
     """Return the view that the slices, dropped and new axes of an index show."""
     return x._view(SLICE, tuple(plan.slices), (RESHAPE, plan.shape))
 
@@ -68,7 +66,7 @@ class Indexing(Reduce):
 
     # *** indexing ***
 
-    def __getitem__(self: Tensor, index: Any) -> Tensor:
+    def __getitem__(self, index: Any) -> Self:
         plan = taken_apart("getitem", self, index)
         x = _sliced(self, plan)
         if not plan.picks:
@@ -76,15 +74,15 @@ class Indexing(Reduce):
         picked = _Picked(x, plan.picks)
         return self._new(picked.source.gather(picked.spread(), picked.axis).reshape(picked.shape))
 
-    def __setitem__(self: Tensor, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Any) -> None:
         with writing(self):
             self._set(index, value)
 
-    def _set(self: Tensor, index: Any, value: Any) -> None:
+    def _set(self, index: Any, value: Any) -> None:
         if files.on_disk(self._device) and any(isinstance(i, (list, np.ndarray, TensorBase)) for i in (
                 index if isinstance(index, tuple) else (index,))):  # its places are computed, which no file can do
             changed = self.to("CPU")
-            changed[index] = value.to("CPU") if isinstance(value, TensorBase) else value  # type: ignore[attr-defined]
+            changed[index] = value.to("CPU") if isinstance(value, Indexing) else value
             return self._write(changed.uop)
         mask = whole_mask(self, index)
         if mask is not None:
@@ -94,7 +92,7 @@ class Indexing(Reduce):
                 return
         self._put("setitem", index, value)
 
-    def _put(self: Tensor, op: str, index: Any, value: Any, reduce: str | None = None) -> None:
+    def _put(self, op: str, index: Any, value: Any, reduce: str | None = None) -> None:
         """Assign ``value`` to ``self[index]`` in place, or combine it with the present elements by ``reduce``."""
         plan = taken_apart(op, self, index)
         part = _sliced(self, plan)
@@ -103,15 +101,15 @@ class Indexing(Reduce):
             same_device(op, self, v)
         part._write(_scattered(op, part, plan, v, reduce) if plan.picks else _fitted(op, v, plan.shape))
 
-    def __iter__(self: Tensor) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Self]:
         if not self.ndim:
             raise DTypeError("iter", "a 0-d tensor has no rows", ".item()")
         return iter([self[i] for i in range(len(self))])
 
-    def __contains__(self: Tensor, value: Any) -> bool:
+    def __contains__(self, value: Any) -> bool:
         return bool(self.eq(value).any().item())
 
-    def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    def gather(self, dim: int, index: Self) -> Self:
         """Return ``out[i][j][k] = self[index[i][j][k]][j][k]`` for ``dim=0``, and so on; 0 where the index is out of
         range.
 
@@ -123,7 +121,7 @@ class Indexing(Reduce):
         d, source, places = _aligned("gather", x, dim, lines)
         return self._new(source.gather(places, d)).reshape(index.shape)
 
-    def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
+    def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
         """Return a copy with ``self[index[i][j][k]][j][k] = src[i][j][k]`` for ``dim=0``, and so on, in order.
 
         Args:
@@ -136,7 +134,7 @@ class Indexing(Reduce):
         choice("scatter", "reduce", reduce, ops)
         return _scatter("scatter", self, dim, index, src, ops[reduce])
 
-    def scatter_add(self: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    def scatter_add(self, dim: int, index: Self, src: Any) -> Self:
         """Return a copy with the elements of ``src`` added at ``index`` along an axis.
 
         >>> Tensor([1, 1]).scatter_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
@@ -144,8 +142,8 @@ class Indexing(Reduce):
         """
         return _scatter("scatter_add", self, dim, index, src, "ADD")
 
-    def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str,
-                       include_self: bool = True) -> Tensor:
+    def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: str,
+                       include_self: bool = True) -> Self:
         """Return a copy with the elements of ``src`` combined in at ``index`` along an axis.
 
         Args:
@@ -170,7 +168,7 @@ class Indexing(Reduce):
         count = hits.add(1) if include_self else hits.maximum(1)
         return out.div(count.cast(out.dtype)).cast(out.dtype) if out.dtype.is_float else out.idiv(count.cast(out.dtype))
 
-    def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    def index_select(self, dim: int, index: Self) -> Self:
         """Return the slices at ``index`` along an axis.
 
         >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1])).tolist()
@@ -180,7 +178,7 @@ class Indexing(Reduce):
         places = operand("index_select", index, self).reshape(-1)
         return self[(slice(None),) * d + (places,)] if self.ndim else self.reshape(1)[places].reshape(())
 
-    def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: float = 0) -> Tensor:
+    def masked_select(self, mask: Self, size: int | None = None, fill_value: float = 0) -> Self:
         """Return the elements where the mask is true, as a vector. Without ``size`` the mask is realized at once.
 
         >>> x, mask = Tensor([1, 2, 3]), Tensor([True, False, True])
@@ -201,7 +199,7 @@ class Indexing(Reduce):
             return type(self).full((size,), fill_value, self.dtype, self.device, requires_grad=False)
         return inside.where(x.flatten().gather(0, places), fill_value)
 
-    def nonzero(self: Tensor, size: int | None = None, fill_value: int = 0, *, as_tuple: bool = False) -> Any:
+    def nonzero(self, size: int | None = None, fill_value: int = 0, *, as_tuple: bool = False) -> Any:
         """Positions of the elements that are not zero, one row each; without ``size`` they are computed now.
 
         >>> Tensor([0, 5, 0, 7]).nonzero().tolist(), Tensor([0, 5, 0, 7]).nonzero(size=3, fill_value=-1).tolist()
@@ -220,14 +218,14 @@ class Indexing(Reduce):
             found = np.argwhere(self.bool().numpy()).astype(dtypes.default_int.numpy)
             return type(self)(found, device=self.device)
         flat, inside = _first_true(self.bool(), integer("nonzero", "size", size, least=0))
-        columns: list[Tensor] = []
+        columns: list[Indexing] = []
         for width in reversed(self.shape):
             columns.insert(0, flat.mod(width))
             flat = flat.idiv(width)
         rows = columns[0].stack(*columns[1:], dim=1) if columns else flat.reshape(-1, 1)[:, :0]
         return inside.unsqueeze(1).where(rows, integer("nonzero", "fill_value", fill_value))
 
-    def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
+    def one_hot(self, num_classes: int = -1) -> Self:
         """1 at each element's own value along a new last axis, 0 elsewhere.
 
         >>> Tensor([2, 0]).one_hot(3).tolist()
@@ -246,7 +244,7 @@ class Indexing(Reduce):
 
     # *** positions ***
 
-    def take(self: Tensor, index: Tensor) -> Tensor:
+    def take(self, index: Self) -> Self:
         """Return the elements at ``index`` of the flattened tensor, in the shape of ``index``.
 
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
@@ -254,7 +252,7 @@ class Indexing(Reduce):
         """
         return self.reshape(-1)[operand("take", index, self)]
 
-    def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
         """Return ``gather`` along ``dim`` with broadcasting; without ``dim``, of the flattened tensor.
 
         >>> x = Tensor([[3, 1, 2]]); x.take_along_dim(x.argsort(dim=1), dim=1).tolist()
@@ -272,7 +270,7 @@ class Indexing(Reduce):
         source = self.expand(*shape[:d], size, *shape[d + 1 :])
         return source.gather(d, index.expand(*shape[:d], index.shape[d], *shape[d + 1 :]))
 
-    def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    def put(self, index: Self, source: Self, accumulate: bool = False) -> Self:
         """Return a copy with ``source`` written (or added) at ``index`` of the flattened tensor.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3]), Tensor([9])).tolist()
@@ -282,7 +280,7 @@ class Indexing(Reduce):
         reduce = "add" if flag("put", "accumulate", accumulate) else None
         return self.reshape(-1).scatter(0, index, source, reduce).reshape(self.shape)
 
-    def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    def index_add(self, dim: int, index: Self, source: Self, *, alpha: float = 1) -> Self:
         """Return a copy with ``alpha * source`` added to the slices at ``index`` of axis ``dim``.
 
         >>> Tensor([1, 1, 1]).index_add(0, Tensor([0, 0]), Tensor([5, 6])).tolist()
@@ -291,7 +289,7 @@ class Indexing(Reduce):
         d, wide, source = indexed_slices("index_add", self, dim, index, source)
         return self.scatter_add(d, wide, source if alpha == 1 else source.mul(alpha).cast(self.dtype))
 
-    def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    def index_copy(self, dim: int, index: Self, source: Self) -> Self:
         """Return a copy with the slices at ``index`` of axis ``dim`` replaced by those of ``source``.
 
         >>> Tensor([1, 1, 1]).index_copy(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
@@ -300,7 +298,7 @@ class Indexing(Reduce):
         d, wide, source = indexed_slices("index_copy", self, dim, index, source)
         return self.scatter(d, wide, source)
 
-    def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    def index_fill(self, dim: int, index: Self, value: float) -> Self:
         """Return a copy with the slices at ``index`` of axis ``dim`` filled with ``value``.
 
         >>> Tensor([1, 2, 3]).index_fill(0, Tensor([0, 2]), 9).tolist()
@@ -312,8 +310,8 @@ class Indexing(Reduce):
         wide = wide_index("index_fill", self, d, index)
         return self.scatter(d, wide, operand("index_fill", value, self).cast(self.dtype).broadcast_to(wide.shape))
 
-    def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
-                     include_self: bool = True) -> Tensor:
+    def index_reduce(self, dim: int, index: Self, source: Self, reduce: str, *,
+                     include_self: bool = True) -> Self:
         """Return a copy with the slices of ``source`` reduced into those at ``index`` of axis ``dim``.
 
         >>> Tensor([1, 4]).index_reduce(0, Tensor([0, 0]), Tensor([5, 3]), "amax").tolist()
@@ -325,7 +323,7 @@ class Indexing(Reduce):
         d, wide, source = indexed_slices("index_reduce", self, dim, index, source)
         return self.scatter_reduce(d, wide, source, reduce, include_self)
 
-    def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
+    def index_put(self, indices: Sequence[Self], values: Self, accumulate: bool = False) -> Self:
         """Return a copy with ``out[indices] = values``, or ``+=`` with ``accumulate``.
 
         >>> Tensor([1, 2, 3]).index_put((Tensor([0, 0]),), Tensor([5, 6]), accumulate=True).tolist()
@@ -338,7 +336,7 @@ class Indexing(Reduce):
         out._put("index_put", tuple(indices), values, "ADD" if flag("index_put", "accumulate", accumulate) else None)
         return out
 
-    def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    def masked_scatter(self, mask: Self, source: Self) -> Self:
         """Return a copy with the elements of ``source``, in order, at the positions where ``mask`` is True.
 
         >>> Tensor([0, 0, 0]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
@@ -352,17 +350,17 @@ class Indexing(Reduce):
         place = held.reshape(-1).cast(dtypes.int32).cumsum(0).sub(1).clamp(0)
         return held.where(source.cast(self.dtype).reshape(-1).gather(0, place).reshape(shape), base)
 
-    def argwhere(self: Tensor) -> Tensor:
+    def argwhere(self) -> Self:
         """Return the indices of the nonzero elements, one row each; same as ``nonzero``.
 
         >>> Tensor([0, 5]).argwhere().tolist()
         [[1]]
         """
-        rows: Tensor = self.nonzero()
+        rows: Self = self.nonzero()
         return rows
 
-    def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
-                     sorter: Tensor | None = None, out_int32: bool = False) -> Tensor:
+    def searchsorted(self, values: Any, *, right: bool = False, side: str | None = None,
+                     sorter: Self | None = None, out_int32: bool = False) -> Self:
         """Return the insertion positions of ``values`` in sorted rows: before equal elements, or after if ``right``.
 
         Each value is compared with all elements of a short row; long rows use a binary search.
@@ -389,7 +387,7 @@ class Indexing(Reduce):
         row = self if self.ndim == 1 else self.unsqueeze(-2)
         return stands_before(row, x.unsqueeze(-1), behind).sum(-1, dtype=dtypes.default_int)
 
-    def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
+    def bucketize(self, boundaries: Self, *, right: bool = False, out_int32: bool = False) -> Self:
         """Return, for each element, its insertion position in the sorted vector ``boundaries``.
 
         >>> Tensor([0, 3, 9]).bucketize(Tensor([1, 5])).tolist()
@@ -400,7 +398,7 @@ class Indexing(Reduce):
             raise ShapeError("bucketize", f"boundaries of shape {boundaries.shape}", "a vector")
         return boundaries.searchsorted(self, right=right, out_int32=out_int32)
 
-    def isin(self: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
+    def isin(self, test_elements: Any, *, invert: bool = False) -> Self:
         """Return a bool tensor: True for each element that is one of ``test_elements``.
 
         >>> Tensor([1, 2, 3]).isin(Tensor([2, 5])).tolist()
@@ -409,7 +407,7 @@ class Indexing(Reduce):
         found = self.unsqueeze(-1).eq(operand("isin", test_elements, self).reshape(-1)).any(-1)
         return found.logical_not() if flag("isin", "invert", invert) else found
 
-    def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
         """Return the count (or the sum of ``weights``) of each integer from 0 to the maximum, which is computed now.
 
         >>> Tensor([1, 1, 3]).bincount().tolist()
@@ -430,7 +428,7 @@ class Indexing(Reduce):
 
     # *** sorting ***
 
-    def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices:
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices[Self]:
         """Return the sorted elements along an axis and their original indices; stable, NaN is greatest.
 
         Args:
@@ -446,7 +444,7 @@ class Indexing(Reduce):
         """
         return value_and_index(self, "sort", dim, lambda x: sorted_along(x, descending))
 
-    def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Self:
         """Return the indices that sort the elements along an axis.
 
         >>> Tensor([3, 1, 2]).argsort(descending=True).tolist()
@@ -458,7 +456,7 @@ class Indexing(Reduce):
         """
         return self.sort(dim, descending).indices
 
-    def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices:
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices[Self]:
         """Return the ``k`` greatest (or smallest) elements along an axis, best first, and their indices. NaN is
         greatest.
 
@@ -479,7 +477,7 @@ class Indexing(Reduce):
                                 f"k from 0 to {size}")
         return value_and_index(self, "topk", dim, lambda x: (None, first_along(x, k, largest)))
 
-    def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
         """Return the k-th smallest element along an axis (k counts from 1), and its index.
 
         >>> values, indices = Tensor([3, 1, 2]).kthvalue(2)
@@ -497,7 +495,7 @@ class Indexing(Reduce):
             None, sorted_along(x, False)[1].shrink(((0, x.shape[0]), (k - 1, k)))))
         return found if keepdim or not self.ndim else ValuesAndIndices(*(t.squeeze(d) for t in found))
 
-    def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    def median(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return the median (the lower of the two middle elements); NaN if any value is NaN. With an axis, also its
         index.
 
@@ -523,7 +521,7 @@ class Indexing(Reduce):
         first = self.isnan().argmax(d, keepdim) if self.ndim else found.indices
         return ValuesAndIndices(nan.where(last.values, found.values), nan.where(first, found.indices))
 
-    def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False, *, sorted: bool = True,
+    def unique(self, return_inverse: bool = False, return_counts: bool = False, *, sorted: bool = True,
                dim: int | None = None) -> Any:
         """Return the distinct elements, sorted; this realizes the tensor. Every NaN differs from all others.
 
@@ -555,7 +553,7 @@ class Indexing(Reduce):
 
     # *** statistics ***
 
-    def amax(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+    def amax(self, dim: Axis = None, keepdim: bool = False) -> Self:
         """Return the maximum along axes (the same as ``max``).
 
         >>> Tensor([[1, 5], [3, 4]]).amax(dim=1).tolist()
@@ -563,7 +561,7 @@ class Indexing(Reduce):
         """
         return self.max(None if dim == () else dim, keepdim)
 
-    def amin(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+    def amin(self, dim: Axis = None, keepdim: bool = False) -> Self:
         """Return the minimum along axes (the same as ``min``).
 
         >>> Tensor([[1, 5], [3, 4]]).amin(dim=1).tolist()
@@ -571,7 +569,7 @@ class Indexing(Reduce):
         """
         return self.min(None if dim == () else dim, keepdim)
 
-    def aminmax(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> LeastAndGreatest:
+    def aminmax(self, *, dim: int | None = None, keepdim: bool = False) -> LeastAndGreatest[Self]:
         """Return the minimum and the maximum, along an axis or of all elements.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
@@ -579,7 +577,7 @@ class Indexing(Reduce):
         """
         return LeastAndGreatest(self.min(dim, keepdim), self.max(dim, keepdim))
 
-    def count_nonzero(self: Tensor, dim: Axis = None) -> Tensor:
+    def count_nonzero(self, dim: Axis = None) -> Self:
         """Return the number of nonzero values along axes.
 
         >>> Tensor([[0, 2], [3, 4]]).count_nonzero(1).tolist()
@@ -587,7 +585,7 @@ class Indexing(Reduce):
         """
         return self.ne(0).sum(dim, dtype=dtypes.default_int)
 
-    def nansum(self: Tensor, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
+    def nansum(self, dim: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Self:
         """Return the sum along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan]).nansum().item()
@@ -596,7 +594,7 @@ class Indexing(Reduce):
         return self.isnan().where(0, self).sum(dim, keepdim, dtype)
 
     @rounded_once
-    def nanmean(self: Tensor, dim: Axis = None, keepdim: bool = False) -> Tensor:
+    def nanmean(self, dim: Axis = None, keepdim: bool = False) -> Self:
         """Return the mean along axes, ignoring NaN.
 
         >>> Tensor([1.0, math.nan, 3.0]).nanmean().item()
@@ -605,7 +603,7 @@ class Indexing(Reduce):
         x = self._new(float_of(self))
         return x.nansum(dim, keepdim).div(x.isnan().logical_not().sum(dim, keepdim).cast(x.dtype))
 
-    def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    def nanmedian(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return the median (the lower of two middle values), ignoring NaN; along an axis, also its index.
 
         >>> Tensor([3.0, math.nan, 1.0]).nanmedian().item()
@@ -622,8 +620,8 @@ class Indexing(Reduce):
         found = values.gather(d, middle), indices.gather(d, middle)
         return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
 
-    def quantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
-                 interpolation: str = "linear") -> Tensor:
+    def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False, *,
+                 interpolation: str = "linear") -> Self:
         """Return the ``q``-quantile of the values along an axis (or of all); NaN if any value is NaN.
 
         >>> Tensor([1.0, 2.0, 4.0]).quantile(0.5).item(), Tensor([1.0, 2.0, 4.0]).quantile(Tensor([0.0, 0.75])).tolist()
@@ -635,8 +633,8 @@ class Indexing(Reduce):
         """
         return quantile_of("quantile", self, q, dim, keepdim, interpolation, False)
 
-    def nanquantile(self: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
-                    interpolation: str = "linear") -> Tensor:
+    def nanquantile(self, q: Any, dim: int | None = None, keepdim: bool = False, *,
+                    interpolation: str = "linear") -> Self:
         """Return ``quantile`` of the values that are not NaN.
 
         >>> Tensor([1.0, math.nan, 3.0]).nanquantile(0.5).item()
@@ -644,7 +642,7 @@ class Indexing(Reduce):
         """
         return quantile_of("nanquantile", self, q, dim, keepdim, interpolation, True)
 
-    def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
         """Return the most frequent value along an axis (the smallest of several) and the index of its last occurrence.
 
         Each value is compared with its full row: quadratic in the size of the axis.
@@ -668,7 +666,7 @@ class Indexing(Reduce):
         found = value.transpose(d, -1), places.transpose(d, -1)
         return ValuesAndIndices(*(t if keepdim else t.squeeze(d) for t in found))
 
-    def msort(self: Tensor) -> Tensor:
+    def msort(self) -> Self:
         """Return the values sorted along the first axis.
 
         >>> Tensor([3, 1, 2]).msort().tolist()
@@ -676,7 +674,7 @@ class Indexing(Reduce):
         """
         return self.sort(0).values
 
-    def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False,
+    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False,
                            dim: int | None = None) -> Any:
         """Return the values of the flat tensor, or slices along ``dim``, without consecutive repetitions; realizes the
         tensor.
@@ -699,7 +697,7 @@ class Indexing(Reduce):
             out.append(found.zeros_like(dtype=dtypes.default_int).scatter_add(0, place, place.ones_like()))
         return out[0] if len(out) == 1 else tuple(out)
 
-    def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
         """Return the counts of values in ``bins`` equal bins of [min, max]; if both are equal, of the data's range.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
@@ -707,8 +705,8 @@ class Indexing(Reduce):
         """
         return counted("histc", self, bins, min, max, None).hist
 
-    def histogram(self: Tensor, bins: int | Tensor = 100, *, range: tuple[float, float] | None = None,
-                  weight: Tensor | None = None, density: bool = False) -> Histogram:
+    def histogram(self, bins: int | Self = 100, *, range: tuple[float, float] | None = None,
+                  weight: Self | None = None, density: bool = False) -> Histogram[Self]:
         """Return the counts of values in ``bins`` equal bins of a range, and the bin edges.
 
         >>> [t.tolist() for t in Tensor([1.0, 2.0, 1.0]).histogram(3, range=(0, 3))]
@@ -732,8 +730,8 @@ class Indexing(Reduce):
         return counted("histogram", self, bins, low, high, weight)
 
     @rounded_once
-    def cov(self: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
-            aweights: Tensor | None = None) -> Tensor:
+    def cov(self, *, correction: int = 1, fweights: Self | None = None,
+            aweights: Self | None = None) -> Self:
         """Return the covariance matrix of variables, one per row, over their observations (columns).
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).cov().tolist()
@@ -760,7 +758,7 @@ class Indexing(Reduce):
         out = away.mul(w).matmul(away.transpose(-1, -2)).div(total.sub(lost).clamp(0))
         return out.squeeze() if x.shape[0] == 1 else out
 
-    def corrcoef(self: Tensor) -> Tensor:
+    def corrcoef(self) -> Self:
         """Return the matrix of Pearson correlation coefficients of variables, one per row.
 
         >>> Tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).corrcoef().numpy().round(4).tolist()
@@ -772,7 +770,7 @@ class Indexing(Reduce):
         size = c.diagonal().sqrt()
         return c.div(size.unsqueeze(1)).div(size.unsqueeze(0)).clamp(-1, 1)
 
-    def dist(self: Tensor, other: Tensor, p: float = 2.0) -> Tensor:
+    def dist(self, other: Self, p: float = 2.0) -> Self:
         """Return the p-norm of ``self - other``.
 
         >>> Tensor([3.0, 0.0]).dist(Tensor([0.0, 4.0])).item()
@@ -780,7 +778,7 @@ class Indexing(Reduce):
         """
         return self.sub(other).reshape(-1).norm(p)
 
-    def cdist(self: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    def cdist(self, x2: Self, p: float = 2.0, compute_mode: str | None = None) -> Self:
         """Return the p-norms of the differences of all pairs of rows: ``[…, P, M], […, R, M] → […, P, R]``.
 
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
@@ -793,7 +791,7 @@ class Indexing(Reduce):
         y = operand("cdist", x2, self)
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
-    def cosine_similarity(self: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    def cosine_similarity(self, x2: Self, dim: int = 1, eps: float = 1e-8) -> Self:
         """Return the cosine of the angle between vectors along ``dim``.
 
         >>> Tensor([[1.0, 0.0]]).cosine_similarity(Tensor([[1.0, 0.0]])).tolist()
@@ -806,8 +804,8 @@ class Indexing(Reduce):
         a, b = (t.div(s) for t, s in zip(both, sizes))
         return a.mul(b).sum(dim)
 
-    def pairwise_distance(self: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
-                          keepdim: bool = False) -> Tensor:
+    def pairwise_distance(self, x2: Self, p: float = 2.0, eps: float = 1e-6,
+                          keepdim: bool = False) -> Self:
         """Return the p-norm of ``self - x2 + eps`` along the last axis.
 
         >>> Tensor([[3.0, 0.0]]).pairwise_distance(Tensor([[0.0, 4.0]])).numpy().round(3).tolist()
@@ -816,7 +814,7 @@ class Indexing(Reduce):
         return self.sub(x2).add(eps).norm(p, axis=-1, keepdim=keepdim)
 
 
-def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _first_true(mask: T, count: int) -> tuple[T, T]:
     """Return the flat positions of the first ``count`` true elements of a mask, and a mask of the positions that
     exist."""
     flat = mask.flatten().cast(dtypes.int32)
@@ -834,7 +832,7 @@ def _first_true(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
 # *** taking an index apart ***
 
 
-def _fitted(op: str, value: Tensor, shape: tuple[Any, ...]) -> UOp:
+def _fitted(op: str, value: Indexing, shape: tuple[Any, ...]) -> UOp:
     """Return ``value`` broadcast to ``shape``; leading axes of size 1 that are too many are dropped."""
     x = value
     while x.ndim > len(shape) and x.shape[0] == 1:
@@ -863,7 +861,7 @@ class _Picked:
         order: permutation of the original axes that brings picked ones together.
     """
 
-    def __init__(self, x: Tensor, picks: dict[int, Tensor]) -> None:
+    def __init__(self, x: Reduce, picks: Mapping[int, TensorBase]) -> None:
         axes = sorted(picks)
         others = [i for i in range(x.ndim) if i not in picks]
         wide = [a for a in axes if picks[a].ndim] or axes[:1]
@@ -899,7 +897,7 @@ class _Picked:
         return self.flat.reshape(flat).expand(self.lines)
 
 
-def _scattered(op: str, part: Tensor, plan: ParsedIndex, value: Tensor, reduce: str | None) -> UOp:
+def _scattered(op: str, part: Indexing, plan: ParsedIndex, value: Indexing, reduce: str | None) -> UOp:
     """Return ``part`` with ``value`` written at the picked positions; of equal positions the last one wins."""
     p = _Picked(part, plan.picks)
     rows = _fitted(op, value, p.shape).reshape(p.lines)
@@ -907,7 +905,7 @@ def _scattered(op: str, part: Tensor, plan: ParsedIndex, value: Tensor, reduce: 
     return new.reshape(tuple(p.sizes)).permute(tuple(int(i) for i in np.argsort(p.order)))
 
 
-def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp]:
+def _aligned(op: str, x: Indexing, dim: int, index: Indexing) -> tuple[int, UOp, UOp]:
     """Return the axis, the tensor sliced to the sizes of the index along the other axes, and the index with negative
     positions wrapped."""
     d = axis_and_size(op, x, dim)[0]
@@ -928,7 +926,7 @@ def _aligned(op: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, UOp, UOp
     return d, x.uop.shrink(box), wrapped.uop
 
 
-def _scatter(name: str, x: Tensor, dim: int, index: Tensor, src: Any, op: str | None) -> Tensor:
+def _scatter(name: str, x: T, dim: int, index: T, src: Any, op: str | None) -> T:
     shape, index, value = x.shape, operand(name, index, x), operand(name, src, x)
     x, index = as_lines(x, index)
     d, source, places = _aligned(name, x, dim, index)

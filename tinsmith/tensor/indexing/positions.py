@@ -1,25 +1,23 @@
 """Binary search in sorted rows, and index vectors along an axis."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ShapeError
 from tinsmith.tensor.helpers import axis_and_size, operand
+from tinsmith.tensor.reduce.reduce import Reduce
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
-
+T = TypeVar("T", bound=Reduce)
 LONG_ROW = 256  # elements; from this length on, a binary search is less work than a comparison with all elements
 
 
-def stands_before(row: Tensor, value: Tensor, behind: bool) -> Tensor:
+def stands_before(row: T, value: T, behind: bool) -> T:
     """Return True for the elements of a sorted row before the insertion position of ``value``; NaN sorts last."""
     return value.lt(row).logical_not() if behind else row.lt(value) | value.isnan() & row.isnan().logical_not()
 
 
-def halved(row: Tensor, value: Tensor, size: int, behind: bool) -> Tensor:
+def halved(row: T, value: T, size: int, behind: bool) -> T:
     """Return the insertion position of each value by a binary search that sets its bits from the highest down."""
     place = value.zeros_like(dtype=dtypes.default_int, requires_grad=False)
     for digit in reversed(range(size.bit_length())):
@@ -29,14 +27,14 @@ def halved(row: Tensor, value: Tensor, size: int, behind: bool) -> Tensor:
     return place
 
 
-def wide_index(op: str, x: Tensor, d: int, index: Tensor) -> Tensor:
+def wide_index(op: str, x: T, d: int, index: T) -> T:
     """Return a vector of positions along axis ``d``, expanded to the shape of the slices at these positions."""
     places = operand(op, index, x).reshape(-1)
     shape = (*x.shape[:d], places.shape[0], *x.shape[d + 1 :])
     return places.reshape((1,) * d + (-1,) + (1,) * (x.ndim - d - 1)).expand(shape)
 
 
-def indexed_slices(op: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[int, Tensor, Tensor]:
+def indexed_slices(op: str, x: T, dim: int, index: T, source: T) -> tuple[int, T, T]:
     """Return the axis, the position of each element of ``source``, and ``source`` cast to the dtype of ``x``."""
     value, x = operand(op, source, x), x if x.ndim else x.reshape(1)
     d = axis_and_size(op, x, dim)[0]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import check_box, operand
 from tinsmith.tensor.host_data import check_indices
 from tinsmith.tensor.indexing.slices import Slice
+from tinsmith.tensor.shape.movement import Movement
+from tinsmith.tensor.sizes.traced import plain, traces
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
-
+T = TypeVar("T", bound=Movement)
 _AXES = 32  # a list of at least 32 items is an array of positions, whatever its items are, as in PyTorch
 
 
@@ -36,15 +35,15 @@ class ParsedIndex:
 
     slices: list[Slice]
     shape: tuple[Any, ...]
-    picks: dict[int, Tensor]
+    picks: dict[int, Movement]
 
 
-def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
+def taken_apart(op: str, x: Movement, index: Any) -> ParsedIndex:
     """Parse an index of ``x``. Integers and slices apply first; index tensors select along the remaining axes, as in
     PyTorch."""
     slices: list[Slice] = []
     shape: list[Any] = []
-    picks: dict[int, Tensor] = {}
+    picks: dict[int, Movement] = {}
     own = x.uop.shape
     for item in _filled_up(op, x, _items(x, index)):
         axis = len(slices)
@@ -74,11 +73,13 @@ def taken_apart(op: str, x: Tensor, index: Any) -> ParsedIndex:
     return ParsedIndex(slices, tuple(shape), picks)
 
 
-def _items(x: Tensor, index: Any) -> list[Any]:
+def _items(x: Movement, index: Any) -> list[Any]:
     """Return the items of an index: None, Ellipsis, slices, integers, and tensors (also for arrays and sequences).
 
     A list that contains other items than numbers is treated as a tuple.
     """
+    if traces.threads:
+        index = plain(index)
     if isinstance(index, list) and len(index) < _AXES and any(
             i is None or i is Ellipsis or isinstance(i, slice) or _is_array(i) for i in index):
         index = tuple(index)
@@ -94,7 +95,7 @@ def _is_array(item: Any) -> bool:
     return isinstance(item, TensorBase) or (isinstance(item, Sequence) and not isinstance(item, str))
 
 
-def _as_tensor(x: Tensor, item: Any) -> Any:
+def _as_tensor(x: Movement, item: Any) -> Any:
     """Return a sequence or array of numbers as a tensor, a bool as a 0-d tensor, and any other item unchanged."""
     if isinstance(item, np.ndarray) and not item.ndim:
         item = item[()]
@@ -114,7 +115,7 @@ def _holds_tensor(item: Any) -> bool:
     return isinstance(item, TensorBase) or (isinstance(item, (list, tuple)) and any(map(_holds_tensor, item)))
 
 
-def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
+def _filled_up(op: str, x: Movement, items: list[Any]) -> list[Any]:
     """Return the items with full slices inserted in place of the Ellipsis, or at the end, up to the number of axes."""
     dots, used, ndim = [], 0, len(x.uop.shape)
     for n, i in enumerate(items):
@@ -130,7 +131,7 @@ def _filled_up(op: str, x: Tensor, items: list[Any]) -> list[Any]:
     return [*items[:at], *[slice(None)] * (ndim - used), *items[at + 1 :]]
 
 
-def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
+def _positions(op: str, x: T, mask: TensorBase, axis: int) -> list[T]:
     """Return the coordinates of the True elements of a mask, one index tensor per axis; a 0-d mask adds one axis."""
     if mask.shape != x.shape[axis : axis + mask.ndim]:
         raise ShapeError(op, f"a mask of shape {mask.shape} at axis {axis} of a tensor of shape {x.shape}",
@@ -139,7 +140,7 @@ def _positions(op: str, x: Tensor, mask: TensorBase, axis: int) -> list[Tensor]:
     return [type(x)(f.astype(np.int32), device=x.device, requires_grad=False) for f in found]
 
 
-def whole_mask(x: Tensor, index: Any) -> Tensor | None:
+def whole_mask(x: T, index: Any) -> T | None:
     """Return the mask if the index is a single mask of the tensor's full shape, else None."""
     if isinstance(index, (list, np.ndarray)):
         items = _items(x, index)
@@ -194,7 +195,7 @@ def _symbolic_slice(op: str, s: slice, size: Any, axis: int) -> Slice:
     return Slice(begin, normal_size(count), abs(step), step < 0)
 
 
-def _pick(op: str, x: Tensor, item: Any, size: Any) -> Tensor:
+def _pick(op: str, x: T, item: Any, size: Any) -> T:
     """Return an index tensor along an axis with negative positions converted to positive ones."""
     index = operand(op, item, x)
     if not index.dtype.is_int:
@@ -204,6 +205,6 @@ def _pick(op: str, x: Tensor, item: Any, size: Any) -> Tensor:
     return index.lt(0).where(index.add(size), index)
 
 
-def index_dtype(index: Tensor, size: Any) -> Any:
+def index_dtype(index: Movement, size: Any) -> Any:
     large = index.dtype.itemsize == 8 or index.dtype is dtypes.uint32 or (not isinstance(size, UOp) and size > 1 << 31)
     return dtypes.int64 if large else dtypes.int32

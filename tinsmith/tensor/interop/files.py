@@ -25,7 +25,7 @@ from tinsmith.ir.rewrite import readers_of
 from tinsmith.ir.uop import toposort
 
 if TYPE_CHECKING:
-    from tinsmith.tensor.base import TensorBase
+    from tinsmith.tensor.abstract import AbstractTensor
 
 Array = np.ndarray[Any, Any]
 
@@ -88,10 +88,10 @@ def values(uop: UOp) -> Array:
     return found
 
 
-def moved(tensor: TensorBase, target: str) -> UOp:
+def moved(tensor: AbstractTensor, target: str) -> UOp:
     """Return a tensor's values on device ``target``, where the tensor's device or ``target`` is a file."""
     if on_disk(target):
-        out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)  # type: ignore[attr-defined]
+        out = part(target, tensor.numel(), tensor.dtype).reshape(tensor.shape)
         if 0 not in tensor.shape:
             values(out)[...] = tensor._array()
         return out
@@ -100,7 +100,7 @@ def moved(tensor: TensorBase, target: str) -> UOp:
     return on_host(tensor).base.copy_to(target).reshape(tensor.shape)
 
 
-def on_host(tensor: TensorBase) -> UOp:
+def on_host(tensor: AbstractTensor) -> UOp:
     """Return a view of a file as a host BUFFER: over the mapped bytes if the view is contiguous, else a copy."""
     dense = np.ascontiguousarray(values(tensor.uop))
     buffer = Buffer("NPY", dense.size, tensor.dtype, opaque=dense.reshape(-1).view(np.uint8))
@@ -123,7 +123,7 @@ def write(uop: UOp, value: Array) -> None:
     here[...] = value
 
 
-def bits(tensor: TensorBase, dtype: DType) -> UOp:
+def bits(tensor: AbstractTensor, dtype: DType) -> UOp:
     """Return the mapped bytes of a view of a file, reinterpreted as ``dtype`` along the last axis."""
     seen = values(tensor.uop).view(dtype.numpy)
     device = tensor._device

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Interchange with array libraries, memory addresses, URLs and einops.
 
 DLPack, NumPy's array protocol and Python's buffer protocol share memory without a copy. Tensors can also be made of a
@@ -17,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -43,9 +42,10 @@ from tinsmith.tensor.realize import realize_tensors
 if TYPE_CHECKING:
     import gzip
 
-    from tinsmith.tensor.tensor import Tensor
 else:
     gzip = Late("gzip")
+
+T = TypeVar("T", bound="Interop")
 
 
 class Interop(Functional):
@@ -56,8 +56,8 @@ class Interop(Functional):
     # *** protocols ***
 
     @classmethod
-    def from_dlpack(cls: type[Tensor], x: Any, *, device: DeviceName | None = None,
-                    copy: bool | None = None) -> Tensor:
+    def from_dlpack(cls, x: Any, *, device: DeviceName | None = None,
+                    copy: bool | None = None) -> Self:
         """Return a tensor over the memory of another library's array (NumPy, PyTorch, JAX, CuPy …).
 
         The memory lives as long as either of the two objects. Later writes of the other library are visible in values
@@ -92,11 +92,11 @@ class Interop(Functional):
                                 "multiples of 16 bytes, and the host cannot read them", "x.clone() over there")
         return cls._wrap(*shared).clone(device).realize()
 
-    def __dlpack_device__(self: Tensor) -> tuple[int, int]:
+    def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind and number of the device: (1, 0) is the host."""
         return dlpack.place_of(self._device)
 
-    def __dlpack__(self: Tensor, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         """A DLPack capsule of this tensor's values, which are computed now: no copy where the memory can be shared.
 
@@ -120,7 +120,7 @@ class Interop(Functional):
             Device[self._device].hand_over(stream)
         return dlpack.capsule(self._array() if array is None else array, self.dtype, place)
 
-    def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array: a read-only view of their memory if the host can read it, else a copy.
 
         Args:
@@ -139,7 +139,7 @@ class Interop(Functional):
         values = self._array() if seen is None else seen
         return values if dtype is None else values.astype(dtype, copy=False)
 
-    def __buffer__(self: Tensor, flags: int) -> memoryview:
+    def __buffer__(self, flags: int) -> memoryview:
         """Return a read-only ``memoryview`` of the tensor's own memory (Python 3.12 and later).
 
         NumPy calls this first, and ``__array__`` if it raises.
@@ -152,7 +152,7 @@ class Interop(Functional):
                               "host can look at", ".data(), which copies them")
         return memoryview(seen)
 
-    def _seen(self: Tensor) -> np.ndarray[Any, Any] | None:
+    def _seen(self) -> np.ndarray[Any, Any] | None:
         """Return a read-only NumPy array over the tensor's memory; None if the host cannot access it."""
         found = self._memory() if self.__dlpack_device__() == dlpack.HOST else None
         if found is not None:
@@ -160,10 +160,10 @@ class Interop(Functional):
             found.flags.writeable = False
         return found
 
-    def __bytes__(self: Tensor) -> bytes:
+    def __bytes__(self) -> bytes:
         return self._array().tobytes()
 
-    def _memory(self: Tensor) -> np.ndarray[Any, Any] | None:
+    def _memory(self) -> np.ndarray[Any, Any] | None:
         """Return a NumPy array over the tensor's memory, after computing it if needed."""
         if 0 in self.shape:
             return np.empty([value_of_size(s) for s in self.shape], self.dtype.numpy)
@@ -174,8 +174,8 @@ class Interop(Functional):
     # *** sources ***
 
     @classmethod
-    def from_blob(cls: type[Tensor], ptr: int, shape: Any, dtype: DTypeLike | None = None,
-                  device: DeviceName | None = None) -> Tensor:
+    def from_blob(cls, ptr: int, shape: Any, dtype: DTypeLike | None = None,
+                  device: DeviceName | None = None) -> Self:
         """Return a tensor over memory at address ``ptr`` of this process, without a copy on a device of the host.
 
         The memory must stay valid as long as tensors refer to it; later writes to it are visible. On a device with
@@ -200,7 +200,7 @@ class Interop(Functional):
         return cls._wrap(leaf(UOp(Ops.BUFFER, kind, (), buffer).copy_to(target).reshape(wanted)), target)
 
     @classmethod
-    def from_url(cls: type[Tensor], url: str, gunzip: bool = False, device: DeviceName | None = None) -> Tensor:
+    def from_url(cls, url: str, gunzip: bool = False, device: DeviceName | None = None) -> Self:
         """Return the bytes at ``url`` as a uint8 tensor; the file is downloaded once and cached.
 
         Args:
@@ -221,7 +221,7 @@ class Interop(Functional):
 
     # *** hashes ***
 
-    def keccak(self: Tensor, cfg: str = "sha3_256") -> Tensor:
+    def keccak(self, cfg: str = "sha3_256") -> Self:
         """Return the hash of each row of bytes along the last axis, as bytes; the values are computed now.
 
         >>> bytes(Tensor(b"Hello World!").keccak().data()).hex()[:16]
@@ -244,7 +244,7 @@ class Interop(Functional):
         found = np.stack(digests) if digests else np.empty((0, size), np.uint8)
         return type(self)(found.reshape(*self.shape[:-1], size), device=self.device)
 
-    def hash(self: Tensor) -> Tensor:
+    def hash(self) -> Self:
         """Return a hash (16 bytes) of the tensor's bytes; the values are realized at once.
 
         A tensor of more than 1 MiB is hashed as a tree: the hashes of its parts of 1 MiB are concatenated and hashed
@@ -263,7 +263,7 @@ class Interop(Functional):
     # *** older names ***
 
     @property
-    def lazydata(self: Tensor) -> UOp:
+    def lazydata(self) -> UOp:
         """The node behind the tensor: ``uop``.
 
         >>> (Tensor([1, 2]) + 1).lazydata.shape
@@ -271,7 +271,7 @@ class Interop(Functional):
         """
         return self.uop
 
-    def schedule_with_vars(self: Tensor, *others: Tensor) -> tuple[CompiledSchedule, dict[UOp, int]]:
+    def schedule_with_vars(self, *others: Self) -> tuple[CompiledSchedule, dict[UOp, int]]:
         """Return ``schedule``, and the values of the bound variables that it was made for.
 
         >>> v = Variable("v", 1, 4).bind(2)
@@ -282,7 +282,7 @@ class Interop(Functional):
         return self.schedule(*others), {n.src[0]: n.src[1].arg for n in found}
 
     @staticmethod
-    def corealize(tensors: Sequence[Tensor]) -> None:
+    def corealize(tensors: Sequence[T]) -> None:
         """Compute several tensors in one program: ``realize``.
 
         >>> a, b = Tensor([1, 2]) + 1, Tensor([3]) * 2
@@ -304,37 +304,37 @@ class Backend:
     framework_name = "tinsmith"
 
     def __init__(self) -> None:
-        self.tensor: type[Tensor] = sys.modules["tinsmith.tensor.tensor"].Tensor
+        self.tensor: type[Interop] = sys.modules["tinsmith.tensor.tensor"].Tensor
 
     def is_appropriate_type(self, tensor: Any) -> bool:
         return isinstance(tensor, self.tensor)
 
-    def from_numpy(self, x: Any) -> Tensor:
+    def from_numpy(self, x: Any) -> Interop:
         return self.tensor(x)
 
-    def to_numpy(self, x: Tensor) -> Any:
+    def to_numpy(self, x: Interop) -> Any:
         return x.numpy()
 
-    def arange(self, start: int, stop: int) -> Tensor:
+    def arange(self, start: int, stop: int) -> Interop:
         return self.tensor.arange(start, stop)
 
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+    def reshape(self, x: Interop, shape: Sequence[int]) -> Interop:
         return x.reshape(tuple(shape))
 
-    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+    def transpose(self, x: Interop, axes: Sequence[int]) -> Interop:
         return x.permute(tuple(axes))
 
-    def reduce(self, x: Tensor, operation: str, axes: Sequence[int]) -> Tensor:
-        reduced: Tensor = getattr(x, operation)(axis=tuple(axes))
+    def reduce(self, x: Interop, operation: str, axes: Sequence[int]) -> Interop:
+        reduced: Interop = getattr(x, operation)(axis=tuple(axes))
         return reduced
 
-    def stack_on_zeroth_dimension(self, tensors: Sequence[Tensor]) -> Tensor:
+    def stack_on_zeroth_dimension(self, tensors: Sequence[Interop]) -> Interop:
         return self.tensor.stack(tensors)
 
-    def add_axis(self, x: Tensor, new_position: int) -> Tensor:
+    def add_axis(self, x: Interop, new_position: int) -> Interop:
         return x.unsqueeze(new_position)
 
-    def add_axes(self, x: Tensor, n_axes: int, pos2len: dict[int, int]) -> Tensor:
+    def add_axes(self, x: Interop, n_axes: int, pos2len: dict[int, int]) -> Interop:
         """Return ``x`` with new axes at the dict's keys, broadcast to the sizes that are its values, without a copy."""
         kept = iter(x.shape)
         wide = tuple(pos2len[n] if n in pos2len else next(kept) for n in range(n_axes))
@@ -342,16 +342,16 @@ class Backend:
             x = x.unsqueeze(n)
         return x.expand(wide)
 
-    def tile(self, x: Tensor, repeats: Sequence[int]) -> Tensor:
+    def tile(self, x: Interop, repeats: Sequence[int]) -> Interop:
         return x.repeat(tuple(repeats))
 
-    def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+    def concat(self, tensors: Sequence[Interop], axis: int) -> Interop:
         return self.tensor.cat(tensors, dim=axis)
 
-    def is_float_type(self, x: Tensor) -> bool:
+    def is_float_type(self, x: Interop) -> bool:
         return x.dtype.is_float
 
-    def einsum(self, pattern: str, *x: Tensor) -> Tensor:
+    def einsum(self, pattern: str, *x: Interop) -> Interop:
         return self.tensor.einsum(pattern, *x)
 
 

@@ -1,9 +1,8 @@
-# mypy: disable-error-code=misc
 """Methods of linear algebra and Fourier transforms; ``tinsmith.linalg`` and ``tinsmith.fft`` are their functions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Self
 
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.tensor.arguments import choice, flag, integer, integers, number
@@ -64,9 +63,6 @@ from tinsmith.tensor.linalg.triangular import (
     square,
 )
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
 
 class LinearAlgebra(Creation):
     """Factorizations, solvers and norms of matrices; Fourier transforms."""
@@ -75,7 +71,7 @@ class LinearAlgebra(Creation):
 
     # *** triangular matrices and systems ***
 
-    def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    def cholesky(self, upper: bool = False) -> Self:
         """Return the lower triangular L with ``L @ Lᵀ`` the matrix, symmetric and positive definite; n steps of one
         kernel.
 
@@ -97,7 +93,7 @@ class LinearAlgebra(Creation):
         out = with_slopes(root, cholesky_slope, self)
         return out.transpose(-1, -2) if flag("cholesky", "upper", upper) else out
 
-    def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
+    def cholesky_inverse(self, upper: bool = False) -> Self:
         """Return the inverse of the matrix that this is the Cholesky factor of.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cholesky_inverse().tolist()
@@ -106,7 +102,7 @@ class LinearAlgebra(Creation):
         inverse = self._lower("cholesky_inverse", upper).triangular_inverse()
         return inverse.transpose(-1, -2).matmul(inverse)
 
-    def cholesky_solve(self: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
+    def cholesky_solve(self, factor: Self, upper: bool = False) -> Self:
         """x with ``A @ x`` this matrix, where ``factor`` is the Cholesky factor of A.
 
         >>> Tensor([[4.0], [3.0]]).cholesky_solve(Tensor([[2.0, 0.0], [0.0, 1.0]])).tolist()
@@ -116,11 +112,11 @@ class LinearAlgebra(Creation):
         inverse = factor._lower("cholesky_solve", upper).triangular_inverse()
         return inverse.transpose(-1, -2).matmul(inverse.matmul(self))
 
-    def _lower(self: Tensor, op: str, upper: bool) -> Tensor:
+    def _lower(self, op: str, upper: bool) -> Self:
         square(op, self)
         return self.transpose(-1, -2) if flag(op, "upper", upper) else self
 
-    def triangular_inverse(self: Tensor, upper: bool = False, unitriangular: bool = False) -> Tensor:
+    def triangular_inverse(self, upper: bool = False, unitriangular: bool = False) -> Self:
         """Return the inverse of a triangular matrix, from blocks along the diagonal that double: 2 log2(n) products.
 
         ``[[A, 0], [C, B]]`` has the inverse ``[[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]]`` (N. Higham, Accuracy and Stability of
@@ -148,8 +144,8 @@ class LinearAlgebra(Creation):
             size *= 2
         return inverse
 
-    def solve_triangular(self: Tensor, other: Tensor, *, upper: bool, left: bool = True,
-                         unitriangular: bool = False) -> Tensor:
+    def solve_triangular(self, other: Self, *, upper: bool, left: bool = True,
+                         unitriangular: bool = False) -> Self:
         """x with ``self @ x`` (``x @ self`` if not ``left``) equal to ``other``, where this matrix is triangular.
 
         >>> Tensor([[2.0, 0.0], [1.0, 1.0]]).solve_triangular(Tensor([[2.0], [3.0]]), upper=False).tolist()
@@ -159,8 +155,8 @@ class LinearAlgebra(Creation):
         inverse = self.triangular_inverse(upper, unitriangular)
         return inverse.matmul(other) if flag("solve_triangular", "left", left) else other.matmul(inverse)
 
-    def triangular_solve(self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
-                         unitriangular: bool = False) -> tuple[Tensor, Tensor]:
+    def triangular_solve(self, A: Self, upper: bool = True, transpose: bool = False,
+                         unitriangular: bool = False) -> tuple[Self, Self]:
         """Return (x, A) with ``A @ x`` (``Aᵀ @ x`` if ``transpose``) this matrix, where A is triangular.
 
         >>> Tensor([[2.0], [3.0]]).triangular_solve(Tensor([[2.0, 0.0], [1.0, 1.0]]), upper=False)[0].tolist()
@@ -171,7 +167,7 @@ class LinearAlgebra(Creation):
         inverse = inverse.transpose(-1, -2) if flag("triangular_solve", "transpose", transpose) else inverse
         return inverse.matmul(self), A
 
-    def lu(self: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def lu(self, pivot: bool = True, get_infos: bool = False) -> tuple[Self, Self, Self]:
         """Return (P, L, U) such that ``P @ L @ U`` is the matrix: a permutation, a unit lower and an upper triangular
         matrix; n steps.
 
@@ -199,7 +195,7 @@ class LinearAlgebra(Creation):
         lower = row.gt(column).where(both, row.eq(column).where(1.0, both._zeros()))
         return row.eq(order.unsqueeze(-2)).cast(self.dtype), lower, both.triu()
 
-    def inv(self: Tensor) -> Tensor:
+    def inv(self) -> Self:
         """Return the inverse: by ``lu``, n steps and 4 log2(n) products. A singular matrix gives infinities or NaN.
 
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inv().tolist()
@@ -219,7 +215,7 @@ class LinearAlgebra(Creation):
         rough = whole.gather(-1, place).contiguous()
         return with_slopes(rough.mul(2).sub(rough.matmul(x).matmul(rough)), inverse_slope, self)
 
-    def solve(self: Tensor, other: Tensor, *, left: bool = True) -> Tensor:
+    def solve(self, other: Self, *, left: bool = True) -> Self:
         """x with ``self @ x`` (``x @ self`` if not ``left``) equal to ``other``: the inverse, and a step of refinement.
 
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).solve(Tensor([2.0, 2.0])).tolist()
@@ -242,7 +238,7 @@ class LinearAlgebra(Creation):
         x = solved(matrix, b)
         return x.squeeze(-1) if vector else x
 
-    def det(self: Tensor) -> Tensor:
+    def det(self) -> Self:
         """Return the determinant, by ``lu``. For a singular matrix, the gradient is that of a regular matrix within
         rounding error.
 
@@ -255,7 +251,7 @@ class LinearAlgebra(Creation):
         packed, order = eliminated(x, n)
         return with_slopes(packed.diagonal(0, -2, -1).prod(-1).mul(parity(order)), det_slope, self)
 
-    def slogdet(self: Tensor) -> SignAndLogarithm:
+    def slogdet(self) -> SignAndLogarithm[Self]:
         """Return the sign of the determinant, and the logarithm of its magnitude.
 
         >>> [round(t.item(), 4) for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
@@ -270,7 +266,7 @@ class LinearAlgebra(Creation):
         return SignAndLogarithm(pivots.sign().prod(-1).mul(parity(order)),
                                 with_slopes(pivots.abs().log().sum(-1), slogdet_slope, self))
 
-    def logdet(self: Tensor) -> Tensor:
+    def logdet(self) -> Self:
         """Return the logarithm of the determinant; NaN where it is negative.
 
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
@@ -281,7 +277,7 @@ class LinearAlgebra(Creation):
 
     # *** orthogonal factorizations ***
 
-    def qr(self: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    def qr(self, mode: str = "reduced") -> tuple[Self, Self]:
         """Return (Q, R) with orthonormal columns in Q, R upper triangular, Q @ R the matrix: by Householder's
         reflections.
 
@@ -307,7 +303,7 @@ class LinearAlgebra(Creation):
         q = q[..., : min(rows, columns)] if mode == "reduced" else q
         return q, q.transpose(-1, -2).matmul(self).triu()
 
-    def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """Return (U, S, Vh) such that U @ diag(S) @ Vh is the matrix, with orthonormal U and Vh, and S in descending
         order.
 
@@ -345,7 +341,7 @@ class LinearAlgebra(Creation):
         s = with_slopes(s, singular_slope, self, both)
         return (u if full else u[..., :columns]), s, v.transpose(-1, -2)
 
-    def svdvals(self: Tensor) -> Tensor:
+    def svdvals(self) -> Self:
         """Return the singular values, from the greatest down.
 
         >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svdvals().numpy().round(4).tolist()
@@ -353,7 +349,7 @@ class LinearAlgebra(Creation):
         """
         return self.svd(full_matrices=False)[1]
 
-    def eigh(self: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
+    def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:
         """Return (values, vectors) of a symmetric matrix: values in ascending order, vectors in the columns.
 
         By the rotations of ``svd`` of the matrix shifted to be positive. Gradients of vectors suppose different values
@@ -378,7 +374,7 @@ class LinearAlgebra(Creation):
         values = vectors.mul(whole.matmul(vectors)).sum(-2)
         return values, vectors
 
-    def eigvalsh(self: Tensor, UPLO: str = "L") -> Tensor:
+    def eigvalsh(self, UPLO: str = "L") -> Self:
         """Return the eigenvalues of a symmetric matrix, in ascending order.
 
         >>> Tensor([[2.0, 1.0], [1.0, 2.0]]).eigvalsh().numpy().round(4).tolist()
@@ -386,7 +382,7 @@ class LinearAlgebra(Creation):
         """
         return self.eigh(UPLO)[0]
 
-    def newton_schulz(self: Tensor, steps: int, params: Sequence[float], eps: float = 1e-7) -> Tensor:
+    def newton_schulz(self, steps: int, params: Sequence[float], eps: float = 1e-7) -> Self:
         """Iterate an odd polynomial on the matrix, scaled to norm 1: with suitable coefficients, the singular values
         converge to 1.
 
@@ -411,7 +407,7 @@ class LinearAlgebra(Creation):
 
     # *** functions of matrices ***
 
-    def lstsq(self: Tensor, other: Tensor) -> LeastSquares:
+    def lstsq(self, other: Self) -> LeastSquares[Self]:
         """Return the least-squares solution x of ``self @ x = other``, and the sum of squared residuals per column.
 
         If there are several solutions, x is that of least norm. By ``qr``, for matrices of full rank.
@@ -437,7 +433,7 @@ class LinearAlgebra(Creation):
         left = self.matmul(x).sub(b).square().sum(-2)
         return LeastSquares(x.squeeze(-1), left.squeeze(-1)) if vector else LeastSquares(x, left)
 
-    def pinv(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
+    def pinv(self, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Self:
         """Return the Moore-Penrose pseudo-inverse, by ``svd``; small singular values are treated as 0.
 
         The gradient follows G. Golub and V. Pereyra, The differentiation of pseudo-inverses (1973), (4.12).
@@ -458,7 +454,7 @@ class LinearAlgebra(Creation):
         return with_slopes(v.transpose(-1, -2).mul(inverse.unsqueeze(-2)).matmul(u.transpose(-1, -2)),
                            pseudo_inverse_slope, self)
 
-    def matrix_rank(self: Tensor, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Tensor:
+    def matrix_rank(self, rtol: Bound = None, *, atol: Bound = None, hermitian: bool = False) -> Self:
         """Return the number of singular values that are not small: ``pinv`` has the arguments.
 
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
@@ -468,7 +464,7 @@ class LinearAlgebra(Creation):
         s = x.detach().svdvals()
         return s.gt(cutoff("matrix_rank", x, s, rtol, atol)).sum(-1)
 
-    def cond(self: Tensor, p: float = 2.0) -> Tensor:
+    def cond(self, p: float = 2.0) -> Self:
         """Return the condition number: the greatest singular value over the smallest.
 
         >>> Tensor([[4.0, 0.0], [0.0, 2.0]]).cond().numpy().round(4).item()
@@ -481,7 +477,7 @@ class LinearAlgebra(Creation):
         large, small = s[..., 0], s[..., -1]
         return small.div(large) if number("cond", "p", p, -2, 2, zero=False) < 0 else large.div(small)
 
-    def matrix_power(self: Tensor, n: int) -> Tensor:
+    def matrix_power(self, n: int) -> Self:
         """Return the n-th power of a square matrix, by repeated squaring; of its inverse where n is negative.
 
         >>> Tensor([[1.0, 1.0], [0.0, 1.0]]).matrix_power(5).tolist()
@@ -497,7 +493,7 @@ class LinearAlgebra(Creation):
             base = base.matmul(base) if n else base
         return identity(self, self.shape[-1]) if out is None else out
 
-    def matrix_exp(self: Tensor) -> Tensor:
+    def matrix_exp(self) -> Self:
         """Return the exponential of a square matrix: its series, of the matrix halved s times, squared s times (s <=
         24).
 
@@ -520,7 +516,7 @@ class LinearAlgebra(Creation):
             out = halvings.gt(k).where(out.matmul(out), out)
         return out
 
-    def chain_matmul(self: Tensor, *others: Tensor) -> Tensor:
+    def chain_matmul(self, *others: Self) -> Self:
         """Return the product of several matrices, multiplied in the order with the fewest multiplications.
 
         >>> Tensor([[1, 2]]).chain_matmul(Tensor([[1], [1]]), Tensor([[5, 6]])).tolist()
@@ -535,7 +531,7 @@ class LinearAlgebra(Creation):
 
     # *** Fourier transforms ***
 
-    def complex(self: Tensor, imag: Tensor | None = None) -> Tensor:
+    def complex(self, imag: Self | None = None) -> Self:
         """Complex numbers of real and imaginary parts: pairs along a new last axis.
 
         >>> Tensor([1.0, 2.0]).complex().tolist(), Tensor([1.0]).complex(Tensor([3.0])).tolist()
@@ -551,7 +547,7 @@ class LinearAlgebra(Creation):
         shape = broadcast_shape("complex", self.shape, imag.shape)
         return real.broadcast_to(shape).stack(imag.cast(real.dtype).broadcast_to(shape), dim=-1)
 
-    def polar(self: Tensor, angle: Tensor) -> Tensor:
+    def polar(self, angle: Self) -> Self:
         """Complex numbers of these magnitudes and angles in radians, as pairs.
 
         >>> Tensor([2.0]).polar(Tensor([0.0])).tolist()
@@ -560,7 +556,7 @@ class LinearAlgebra(Creation):
         check_tensors("polar", [angle])
         return self.mul(angle.cos()).complex(self.mul(angle.sin()))
 
-    def complex_mul(self: Tensor, other: Tensor) -> Tensor:
+    def complex_mul(self, other: Self) -> Self:
         """Return the product of complex numbers, given as pairs along the last axes.
 
         >>> Tensor([0.0, 1.0]).complex_mul(Tensor([0.0, 1.0])).tolist()
@@ -572,7 +568,7 @@ class LinearAlgebra(Creation):
         (a, b), (c, d) = ((t[..., 0], t[..., 1]) for t in (self, other))
         return a.mul(c).sub(b.mul(d)).complex(a.mul(d).add(b.mul(c)))
 
-    def fft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def fft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the discrete Fourier transform of complex numbers, given and returned as pairs along the last axis.
 
         Of real values it is ``x.complex().fft()``, or ``x.rfft()`` for the half that is not redundant.
@@ -589,7 +585,7 @@ class LinearAlgebra(Creation):
         """
         return transformed(self, "fft", n, dim, norm, False)
 
-    def ifft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def ifft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the inverse of ``fft``.
 
         >>> Tensor([[4.0, 0.0], [0.0, 0.0]]).ifft().tolist()
@@ -597,7 +593,7 @@ class LinearAlgebra(Creation):
         """
         return transformed(self, "ifft", n, dim, norm, True)
 
-    def rfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def rfft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the first ``n // 2 + 1`` values of the transform of real numbers, as pairs along a new last axis.
 
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().numpy().round(4).tolist()
@@ -610,7 +606,7 @@ class LinearAlgebra(Creation):
         full = transformed(self.complex(), "rfft", n, d, norm, False)
         return full[(slice(None),) * d + (slice(0, full.shape[d] // 2 + 1),)]
 
-    def irfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def irfft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the real values whose ``rfft`` this is, given as pairs along the last axis.
 
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).rfft().irfft().numpy().round(4).tolist()
@@ -627,7 +623,7 @@ class LinearAlgebra(Creation):
         rest = half[(slice(None),) * d + (slice(1, (count + 1) // 2),)].flip(d).mul(conjugation(self))
         return transformed(half.cat(rest, dim=d), "irfft", None, d, norm, True)[..., 0]
 
-    def hfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def hfft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the transform of a signal whose second half mirrors the first (``n // 2 + 1`` pairs): real values.
 
         >>> Tensor([[1.0, 0.0], [0.0, 0.0]]).hfft().tolist()
@@ -636,7 +632,7 @@ class LinearAlgebra(Creation):
         complex_pairs("hfft", self)
         return self.mul(conjugation(self)).irfft(n, dim, turned(norm))
 
-    def ihfft(self: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    def ihfft(self, n: int | None = None, dim: int = -1, norm: str | None = None) -> Self:
         """Return the inverse of ``hfft``, as pairs.
 
         >>> Tensor([1.0, 1.0]).ihfft().abs().tolist()
@@ -644,7 +640,7 @@ class LinearAlgebra(Creation):
         """
         return self.rfft(n, dim, turned(norm)).mul(conjugation(self))
 
-    def fftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+    def fftn(self, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Self:
         """Return ``fft`` along several axes: all of them by default.
 
         >>> Tensor([[1.0, 2.0]]).complex().fftn().tolist()
@@ -652,7 +648,7 @@ class LinearAlgebra(Creation):
         """
         return along_axis("fftn", self, s, dim, norm, False)
 
-    def ifftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+    def ifftn(self, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Self:
         """Return ``ifft`` along several axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fftn().ifftn().tolist()
@@ -660,7 +656,7 @@ class LinearAlgebra(Creation):
         """
         return along_axis("ifftn", self, s, dim, norm, True)
 
-    def rfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+    def rfftn(self, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Self:
         """Return ``rfft`` along the last of several axes, ``fft`` along the others.
 
         >>> Tensor([[1.0, 2.0]]).rfftn().tolist()
@@ -672,7 +668,7 @@ class LinearAlgebra(Creation):
             out = out.fft(n, d, norm)
         return out
 
-    def irfftn(self: Tensor, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Tensor:
+    def irfftn(self, s: Sizes = None, dim: Axes = None, norm: str | None = None) -> Self:
         """Return the inverse of ``rfftn``.
 
         >>> Tensor([[1.0, 2.0]]).rfftn().irfftn().tolist()
@@ -684,7 +680,7 @@ class LinearAlgebra(Creation):
             out = out.ifft(n, d, norm)
         return out.irfft(sizes[-1], axes[-1], norm)
 
-    def fft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+    def fft2(self, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Self:
         """Return ``fft`` along two axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fft2().tolist()
@@ -692,7 +688,7 @@ class LinearAlgebra(Creation):
         """
         return self.fftn(s, dim, norm)
 
-    def ifft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+    def ifft2(self, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Self:
         """Return ``ifft`` along two axes.
 
         >>> Tensor([[1.0, 2.0]]).complex().fft2().ifft2().tolist()
@@ -700,7 +696,7 @@ class LinearAlgebra(Creation):
         """
         return self.ifftn(s, dim, norm)
 
-    def rfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+    def rfft2(self, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Self:
         """Return ``rfftn`` of two axes.
 
         >>> Tensor([[1.0, 2.0]]).rfft2().tolist()
@@ -708,7 +704,7 @@ class LinearAlgebra(Creation):
         """
         return self.rfftn(s, dim, norm)
 
-    def irfft2(self: Tensor, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Tensor:
+    def irfft2(self, s: Sizes = None, dim: Axes = (-2, -1), norm: str | None = None) -> Self:
         """Return ``irfftn`` of two axes.
 
         >>> Tensor([[1.0, 2.0]]).rfft2().irfft2().tolist()
@@ -716,7 +712,7 @@ class LinearAlgebra(Creation):
         """
         return self.irfftn(s, dim, norm)
 
-    def fftshift(self: Tensor, dim: Axes = None) -> Tensor:
+    def fftshift(self, dim: Axes = None) -> Self:
         """Move the zero frequency to the middle of each axis. For pairs, pass ``dim`` without the last axis.
 
         >>> Tensor([0, 1, 2, 3]).fftshift().tolist()
@@ -725,7 +721,7 @@ class LinearAlgebra(Creation):
         axes = tuple(range(self.ndim)) if dim is None else integers("fftshift", "dim", dim)
         return self.roll([self.shape[axis_of("fftshift", self, d)] // 2 for d in axes], axes) if axes else self
 
-    def ifftshift(self: Tensor, dim: Axes = None) -> Tensor:
+    def ifftshift(self, dim: Axes = None) -> Self:
         """Return the inverse of ``fftshift``.
 
         >>> Tensor([2, 3, 0, 1]).ifftshift().tolist()
@@ -734,9 +730,9 @@ class LinearAlgebra(Creation):
         axes = tuple(range(self.ndim)) if dim is None else integers("ifftshift", "dim", dim)
         return self.roll([-(self.shape[axis_of("ifftshift", self, d)] // 2) for d in axes], axes) if axes else self
 
-    def stft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
-             window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
-             onesided: bool = True) -> Tensor:
+    def stft(self, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+             window: Self | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
+             onesided: bool = True) -> Self:
         """Return the spectra of overlapping parts of a real signal: (..., frequencies, parts, 2).
 
         >>> Tensor.ones(8).stft(4, 2)[0, :, 0].tolist()
@@ -763,9 +759,9 @@ class LinearAlgebra(Creation):
         out = out.transpose(1, 2)
         return out if self.ndim > 1 else out.squeeze(0)
 
-    def istft(self: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
-              window: Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool = True,
-              length: int | None = None) -> Tensor:
+    def istft(self, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+              window: Self | None = None, center: bool = True, normalized: bool = False, onesided: bool = True,
+              length: int | None = None) -> Self:
         """Return the signal whose ``stft`` this is: parts added up, over the sum of squares of their windows.
 
         >>> x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])

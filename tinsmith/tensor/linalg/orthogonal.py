@@ -10,35 +10,34 @@ Built on them: least squares, pseudo-inverses, powers, rank, norms.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tinsmith.core.errors import ShapeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.arguments import number
 from tinsmith.tensor.base import TensorBase
+from tinsmith.tensor.create.creation import Creation
 from tinsmith.tensor.host_data import host_value, on_host
 from tinsmith.tensor.linalg.triangular import bound_step, check_wide, picked, rows_of, square
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=Creation)
 # Sweeps of Jacobi rotations by the bytes of a float, beside one for every doubling of the columns.
 _SWEEPS = {4: 2, 8: 3}
 _MANY = 16  # columns from which on a sweep is computed when it is made
 
 
-def matrix_sides(op: str, x: Tensor, empty: bool = False) -> tuple[int, int]:
+def matrix_sides(op: str, x: Creation, empty: bool = False) -> tuple[int, int]:
     if x.ndim < 2 or any(isinstance(s, UOp) for s in x.shape[-2:]) or (not empty and 0 in x.shape[-2:]):
         raise ShapeError(op, f"takes a matrix or a batch of them, got shape {x.shape}", "two axes of fixed size")
     check_wide(op, x)
     return int(x.shape[-2]), int(x.shape[-1])
 
 
-def identity(x: Tensor, n: int) -> Tensor:
+def identity(x: T, n: int) -> T:
     return type(x).eye(n, dtype=x.dtype, device=x.device, requires_grad=False).expand(*x.shape[:-2], n, n)
 
 
-def reflected(x: Tensor, rows: int, columns: int) -> Tensor:
+def reflected(x: T, rows: int, columns: int) -> T:
     """Return the square Q of ``x = Q R`` by Householder reflections of ``[x, identity]``, column by column."""
     if on_host(x):
         return host_value("qr", (*x.shape[:-2], rows, rows), x)
@@ -58,7 +57,7 @@ def reflected(x: Tensor, rows: int, columns: int) -> Tensor:
     return both[..., columns:].transpose(-1, -2)
 
 
-def q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
+def q_slope(g: T, q: T, x: T) -> tuple[T]:
     """Return the gradient of the QR factor Q with respect to A.
 
     With L the part of ``Qᵀ dA R⁻¹`` below the diagonal, ``dQ = Q (L - Lᵀ)``, so Q stays orthonormal.
@@ -77,7 +76,7 @@ def q_slope(g: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor]:
     return (found.pad((None,) * (x.ndim - 1) + ((0, columns - k),)),)
 
 
-def rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def rotated(x: T) -> tuple[T, T, T]:
     """Return U (square), S and V of a matrix with at least as many rows as columns (one-sided Jacobi)."""
     rows, columns = x.shape[-2:]
     right = _orthogonalizing(x)
@@ -94,7 +93,7 @@ def rotated(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q.mul(sign.unsqueeze(-2)), s, right
 
 
-def _orthogonalizing(x: Tensor) -> Tensor:
+def _orthogonalizing(x: T) -> T:
     """Return the orthogonal V for which the columns of ``x @ V`` are orthogonal (one-sided Jacobi sweeps).
 
     In round r of a sweep the columns i and j with i + j = r modulo the (odd) number of columns are a pair; a column
@@ -115,7 +114,7 @@ def _orthogonalizing(x: Tensor) -> Tensor:
     return v.mul(1.5).sub(v.matmul(v.transpose(-1, -2).matmul(v)).mul(0.5)).contiguous()
 
 
-def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
+def _turned(both: T, rows: int, place: T, partner: T) -> T:
     """Each column rotated with its partner, so that their first ``rows`` elements are orthogonal."""
     other = both.gather(-1, partner.expand(both.shape))
     own_top, other_top = both[..., :rows, :], other[..., :rows, :]
@@ -128,7 +127,7 @@ def _turned(both: Tensor, rows: int, place: Tensor, partner: Tensor) -> Tensor:
     return both.sub(tangent.mul(other)).div(tangent.square().add(1.0).sqrt()).contiguous()
 
 
-def symmetric_vectors(x: Tensor) -> Tensor:
+def symmetric_vectors(x: T) -> T:
     """Return the eigenvectors in the columns, in ascending order of values."""
     size = x.square().sum((-2, -1), keepdim=True).sqrt()
     n = x.shape[-1]
@@ -139,41 +138,41 @@ def symmetric_vectors(x: Tensor) -> Tensor:
     return vectors.gather(-1, order).contiguous()
 
 
-def _gaps(s: Tensor) -> Tensor:
+def _gaps(s: T) -> T:
     """1 / (s[j] - s[i]) at [i, j], 0 where they are equal."""
     gaps = s.unsqueeze(-2).sub(s.unsqueeze(-1))
     return gaps.eq(0).where(0.0, gaps.eq(0).where(1.0, gaps).reciprocal())
 
 
-def symmetric_slope(g: Tensor, whole: Tensor, x: Tensor) -> tuple[Tensor]:
+def symmetric_slope(g: T, whole: T, x: T) -> tuple[T]:
     """As if both triangles had been read, as in PyTorch."""
     return (g.add(g.transpose(-1, -2)).mul(0.5),)
 
 
-def vector_slope(g: Tensor, vectors: Tensor, x: Tensor) -> tuple[Tensor]:
+def vector_slope(g: T, vectors: T, x: T) -> tuple[T]:
     turned = vectors.transpose(-1, -2)
     values = vectors.mul(x.matmul(vectors)).sum(-2)
     return (vectors.matmul(_gaps(values).mul(turned.matmul(g))).matmul(turned),)
 
 
-def value_slope(g: Tensor, values: Tensor, x: Tensor, vectors: Tensor) -> tuple[Tensor, None]:
+def value_slope(g: T, values: T, x: T, vectors: T) -> tuple[T, None]:
     return vectors.mul(g.unsqueeze(-2)).matmul(vectors.transpose(-1, -2)), None
 
 
-def side_by_side(left: Tensor, right: Tensor) -> Tensor:
+def side_by_side(left: T, right: T) -> T:
     """Two square matrices as the blocks of one."""
     m, n = left.shape[-1], right.shape[-1]
     rest = (None,) * (left.ndim - 2)
     return left.pad((*rest, (0, n), (0, n))).add(right.pad((*rest, (m, 0), (m, 0)))).contiguous()
 
 
-def singular_slope(g: Tensor, s: Tensor, x: Tensor, both: Tensor) -> tuple[Tensor, None]:
+def singular_slope(g: T, s: T, x: T, both: T) -> tuple[T, None]:
     rows, columns = x.shape[-2:]
     u, v = both[..., :rows, :columns], both[..., rows:, rows:]
     return u.mul(g.unsqueeze(-2)).matmul(v.transpose(-1, -2)), None
 
 
-def factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
+def factor_slope(g: T, both: T, x: T) -> tuple[T]:
     """Return the gradient of the SVD's U and V with respect to A.
 
     With P = Uᵀ dA V and E[i, j] = 1 / (s[j]² - s[i]²): Uᵀ dU = E∘(P S + S Pᵀ), Vᵀ dV = E∘(S P + Pᵀ S). The further
@@ -193,18 +192,18 @@ def factor_slope(g: Tensor, both: Tensor, x: Tensor) -> tuple[Tensor]:
         change = change.cat(below.div(s.eq(0).where(1.0, s).unsqueeze(-2)), dim=-2)
     return (u.matmul(change).matmul(v.transpose(-1, -2)),)
 
-Bound: TypeAlias = Union[float, "Tensor", None]  # a tolerance: a number, or one for each matrix
+Bound: TypeAlias = float | Creation | None  # a tolerance: a number, or one for each matrix
 TERMS, MOST_SQUARES = {4: 8, 8: 14}, 24  # of the exponential's series where the norm is at most 1/2
 
 
-class LeastSquares(NamedTuple):
+class LeastSquares(NamedTuple, Generic[T]):
     """The result of ``lstsq``: x, and the sum of squared residuals of each column."""
 
-    solution: Tensor
-    residuals: Tensor
+    solution: T
+    residuals: T
 
 
-def cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
+def cutoff(op: str, x: T, s: T, rtol: Bound, atol: Bound) -> T:
     """Return the greatest singular value that counts as 0, of those in ``s``."""
     sides = [int(side) for side in x.shape[-2:] if not isinstance(side, UOp)]
     default = max(sides) * math.ldexp(1.0, -23 if x.dtype.itemsize == 4 else -52)
@@ -219,20 +218,20 @@ def cutoff(op: str, x: Tensor, s: Tensor, rtol: Bound, atol: Bound) -> Tensor:
     return found if absolute is None else found.maximum(absolute)
 
 
-def _bound(op: str, what: str, value: float | Tensor) -> Any:
+def _bound(op: str, what: str, value: float | Creation) -> Any:
     """Return a tolerance as a number, or as a tensor that broadcasts with rows of singular values."""
     if isinstance(value, TensorBase):
         return value.unsqueeze(-1) if value.ndim else value
     return float(number(op, what, value, least=0))
 
 
-def symmetric_matrix(op: str, x: Tensor) -> Tensor:
+def symmetric_matrix(op: str, x: T) -> T:
     """Return the symmetric matrix that has the lower triangle of ``x``."""
     square(op, x)
     return x.tril().add(x.tril(-1).transpose(-1, -2))
 
 
-def pseudo_inverse_slope(g: Tensor, p: Tensor, x: Tensor) -> tuple[Tensor]:
+def pseudo_inverse_slope(g: T, p: T, x: T) -> tuple[T]:
     turned, back = p.transpose(-1, -2), g.transpose(-1, -2)
     own = turned.matmul(g).matmul(turned).neg()
     outside = back.sub(x.matmul(p.matmul(back))).matmul(p).matmul(turned)

@@ -6,28 +6,27 @@ scheduled and run in well under a second.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.tensor.autograd.backward import with_slopes
+from tinsmith.tensor.create.creation import Creation
 from tinsmith.tensor.host_data import host_value, on_host
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=Creation)
 _MOST_STEPS = (1 << 31) - 1
 
 
-class SignAndLogarithm(NamedTuple):
+class SignAndLogarithm(NamedTuple, Generic[T]):
     """The result of ``slogdet``: the determinant is ``sign * exp(logabsdet)``."""
 
-    sign: Tensor
-    logabsdet: Tensor
+    sign: T
+    logabsdet: T
 
 
-def square(op: str, x: Tensor) -> int:
+def square(op: str, x: Creation) -> int:
     """Return the side of a square matrix, or of each of a batch.
 
     Raises:
@@ -41,23 +40,23 @@ def square(op: str, x: Tensor) -> int:
     return int(x.shape[-1])
 
 
-def check_wide(op: str, x: Tensor) -> None:
+def check_wide(op: str, x: Creation) -> None:
     """Raise DTypeError unless the dtype is float32 or float64: 16-bit floats are too coarse to factorize."""
     if not x.dtype.is_float or x.dtype.itemsize < 4:
         raise DTypeError(op, f"takes float32 or float64, got {x.dtype!r}", ".float()")
 
 
-def rows_of(x: Tensor, n: int) -> Tensor:
+def rows_of(x: T, n: int) -> T:
     """Return the row indices 0 to n - 1 as a column ``[n, 1]``."""
     return x._new(UOp.iota(n)).reshape(n, 1)
 
 
-def bound_step(x: Tensor, k: int) -> Tensor:
+def bound_step(x: T, k: int) -> T:
     """Return the number of a step on ``x``, as a variable that a kernel is given when it is launched."""
     return x._new(UOp(Ops.BIND, None, (UOp.variable("step", 0, _MOST_STEPS), UOp.index(k))).cast(dtypes.int32))
 
 
-def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
+def picked(x: T, axis: int, at: T) -> T:
     """Return the elements of ``x`` at index ``at`` (a computed scalar) along ``axis``, which is kept with size 1.
 
     The gather has a constant shape, so that all steps of an algorithm run one program.
@@ -66,7 +65,7 @@ def picked(x: Tensor, axis: int, at: Tensor) -> Tensor:
     return x._new(x.uop.gather(at.uop.expand_to((*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis))
 
 
-def cholesky_factor(x: Tensor, n: int) -> Tensor:
+def cholesky_factor(x: T, n: int) -> T:
     """Cholesky's lower factor."""
     row = rows_of(x, n)
     column = row.transpose(-1, -2)
@@ -80,7 +79,7 @@ def cholesky_factor(x: Tensor, n: int) -> Tensor:
     return x.tril()
 
 
-def eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def eliminated(x: T, n: int) -> tuple[T, T]:
     """L below the diagonal and U above it, in one matrix, and which row of ``x`` each of its rows was."""
     if on_host(x):
         packed = host_value("lu", (*x.shape[:-1], n + 1), x)
@@ -104,7 +103,7 @@ def eliminated(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return x, order
 
 
-def parity(order: Tensor) -> Tensor:
+def parity(order: T) -> T:
     """1 for an even permutation, -1 for an odd one: by its pairs that are out of order."""
     n = order.shape[-1]
     place = rows_of(order, n)
@@ -112,7 +111,7 @@ def parity(order: Tensor) -> Tensor:
     return pairs.cast(dtypes.int32).sum((-2, -1)).mod(2).eq(0).where(1.0, -1.0)
 
 
-def solved(matrix: Tensor, b: Tensor) -> Tensor:
+def solved(matrix: T, b: T) -> T:
     if on_host(matrix, b) and matrix.dtype is b.dtype:
         x = host_value("solve", b.shape, matrix.detach(), b.detach())
         return with_slopes(x, _solve_slopes, matrix, b)
@@ -122,7 +121,7 @@ def solved(matrix: Tensor, b: Tensor) -> Tensor:
     return with_slopes(x, _solve_slopes, matrix, b)
 
 
-def cholesky_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def cholesky_slope(g: T, out: T, x: T) -> tuple[T]:
     inverse, n = out.triangular_inverse(), out.shape[-1]
     row = rows_of(out, n)
     column = row.transpose(-1, -2)
@@ -132,7 +131,7 @@ def cholesky_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (whole.add(whole.transpose(-1, -2)).mul(0.5),)
 
 
-def lu_slopes(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def lu_slopes(g: T, out: T, x: T) -> tuple[T]:
     """Return the gradient of ``lu`` for L (without its diagonal) and U packed in one matrix, as are their gradients."""
     row = rows_of(out, out.shape[-1])
     lower = row.gt(row.transpose(-1, -2))
@@ -142,17 +141,17 @@ def lu_slopes(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (l.triangular_inverse(upper=True, unitriangular=True).matmul(inner).matmul(u.triangular_inverse()),)
 
 
-def inverse_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def inverse_slope(g: T, out: T, x: T) -> tuple[T]:
     turned = out.transpose(-1, -2)
     return (turned.matmul(g).matmul(turned).neg(),)
 
 
-def _solve_slopes(g: Tensor, out: Tensor, matrix: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _solve_slopes(g: T, out: T, matrix: T, b: T) -> tuple[T, T]:
     by_b = solved(matrix.transpose(-1, -2), g)
     return by_b.matmul(out.transpose(-1, -2)).neg(), by_b
 
 
-def det_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def det_slope(g: T, out: T, x: T) -> tuple[T]:
     """Return the cofactors, the determinant times the inverse; zero pivots are replaced by small numbers."""
     n = x.shape[-1]
     packed, order = eliminated(x.detach(), n)
@@ -164,5 +163,5 @@ def det_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     return (g.mul(near).unsqueeze(-1).unsqueeze(-1).mul(regular.inv().transpose(-1, -2)),)
 
 
-def slogdet_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def slogdet_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.unsqueeze(-1).unsqueeze(-1).mul(x.inv().transpose(-1, -2)),)

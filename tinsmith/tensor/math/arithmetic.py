@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Elementwise methods: casts, arithmetic, comparisons, selection, bit operations, rounding, and Python's operators.
 
 The operands of a binary method are broadcast and promoted to one dtype. A Python number takes the tensor's dtype,
@@ -8,7 +7,7 @@ operator writes to the tensor's memory.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, overload
 
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
@@ -38,6 +37,7 @@ from tinsmith.tensor.math.elementwise import (
     IN_FLOAT32,
     OPERANDS,
     UINT,
+    Operand,
     clamp_slopes,
     difference_scaled,
     floor_quotient,
@@ -53,10 +53,6 @@ from tinsmith.tensor.math.elementwise import (
 from tinsmith.tensor.shape.layout import Layout
 from tinsmith.tensor.storage import BITS, Bits
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
-
 # Python numbers as operands: (dtype, value, type, shape) → (constant of that shape, True if ``dtype`` rounds the value
 # to fewer digits than float32).
 _scalars: dict[tuple[Any, ...], tuple[UOp, bool]] = {}
@@ -70,7 +66,7 @@ class Arithmetic(Layout):
 
     # *** casts ***
 
-    def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
+    def cast(self, dtype: DTypeLike) -> Self:
         """Convert the values to ``dtype``; see the op table's CAST for out-of-range and non-finite values.
 
         >>> Tensor([1.7, 300]).cast("uint8").tolist()
@@ -78,7 +74,7 @@ class Arithmetic(Layout):
         """
         return self._new(self.uop.cast(to_dtype(dtype)))
 
-    def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
+    def bitcast(self, dtype: DTypeLike) -> Self:
         """Reinterpret the bits as ``dtype``: a view. If the item sizes differ, the last axis grows or shrinks to match.
 
         >>> hex(Tensor([1.0]).bitcast("int32").item()), Tensor([1.0]).bitcast("uint8").tolist()
@@ -98,7 +94,7 @@ class Arithmetic(Layout):
             return self._new(files.bits(self, to))
         return self._view(BITS, Bits(self.dtype, to, type(self), self._device))
 
-    def _as_bits(self: Tensor, to: DType) -> Tensor:
+    def _as_bits(self, to: DType) -> Self:
         """Return the result of ``bitcast`` as a new value instead of a view."""
         own, new = self.dtype.itemsize, to.itemsize
         if to.is_bool or self.dtype.is_bool:  # any nonzero byte is true; true is stored as 1
@@ -117,10 +113,10 @@ class Arithmetic(Layout):
 
     __array_priority__ = 1000.0  # makes NumPy defer `array + tensor` to Tensor.__radd__
 
-    def _unary_float(self: Tensor, op: Op) -> Tensor:
+    def _unary_float(self, op: Op) -> Self:
         return self._new(float_of(self).alu(op))
 
-    def _binary(self: Tensor, name: str, op: Op, other: Any, reverse: bool = False) -> Tensor:
+    def _binary(self, name: str, op: Op, other: Any, reverse: bool = False) -> Self:
         a = self.uop
         if isinstance(other, TensorBase):
             b = other.uop
@@ -154,7 +150,7 @@ class Arithmetic(Layout):
                 reverse = False
         return type(self)._wrap(UOp(op, None, (b, a) if reverse else (a, b)), self._device)
 
-    def _integers(self: Tensor, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
+    def _integers(self, name: str, other: Any, reverse: bool = False, allow_bool: bool = True) -> list[UOp]:
         y = operand(name, other, self)
         for t in (self, y):
             if t.dtype.is_float or (t.dtype.is_bool and not allow_bool):
@@ -163,7 +159,7 @@ class Arithmetic(Layout):
 
     # *** arithmetic ***
 
-    def add(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+    def add(self, x: Any, reverse: bool = False, *, alpha: float = 1) -> Self:
         """Return the sum ``self + alpha * x``.
 
         >>> Tensor([1, 2]).add(3).tolist()
@@ -174,7 +170,7 @@ class Arithmetic(Layout):
             return sum_scaled(y, self, alpha) if reverse else sum_scaled(self, y, alpha)
         return self._binary("add", Ops.ADD, x, reverse)
 
-    def sub(self: Tensor, x: Any, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+    def sub(self, x: Any, reverse: bool = False, *, alpha: float = 1) -> Self:
         """Return the difference ``self - alpha * x``; bools are subtracted as the integers 0 and 1.
 
         >>> Tensor([1, 2]).sub(3).tolist()
@@ -188,7 +184,7 @@ class Arithmetic(Layout):
             x = x.cast(dtypes.default_int) if x.dtype.is_bool else x
         return self._binary("sub", Ops.SUB, x, reverse)
 
-    def mul(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def mul(self, x: Any, reverse: bool = False) -> Self:
         """Return the product.
 
         >>> Tensor([1, 2]).mul(3).tolist()
@@ -196,7 +192,7 @@ class Arithmetic(Layout):
         """
         return self._binary("mul", Ops.MUL, x, reverse)
 
-    def div(self: Tensor, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
+    def div(self, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Self:
         """Return the quotient as a float; ``rounding_mode`` "floor" or "trunc" rounds it.
 
         >>> Tensor([1, 2]).div(2).tolist()
@@ -218,11 +214,11 @@ class Arithmetic(Layout):
         if rounding_mode == "trunc":
             if isinstance(y, (int, float)):
                 return trunc_quotient(self, y, reverse)
-            a, b = in_one_dtype(self, y)
+            a, b = in_one_dtype(self, operand("div", y, self))
             return trunc_quotient(a, b, reverse)
         return self._binary("div", Ops.FDIV, y, reverse)
 
-    def idiv(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def idiv(self, x: Any, reverse: bool = False) -> Self:
         """Return the quotient rounded down (floor division); an integer divided by 0 gives 0.
 
         >>> Tensor([7, -7, 7]).idiv(Tensor([2, 2, 0])).tolist()
@@ -240,7 +236,7 @@ class Arithmetic(Layout):
             y = y.cast(dtypes.default_int)
         return self._binary("idiv", Ops.IDIV, y, reverse)
 
-    def mod(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def mod(self, x: Any, reverse: bool = False) -> Self:
         """Return the remainder with the sign of the divisor; an integer modulo 0 is 0.
 
         >>> Tensor([7, -7, 7]).mod(Tensor([2, 2, 0])).tolist()
@@ -255,7 +251,7 @@ class Arithmetic(Layout):
         rest = a._binary("mod", Ops.FMOD, b)
         return other_side(rest, b).where(rest + b, rest)
 
-    def fmod(self: Tensor, x: Any) -> Tensor:
+    def fmod(self, x: Any) -> Self:
         """Return the remainder with the sign of the dividend, as in C.
 
         >>> Tensor([7, -7]).fmod(4).tolist()
@@ -266,7 +262,7 @@ class Arithmetic(Layout):
             return self.sub(y.mul(self.div(y, rounding_mode="trunc")))
         return self._binary("fmod", Ops.FMOD, y)
 
-    def neg(self: Tensor) -> Tensor:
+    def neg(self) -> Self:
         """Return the negated value; logical NOT for bools.
 
         >>> Tensor([1, -2]).neg().tolist()
@@ -274,7 +270,7 @@ class Arithmetic(Layout):
         """
         return self.logical_not() if self.dtype.is_bool else self._new(self.uop.alu(Ops.NEG))
 
-    def reciprocal(self: Tensor) -> Tensor:
+    def reciprocal(self) -> Self:
         """Return the reciprocal, 1 / x.
 
         >>> Tensor([2., 4.]).reciprocal().tolist()
@@ -282,7 +278,7 @@ class Arithmetic(Layout):
         """
         return self._unary_float(Ops.RECIP)
 
-    def maximum(self: Tensor, x: Any) -> Tensor:
+    def maximum(self, x: Any) -> Self:
         """Return the elementwise maximum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).maximum(3).tolist()
@@ -290,7 +286,7 @@ class Arithmetic(Layout):
         """
         return self._binary("maximum", Ops.MAX, x)
 
-    def minimum(self: Tensor, x: Any) -> Tensor:
+    def minimum(self, x: Any) -> Self:
         """Return the elementwise minimum; NaN if either value is NaN.
 
         >>> Tensor([1, 5]).minimum(3).tolist()
@@ -298,7 +294,7 @@ class Arithmetic(Layout):
         """
         return self._binary("minimum", Ops.MIN, x)
 
-    def clamp(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+    def clamp(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
         """Limit the values to [``min_``, ``max_``]; a value equal to a bound keeps its gradient.
 
         PyTorch's ``min=`` and ``max=`` are the same arguments.
@@ -317,7 +313,7 @@ class Arithmetic(Layout):
         return with_slopes(out, clamp_slopes, *map(out._new, matched_nodes(
             "clamp", [out.uop, self.uop, *(operand_node("clamp", b, out) for b in bounds)])[1:]))
 
-    def clip(self: Tensor, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+    def clip(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
         """Return the same as ``clamp``.
 
         >>> Tensor([-3, 1, 9]).clip(0, 5).tolist()
@@ -325,18 +321,18 @@ class Arithmetic(Layout):
         """
         return self.clamp(min_, max_, min=min, max=max)
 
-    def lerp(self: Tensor, end: Any, weight: Any) -> Tensor:
+    def lerp(self, end: Any, weight: Any) -> Self:
         """Interpolate linearly: ``self + weight * (end - self)``.
 
         >>> Tensor([0., 10.]).lerp(Tensor([10., 20.]), 0.5).tolist()
         [5.0, 15.0]
         """
-        weight = weight if type(weight) in (int, float) else operand("lerp", weight, self)
-        return lerp_of(self, operand("lerp", end, self), weight)
+        by: Self | float = weight if type(weight) in (int, float) else operand("lerp", weight, self)
+        return lerp_of(self, operand("lerp", end, self), by)
 
     # *** selection ***
 
-    def where(self: Tensor, x: Any, y: Any) -> Tensor:
+    def where(self, x: Any, y: Any) -> Self:
         """Select ``x`` where this condition is true, else ``y``. PyTorch's order is accepted, too:
         ``t.where(condition, y)``, with a non-bool ``t``, selects ``t`` where the condition is true, else ``y``.
 
@@ -346,8 +342,7 @@ class Arithmetic(Layout):
         [1, 9]
         """
         if isinstance(x, TensorBase) and x.dtype.is_bool and not self.dtype.is_bool:
-            chosen: Tensor = x.where(self, y)  # type: ignore[attr-defined]
-            return chosen
+            return operand("where", x, self).where(self, y)
         condition = self if self.dtype.is_bool else self.ne(0)
         like = next((t for t in (x, y) if hasattr(t, "uop")), None)
         if like is None:
@@ -357,7 +352,7 @@ class Arithmetic(Layout):
         dtype = promote(a.dtype, b.dtype)
         return self._new(UOp(Ops.WHERE, None, in_one_shape("where", condition.uop, a.cast(dtype), b.cast(dtype))))
 
-    def masked_fill(self: Tensor, mask: Tensor, value: Any) -> Tensor:
+    def masked_fill(self, mask: Self, value: Any) -> Self:
         """Replace elements by ``value`` where the mask is true; the dtype stays.
 
         >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 0).tolist()
@@ -373,7 +368,7 @@ class Arithmetic(Layout):
                              f".cast({new.dtype!r}) first")
         return operand("masked_fill", mask, self).where(new.cast(self.dtype), self)
 
-    def copysign(self: Tensor, other: Any) -> Tensor:
+    def copysign(self, other: Any) -> Self:
         """Return the magnitude of this value with the sign of ``other``; the sign of zeros and NaN counts.
 
         >>> Tensor([1., 2.]).copysign(Tensor([-0., 3.])).tolist()
@@ -386,7 +381,7 @@ class Arithmetic(Layout):
 
     # *** bits ***
 
-    def bitwise_and(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
         """Return the bitwise AND; logical AND for bools.
 
         >>> Tensor([6, 5]).bitwise_and(3).tolist()
@@ -394,7 +389,7 @@ class Arithmetic(Layout):
         """
         return self._new(UOp(Ops.AND, None, tuple(self._integers("bitwise_and", x, reverse))))
 
-    def bitwise_or(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
         """Return the bitwise OR; logical OR for bools.
 
         >>> Tensor([6, 5]).bitwise_or(3).tolist()
@@ -402,7 +397,7 @@ class Arithmetic(Layout):
         """
         return self._new(UOp(Ops.OR, None, tuple(self._integers("bitwise_or", x, reverse))))
 
-    def bitwise_xor(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
         """Return the bitwise XOR; logical XOR for bools.
 
         >>> Tensor([6, 5]).bitwise_xor(3).tolist()
@@ -410,7 +405,7 @@ class Arithmetic(Layout):
         """
         return self._new(UOp(Ops.XOR, None, tuple(self._integers("bitwise_xor", x, reverse))))
 
-    def bitwise_not(self: Tensor) -> Tensor:
+    def bitwise_not(self) -> Self:
         """Invert all bits; logical NOT for bools.
 
         >>> Tensor([0, 5]).bitwise_not().tolist()
@@ -419,7 +414,7 @@ class Arithmetic(Layout):
         ones = int(self.dtype.max) if self.dtype.is_unsigned else -1
         return self.logical_not() if self.dtype.is_bool else self.bitwise_xor(ones)
 
-    def lshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def lshift(self, x: Any, reverse: bool = False) -> Self:
         """Shift the bits left by ``x``; 0 if ``x`` is negative or at least the bit width.
 
         >>> Tensor([1, 3]).lshift(2).tolist()
@@ -427,7 +422,7 @@ class Arithmetic(Layout):
         """
         return self._new(UOp(Ops.SHL, None, tuple(self._integers("lshift", x, reverse, allow_bool=False))))
 
-    def rshift(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def rshift(self, x: Any, reverse: bool = False) -> Self:
         """Shift the bits right by ``x``; signed integers copy the sign bit (arithmetic shift).
 
         >>> Tensor([4, -8]).rshift(2).tolist()
@@ -437,7 +432,7 @@ class Arithmetic(Layout):
 
     # *** sign and rounding ***
 
-    def abs(self: Tensor) -> Tensor:
+    def abs(self) -> Self:
         """Return the absolute value; its gradient at 0 is 0.
 
         >>> Tensor([-1., 2.]).abs().tolist()
@@ -448,7 +443,7 @@ class Arithmetic(Layout):
         magnitude = self.maximum(self.neg())  # max(0.0, -0.0) may be either zero: adding 0.0 gives +0.0
         return magnitude + 0.0 if self.dtype.is_float else magnitude
 
-    def sign(self: Tensor) -> Tensor:
+    def sign(self) -> Self:
         """Return the sign: -1, 0 or 1; NaN stays NaN.
 
         >>> Tensor([-3., 0., 2.]).sign().tolist()
@@ -460,7 +455,7 @@ class Arithmetic(Layout):
         out = self.gt(0).where(1, zero)
         return out if self.dtype.is_unsigned else self.lt(0).where(-1, out)
 
-    def trunc(self: Tensor) -> Tensor:
+    def trunc(self) -> Self:
         """Round towards zero.
 
         >>> Tensor([1.7, -1.7]).trunc().tolist()
@@ -468,7 +463,7 @@ class Arithmetic(Layout):
         """
         return self._new(self.uop.alu(Ops.TRUNC)) if self.dtype.is_float else self._copy()
 
-    def floor(self: Tensor) -> Tensor:
+    def floor(self) -> Self:
         """Round down.
 
         >>> Tensor([1.7, -1.2]).floor().tolist()
@@ -479,7 +474,7 @@ class Arithmetic(Layout):
         whole = self.trunc()
         return self.lt(whole).where(whole.sub(1), whole)
 
-    def ceil(self: Tensor) -> Tensor:
+    def ceil(self) -> Self:
         """Round up.
 
         >>> Tensor([1.2, -1.7]).ceil().tolist()
@@ -490,7 +485,7 @@ class Arithmetic(Layout):
         whole = self.trunc()
         return whole.lt(self).where(whole.add(1), whole)
 
-    def round(self: Tensor, decimals: int = 0) -> Tensor:
+    def round(self, decimals: int = 0) -> Self:
         """Round to ``decimals`` decimal places, halves to even; negative ``decimals`` round to tens, hundreds, ….
 
         >>> Tensor([0.5, 1.5, -1.2]).round().tolist(), Tensor([12., 15.]).round(-1).tolist()
@@ -511,7 +506,7 @@ class Arithmetic(Layout):
 
     # *** comparisons ***
 
-    def logical_and(self: Tensor, other: Any) -> Tensor:
+    def logical_and(self, other: Any) -> Self:
         """Return True where both values are nonzero.
 
         >>> Tensor([0, 1, 2]).logical_and(Tensor([1, 1, 0])).tolist()
@@ -519,7 +514,7 @@ class Arithmetic(Layout):
         """
         return self.bool().bitwise_and(operand("logical_and", other, self).bool())
 
-    def logical_or(self: Tensor, other: Any) -> Tensor:
+    def logical_or(self, other: Any) -> Self:
         """Return True where at least one of the two values is nonzero.
 
         >>> Tensor([0, 1]).logical_or(Tensor([0, 0])).tolist()
@@ -527,7 +522,7 @@ class Arithmetic(Layout):
         """
         return self.bool().bitwise_or(operand("logical_or", other, self).bool())
 
-    def logical_xor(self: Tensor, other: Any) -> Tensor:
+    def logical_xor(self, other: Any) -> Self:
         """Return True where exactly one of the two values is nonzero.
 
         >>> Tensor([0, 1]).logical_xor(Tensor([2, 3])).tolist()
@@ -535,7 +530,7 @@ class Arithmetic(Layout):
         """
         return self.bool().ne(operand("logical_xor", other, self).bool())
 
-    def equal(self: Tensor, other: Tensor) -> bool:
+    def equal(self, other: Self) -> bool:
         """Return True if shapes and all values are equal, as a Python bool: this realizes both tensors.
 
         >>> Tensor([1, 2]).equal(Tensor([1, 2])), Tensor([1, 2]).equal(Tensor([1]))
@@ -544,7 +539,7 @@ class Arithmetic(Layout):
         y = operand("equal", other, self)
         return self.shape == y.shape and (0 in self.shape or bool(self.eq(y).all().item()))
 
-    def is_nonzero(self: Tensor) -> bool:
+    def is_nonzero(self) -> bool:
         """Return True if the only element is nonzero, as a Python bool: this realizes the tensor.
 
         >>> Tensor([0.0]).is_nonzero()
@@ -552,7 +547,7 @@ class Arithmetic(Layout):
         """
         return bool(self)
 
-    def is_same_size(self: Tensor, other: Tensor) -> bool:
+    def is_same_size(self, other: Self) -> bool:
         """Return True if the two shapes are equal.
 
         >>> Tensor([1]).is_same_size(Tensor([2]))
@@ -560,7 +555,7 @@ class Arithmetic(Layout):
         """
         return isinstance(other, TensorBase) and self.shape == other.shape
 
-    def isposinf(self: Tensor) -> Tensor:
+    def isposinf(self) -> Self:
         """Return True where the value is positive infinity.
 
         >>> Tensor([1.0, math.inf]).isposinf().tolist()
@@ -568,7 +563,7 @@ class Arithmetic(Layout):
         """
         return self.isinf(detect_negative=False)
 
-    def isneginf(self: Tensor) -> Tensor:
+    def isneginf(self) -> Self:
         """Return True where the value is negative infinity.
 
         >>> Tensor([1.0, -math.inf]).isneginf().tolist()
@@ -576,7 +571,7 @@ class Arithmetic(Layout):
         """
         return self.isinf(detect_positive=False)
 
-    def isreal(self: Tensor) -> Tensor:
+    def isreal(self) -> Self:
         """Return True for every element: there is no complex dtype.
 
         >>> Tensor([1.0]).isreal().tolist()
@@ -584,7 +579,7 @@ class Arithmetic(Layout):
         """
         return self._everywhere(True)
 
-    def signbit(self: Tensor) -> Tensor:
+    def signbit(self) -> Self:
         """Return True where the sign bit is set, which includes -0.0 and NaN with a negative sign.
 
         >>> Tensor([-0.0, 1.0]).signbit().tolist()
@@ -594,7 +589,7 @@ class Arithmetic(Layout):
             return self.lt(0) if not self.dtype.is_unsigned else self._everywhere(False)
         return self.const_like(1).copysign(self).lt(0)
 
-    def fmax(self: Tensor, other: Any) -> Tensor:
+    def fmax(self, other: Any) -> Self:
         """Return the elementwise maximum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmax(Tensor([2.0, 3.0])).tolist()
@@ -603,7 +598,7 @@ class Arithmetic(Layout):
         y = operand("fmax", other, self)
         return self.ge(y).bitwise_or(y.isnan()).where(self, y)
 
-    def fmin(self: Tensor, other: Any) -> Tensor:
+    def fmin(self, other: Any) -> Self:
         """Return the elementwise minimum; where one value is NaN, the other one.
 
         >>> Tensor([1.0, math.nan]).fmin(Tensor([2.0, 3.0])).tolist()
@@ -612,7 +607,7 @@ class Arithmetic(Layout):
         y = operand("fmin", other, self)
         return self.le(y).bitwise_or(y.isnan()).where(self, y)
 
-    def clamp_min(self: Tensor, min: Any) -> Tensor:
+    def clamp_min(self, min: Any) -> Self:
         """Replace values below ``min`` by ``min``.
 
         >>> Tensor([-1, 2]).clamp_min(0).tolist()
@@ -620,7 +615,7 @@ class Arithmetic(Layout):
         """
         return self.clamp(min)
 
-    def clamp_max(self: Tensor, max: Any) -> Tensor:
+    def clamp_max(self, max: Any) -> Self:
         """Replace values above ``max`` by ``max``.
 
         >>> Tensor([-1, 2]).clamp_max(0).tolist()
@@ -628,8 +623,8 @@ class Arithmetic(Layout):
         """
         return self.clamp(max_=max)
 
-    def nan_to_num(self: Tensor, nan: float | None = 0.0, posinf: float | None = None,
-                   neginf: float | None = None) -> Tensor:
+    def nan_to_num(self, nan: float | None = 0.0, posinf: float | None = None,
+                   neginf: float | None = None) -> Self:
         """Replace NaN by ``nan``, infinities by ``posinf`` and ``neginf`` (default: the dtype's extreme numbers).
 
         >>> Tensor([1.0, math.nan, -math.inf]).nan_to_num(neginf=-9).tolist()
@@ -642,11 +637,11 @@ class Arithmetic(Layout):
         out = out.eq(math.inf).where(most if posinf is None else posinf, out)
         return out.eq(-math.inf).where(-most if neginf is None else neginf, out)
 
-    def _everywhere(self: Tensor, truth: bool) -> Tensor:
+    def _everywhere(self, truth: bool) -> Self:
         """Return a bool tensor filled with ``truth``: the comparison with an integer outside the dtype's range."""
         return self._new(UOp.const(dtypes.bool, truth).expand_to(self.shape))
 
-    def eq(self: Tensor, x: Any) -> Tensor:
+    def eq(self, x: Any) -> Self:
         """Return True where the values are equal.
 
         >>> Tensor([1, 2]).eq(2).tolist()
@@ -655,7 +650,7 @@ class Arithmetic(Layout):
         side = side_of(x, self.dtype)
         return self._everywhere(False) if side else self._binary("eq", Ops.CMPEQ, x)
 
-    def ne(self: Tensor, x: Any) -> Tensor:
+    def ne(self, x: Any) -> Self:
         """Return True where the values differ (NaN differs from everything).
 
         >>> Tensor([1, 2]).ne(2).tolist()
@@ -664,7 +659,7 @@ class Arithmetic(Layout):
         side = side_of(x, self.dtype)
         return self._everywhere(True) if side else self._binary("ne", Ops.CMPNE, x)
 
-    def lt(self: Tensor, x: Any) -> Tensor:
+    def lt(self, x: Any) -> Self:
         """Return True where this value is less than ``x``.
 
         >>> Tensor([1, 2]).lt(2).tolist()
@@ -673,7 +668,7 @@ class Arithmetic(Layout):
         side = side_of(x, self.dtype)
         return self._everywhere(side > 0) if side else self._binary("lt", Ops.CMPLT, x)
 
-    def gt(self: Tensor, x: Any) -> Tensor:
+    def gt(self, x: Any) -> Self:
         """Return True where this value is greater than ``x``.
 
         >>> Tensor([1, 2]).gt(1).tolist()
@@ -682,7 +677,7 @@ class Arithmetic(Layout):
         side = side_of(x, self.dtype)
         return self._everywhere(side < 0) if side else self._binary("gt", Ops.CMPLT, x, reverse=True)
 
-    def le(self: Tensor, x: Any) -> Tensor:
+    def le(self, x: Any) -> Self:
         """Return True where this value is less than or equal to ``x``.
 
         >>> Tensor([1, 2]).le(1).tolist()
@@ -695,7 +690,7 @@ class Arithmetic(Layout):
         less = self._binary("le", Ops.CMPLT, y)
         return less.bitwise_or(self._binary("le", Ops.CMPEQ, y)) if may_be_nan(self, y) else self.gt(y).logical_not()
 
-    def ge(self: Tensor, x: Any) -> Tensor:
+    def ge(self, x: Any) -> Self:
         """Return True where this value is greater than or equal to ``x``.
 
         >>> Tensor([1, 2]).ge(2).tolist()
@@ -708,7 +703,7 @@ class Arithmetic(Layout):
         more = self._binary("ge", Ops.CMPLT, y, reverse=True)
         return more.bitwise_or(self._binary("ge", Ops.CMPEQ, y)) if may_be_nan(self, y) else self.lt(y).logical_not()
 
-    def isnan(self: Tensor) -> Tensor:
+    def isnan(self) -> Self:
         """Return True where the value is NaN.
 
         >>> Tensor([1., math.nan]).isnan().tolist()
@@ -716,7 +711,7 @@ class Arithmetic(Layout):
         """
         return self.ne(self)
 
-    def isinf(self: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
+    def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
         """Return True where the value is infinite; ``detect_positive`` and ``detect_negative`` select the signs tested.
 
         >>> Tensor([1., -math.inf]).isinf().tolist()
@@ -731,7 +726,7 @@ class Arithmetic(Layout):
         found = self.eq(math.inf) if detect_positive else self.eq(-math.inf)
         return found if detect_positive or detect_negative else self._new(self.uop.zeros(dtypes.bool))
 
-    def isfinite(self: Tensor) -> Tensor:
+    def isfinite(self) -> Self:
         """Return True where the value is neither infinite nor NaN.
 
         >>> Tensor([1., -math.inf, math.nan]).isfinite().tolist()
@@ -741,7 +736,7 @@ class Arithmetic(Layout):
             return self._new(self.uop.zeros(dtypes.bool)).logical_not()
         return self.abs().lt(math.inf)
 
-    def isclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    def isclose(self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Self:
         """Return True where the values differ by at most ``atol + rtol * abs(other)``.
 
         >>> Tensor([1., 2.]).isclose(Tensor([1.000001, 2.1])).tolist()
@@ -752,7 +747,7 @@ class Arithmetic(Layout):
         out = near | self.eq(y)
         return out | (self.isnan() & y.isnan()) if equal_nan else out
 
-    def allclose(self: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    def allclose(self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
         """Return True if ``isclose`` holds for all elements, as a Python bool: this realizes both tensors.
 
         >>> Tensor([1., 2.]).allclose(Tensor([1., 2.]))
@@ -760,7 +755,7 @@ class Arithmetic(Layout):
         """
         return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
 
-    def logical_not(self: Tensor) -> Tensor:
+    def logical_not(self) -> Self:
         """Return True where the value is zero.
 
         >>> Tensor([0, 2]).logical_not().tolist()
@@ -770,84 +765,90 @@ class Arithmetic(Layout):
 
     # *** operators ***
 
-    def __neg__(self: Tensor) -> Tensor: return self.neg()
-    def __pos__(self: Tensor) -> Tensor: return self
-    def __abs__(self: Tensor) -> Tensor: return self.abs()
-    def __invert__(self: Tensor) -> Tensor: return self.bitwise_not()
-    def __round__(self: Tensor, ndigits: int | None = None) -> Tensor: return self.round(ndigits or 0)
-    def __add__(self: Tensor, x: Any) -> Tensor:
+    def __neg__(self) -> Self: return self.neg()
+    def __pos__(self) -> Self: return self
+    def __abs__(self) -> Self: return self.abs()
+    def __invert__(self) -> Self: return self.bitwise_not()
+    def __round__(self, ndigits: int | None = None) -> Self: return self.round(ndigits or 0)
+    def __add__(self, x: Any) -> Self:
         return self._binary("add", Ops.ADD, x) if isinstance(x, OPERANDS) or known(x) else NotImplemented
 
-    def __sub__(self: Tensor, x: Any) -> Tensor: return self.sub(x) if known(x) else NotImplemented
-    def __mul__(self: Tensor, x: Any) -> Tensor:
+    def __sub__(self, x: Any) -> Self: return self.sub(x) if known(x) else NotImplemented
+    def __mul__(self, x: Any) -> Self:
         return self._binary("mul", Ops.MUL, x) if isinstance(x, OPERANDS) or known(x) else NotImplemented
 
-    def __truediv__(self: Tensor, x: Any) -> Tensor: return self.div(x) if known(x) else NotImplemented
-    def __floordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x) if known(x) else NotImplemented
-    def __mod__(self: Tensor, x: Any) -> Tensor: return self.mod(x) if known(x) else NotImplemented
-    def __pow__(self: Tensor, x: Any) -> Tensor: return self.pow(x) if known(x) else NotImplemented
-    def __matmul__(self: Tensor, x: Any) -> Tensor: return self.matmul(x) if known(x) else NotImplemented
-    def __and__(self: Tensor, x: Any) -> Tensor: return self.bitwise_and(x) if known(x) else NotImplemented
-    def __or__(self: Tensor, x: Any) -> Tensor: return self.bitwise_or(x) if known(x) else NotImplemented
-    def __xor__(self: Tensor, x: Any) -> Tensor: return self.bitwise_xor(x) if known(x) else NotImplemented
-    def __lshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x) if known(x) else NotImplemented
-    def __rshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x) if known(x) else NotImplemented
+    def __truediv__(self, x: Any) -> Self: return self.div(x) if known(x) else NotImplemented
+    def __floordiv__(self, x: Any) -> Self: return self.idiv(x) if known(x) else NotImplemented
+    def __mod__(self, x: Any) -> Self: return self.mod(x) if known(x) else NotImplemented
+    def __pow__(self, x: Any) -> Self: return self.pow(x) if known(x) else NotImplemented
+    def __matmul__(self, x: Any) -> Self: return self.matmul(x) if known(x) else NotImplemented
+    def __and__(self, x: Any) -> Self: return self.bitwise_and(x) if known(x) else NotImplemented
+    def __or__(self, x: Any) -> Self: return self.bitwise_or(x) if known(x) else NotImplemented
+    def __xor__(self, x: Any) -> Self: return self.bitwise_xor(x) if known(x) else NotImplemented
+    def __lshift__(self, x: Any) -> Self: return self.lshift(x) if known(x) else NotImplemented
+    def __rshift__(self, x: Any) -> Self: return self.rshift(x) if known(x) else NotImplemented
 
-    def __radd__(self: Tensor, x: Any) -> Tensor:
+    def __radd__(self, x: Any) -> Self:
         return self._binary("add", Ops.ADD, x, True) if isinstance(x, OPERANDS) or known(x) else NotImplemented
 
-    def __rsub__(self: Tensor, x: Any) -> Tensor: return self.sub(x, True) if known(x) else NotImplemented
-    def __rmul__(self: Tensor, x: Any) -> Tensor:
+    def __rsub__(self, x: Any) -> Self: return self.sub(x, True) if known(x) else NotImplemented
+    def __rmul__(self, x: Any) -> Self:
         return self._binary("mul", Ops.MUL, x, True) if isinstance(x, OPERANDS) or known(x) else NotImplemented
 
-    def __rtruediv__(self: Tensor, x: Any) -> Tensor: return self.div(x, True) if known(x) else NotImplemented
-    def __rfloordiv__(self: Tensor, x: Any) -> Tensor: return self.idiv(x, True) if known(x) else NotImplemented
-    def __rmod__(self: Tensor, x: Any) -> Tensor: return self.mod(x, True) if known(x) else NotImplemented
-    def __rpow__(self: Tensor, x: Any) -> Tensor: return self.pow(x, True) if known(x) else NotImplemented
-    def __rmatmul__(self: Tensor, x: Any) -> Tensor: return self.matmul(x, True) if known(x) else NotImplemented
-    def __rand__(self: Tensor, x: Any) -> Tensor: return self.bitwise_and(x, True) if known(x) else NotImplemented
-    def __ror__(self: Tensor, x: Any) -> Tensor: return self.bitwise_or(x, True) if known(x) else NotImplemented
-    def __rxor__(self: Tensor, x: Any) -> Tensor: return self.bitwise_xor(x, True) if known(x) else NotImplemented
-    def __rlshift__(self: Tensor, x: Any) -> Tensor: return self.lshift(x, True) if known(x) else NotImplemented
-    def __rrshift__(self: Tensor, x: Any) -> Tensor: return self.rshift(x, True) if known(x) else NotImplemented
+    def __rtruediv__(self, x: Any) -> Self: return self.div(x, True) if known(x) else NotImplemented
+    def __rfloordiv__(self, x: Any) -> Self: return self.idiv(x, True) if known(x) else NotImplemented
+    def __rmod__(self, x: Any) -> Self: return self.mod(x, True) if known(x) else NotImplemented
+    def __rpow__(self, x: Any) -> Self: return self.pow(x, True) if known(x) else NotImplemented
+    def __rmatmul__(self, x: Any) -> Self: return self.matmul(x, True) if known(x) else NotImplemented
+    def __rand__(self, x: Any) -> Self: return self.bitwise_and(x, True) if known(x) else NotImplemented
+    def __ror__(self, x: Any) -> Self: return self.bitwise_or(x, True) if known(x) else NotImplemented
+    def __rxor__(self, x: Any) -> Self: return self.bitwise_xor(x, True) if known(x) else NotImplemented
+    def __rlshift__(self, x: Any) -> Self: return self.lshift(x, True) if known(x) else NotImplemented
+    def __rrshift__(self, x: Any) -> Self: return self.rshift(x, True) if known(x) else NotImplemented
 
-    def __divmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+    def __divmod__(self, x: Any) -> tuple[Self, Self]:
         return (self.idiv(x), self.mod(x)) if known(x) else NotImplemented
 
-    def __rdivmod__(self: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+    def __rdivmod__(self, x: Any) -> tuple[Self, Self]:
         return (self.idiv(x, True), self.mod(x, True)) if known(x) else NotImplemented
 
-    def __lt__(self: Tensor, x: Any) -> Tensor: return self.lt(x) if known(x) else NotImplemented
-    def __le__(self: Tensor, x: Any) -> Tensor: return self.le(x) if known(x) else NotImplemented
-    def __gt__(self: Tensor, x: Any) -> Tensor: return self.gt(x) if known(x) else NotImplemented
-    def __ge__(self: Tensor, x: Any) -> Tensor: return self.ge(x) if known(x) else NotImplemented
+    def __lt__(self, x: Any) -> Self: return self.lt(x) if known(x) else NotImplemented
+    def __le__(self, x: Any) -> Self: return self.le(x) if known(x) else NotImplemented
+    def __gt__(self, x: Any) -> Self: return self.gt(x) if known(x) else NotImplemented
+    def __ge__(self, x: Any) -> Self: return self.ge(x) if known(x) else NotImplemented
 
-    def __eq__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
-        return self.eq(x) if known(x) else NotImplemented
+    @overload
+    def __eq__(self, x: Operand) -> Self: ...
+    @overload
+    def __eq__(self, x: object) -> Any: ...  # as for every object
+    def __eq__(self, x: Any) -> Any: return self.eq(x) if known(x) else NotImplemented
 
-    def __ne__(self: Tensor, x: Any) -> Tensor:  # type: ignore[override]
-        return self.ne(x) if known(x) else NotImplemented
+    @overload
+    def __ne__(self, x: Operand) -> Self: ...
+    @overload
+    def __ne__(self, x: object) -> Any: ...
+    def __ne__(self, x: Any) -> Any: return self.ne(x) if known(x) else NotImplemented
 
-    def __iadd__(self: Tensor, x: Any) -> Tensor: return self._updated("add", x)
-    def __isub__(self: Tensor, x: Any) -> Tensor: return self._updated("sub", x)
-    def __imul__(self: Tensor, x: Any) -> Tensor: return self._updated("mul", x)
-    def __itruediv__(self: Tensor, x: Any) -> Tensor: return self._updated("div", x)
-    def __ifloordiv__(self: Tensor, x: Any) -> Tensor: return self._updated("idiv", x)
-    def __imod__(self: Tensor, x: Any) -> Tensor: return self._updated("mod", x)
-    def __ipow__(self: Tensor, x: Any) -> Tensor: return self._updated("pow", x)
-    def __imatmul__(self: Tensor, x: Any) -> Tensor: return self._updated("matmul", x)
-    def __iand__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_and", x)
-    def __ior__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_or", x)
-    def __ixor__(self: Tensor, x: Any) -> Tensor: return self._updated("bitwise_xor", x)
-    def __ilshift__(self: Tensor, x: Any) -> Tensor: return self._updated("lshift", x)
-    def __irshift__(self: Tensor, x: Any) -> Tensor: return self._updated("rshift", x)
+    def __iadd__(self, x: Any) -> Self: return self._updated("add", x)
+    def __isub__(self, x: Any) -> Self: return self._updated("sub", x)
+    def __imul__(self, x: Any) -> Self: return self._updated("mul", x)
+    def __itruediv__(self, x: Any) -> Self: return self._updated("div", x)
+    def __ifloordiv__(self, x: Any) -> Self: return self._updated("idiv", x)
+    def __imod__(self, x: Any) -> Self: return self._updated("mod", x)
+    def __ipow__(self, x: Any) -> Self: return self._updated("pow", x)
+    def __imatmul__(self, x: Any) -> Self: return self._updated("matmul", x)
+    def __iand__(self, x: Any) -> Self: return self._updated("bitwise_and", x)
+    def __ior__(self, x: Any) -> Self: return self._updated("bitwise_or", x)
+    def __ixor__(self, x: Any) -> Self: return self._updated("bitwise_xor", x)
+    def __ilshift__(self, x: Any) -> Self: return self._updated("lshift", x)
+    def __irshift__(self, x: Any) -> Self: return self._updated("rshift", x)
 
-    def _updated(self: Tensor, method: str, x: Any) -> Tensor:
+    def _updated(self, method: str, x: Any) -> Self:
         """Write the result of ``method`` to this tensor's memory, atomically with respect to other threads."""
         with writing(self):
             return self._become(method, getattr(self, method)(x))
 
-    def _become(self: Tensor, op: str, value: Tensor) -> Tensor:
+    def _become(self, op: str, value: Self) -> Self:
         """Write ``value``, the result of an in-place operator, to this tensor's memory."""
         if not same_sizes(value.shape, self.shape):
             raise ShapeError(op, f"in place, a tensor of shape {self.shape} cannot become {value.shape}",

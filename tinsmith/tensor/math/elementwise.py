@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -17,42 +17,40 @@ from tinsmith.tensor.helpers import (
     matched,
     rounded_once,
 )
+from tinsmith.tensor.shape.layout import Layout
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
-
+T = TypeVar("T", bound=Layout)
 UINT: Final = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 IN_FLOAT32 = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV)
 
-"""What takes a Python scalar beside a 16-bit float with float32's digits, as PyTorch's GPU kernels do (its CPU kernels
-round that of sums and differences); all else rounds the scalar."""
+"""The ops that compute a 16-bit float and a Python scalar with float32's digits, as PyTorch's GPU kernels do. Its CPU
+kernels round the scalar of sums and differences; the other ops round it everywhere."""
 
 
 @rounded_once
-def sum_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+def sum_scaled(x: T, y: T, factor: float) -> T:
     x, y = in_one_dtype(x, y)
     return x.add(y.mul(factor))
 
 
 @rounded_once
-def difference_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+def difference_scaled(x: T, y: T, factor: float) -> T:
     x, y = in_one_dtype(x, y)
     return x.sub(y.mul(factor))
 
 
 @rounded_once
-def round_to(x: Tensor, decimals: int) -> Tensor:
+def round_to(x: T, decimals: int) -> T:
     scale = 10.0 ** abs(decimals)
     return x.mul(scale).round().div(scale) if decimals > 0 else x.div(scale).round().mul(scale)
 
 
 @rounded_once
-def lerp_of(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+def lerp_of(start: T, end: T, weight: T | float) -> T:
     return start.add(end.sub(start).mul(weight))
 
 
-def clamp_slopes(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def clamp_slopes(g: T, out: T, x: T, low: T, high: T) -> tuple[T, T, T]:
     """Return the gradients of ``clamp``: a value equal to a bound counts as inside."""
     ordered = low.lt(high) | high.eq(math.inf)
     return ((x.ge(low) & x.le(high)).where(g, 0), (x.lt(low) & ordered).where(g, 0),
@@ -68,18 +66,18 @@ def sign_bit(x: UOp) -> UOp:
     return bits.lt(0)
 
 
-def other_side(rest: Tensor, b: Tensor) -> Tensor:
+def other_side(rest: T, b: T) -> T:
     """Return True where a remainder with the dividend's sign must be shifted by ``b`` to have the divisor's sign."""
     return rest.ne(0) & rest.lt(0).ne(b.lt(0))
 
 
 @rounded_once
-def trunc_quotient(a: Tensor, b: Tensor | float, reverse: bool) -> Tensor:
+def trunc_quotient(a: T, b: T | float, reverse: bool) -> T:
     return a.div(b, reverse).trunc()
 
 
 @rounded_once
-def floor_quotient(a: Tensor, b: Tensor) -> Tensor:
+def floor_quotient(a: T, b: T) -> T:
     """Floor division of floats by way of the exact remainder, as in Python and PyTorch."""
     a, b = (a._new(u) for u in matched("idiv", a, b))
     rest = a._binary("idiv", Ops.FMOD, b)
@@ -93,19 +91,19 @@ def floor_quotient(a: Tensor, b: Tensor) -> Tensor:
 
 
 @rounded_once
-def addcmul_of(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+def addcmul_of(x: T, a: T, b: T, value: float) -> T:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).mul(b))
 
 
 @rounded_once
-def addcdiv_of(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+def addcdiv_of(x: T, a: T, b: T, value: float) -> T:
     x, a, b = in_one_dtype(x, a, b)
     return x.add((a if value == 1 else a.mul(value)).div(b))
 
 
 @rounded_once
-def atan2_of(y: Tensor, x: Tensor) -> Tensor:
+def atan2_of(y: T, x: T) -> T:
     y, x = (y._new(u) for u in matched("atan2", y, x))
     far, up = x.abs(), y.abs()
     steep = up.gt(far)
@@ -119,7 +117,7 @@ def atan2_of(y: Tensor, x: Tensor) -> Tensor:
     return with_slopes(out, _atan2_slopes, y, x)
 
 
-def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _atan2_slopes(g: T, out: T, y: T, x: T) -> tuple[T, T]:
     size = x.square().add(y.square())
     none = size.eq(0)
     scaled = g.div(none.where(1.0, size))
@@ -127,7 +125,7 @@ def _atan2_slopes(g: Tensor, out: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor,
 
 
 @rounded_once
-def hypot_of(x: Tensor, y: Tensor) -> Tensor:
+def hypot_of(x: T, y: T) -> T:
     a, b = (x._new(u) for u in matched("hypot", x._new(float_of(x)), y))
     far, near = a.abs().maximum(b.abs()), a.abs().minimum(b.abs())
     none = far.eq(0) | far.eq(math.inf)
@@ -137,27 +135,23 @@ def hypot_of(x: Tensor, y: Tensor) -> Tensor:
     return with_slopes(out, _hypot_slopes, a, b)
 
 
-def _hypot_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _hypot_slopes(g: T, out: T, a: T, b: T) -> tuple[T, T]:
     return g.mul(a.div(out)), g.mul(b.div(out))
 
 
 @rounded_once
-def xlogy_of(x: Tensor, y: Tensor) -> Tensor:
+def xlogy_of(x: T, y: T) -> T:
     a, b = (x._new(u) for u in matched("xlogy", x._new(float_of(x)), y))
     none = a.eq(0) & b.isnan().logical_not()
     return with_slopes(none.where(0, a.mul(none.where(1.0, b).log())), _xlogy_slopes, a, b)
 
 
-def _xlogy_slopes(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _xlogy_slopes(g: T, out: T, a: T, b: T) -> tuple[T, T]:
     none = a.eq(0) & b.le(0)
     return none.where(0, g.mul(none.where(1.0, b).log())), g.mul(a).div(b)
 
 
-@rounded_once
-def logaddexp2_of(x: Tensor, y: Tensor) -> Tensor:
-    factor = math.log(2)
-    return x.mul(factor).logaddexp(y.mul(factor)).mul(1 / factor)
-
+Operand = TensorBase | bool | int | float | np.generic | np.ndarray[Any, Any] | UOp | list[Any] | tuple[Any, ...]
 OPERANDS = (TensorBase, bool, int, float, np.generic, np.ndarray, UOp, list, tuple)
 
 
@@ -169,5 +163,5 @@ def known(value: Any) -> bool:
     return False
 
 
-def may_be_nan(x: Tensor, y: Tensor) -> bool:
+def may_be_nan(x: Layout, y: Layout) -> bool:
     return x.dtype.is_float or y.dtype.is_float

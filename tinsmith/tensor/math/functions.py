@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Elementwise functions: powers, exponentials, trigonometric, hyperbolic and special functions, activations.
 
 Each is a primitive op (``Ops.EXP``, ``Ops.SIN``, …) or composed of primitive ops. An activation is one elementwise
@@ -7,7 +6,7 @@ expression, with finite values and gradients everywhere. The gamma functions are
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError
@@ -32,11 +31,12 @@ from tinsmith.tensor.math.elementary import (
     cosh_slope,
     half_exponential,
     horner,
+    logaddexp2_of,
     logaddexp_of,
     power_slopes,
     sinh_slope,
 )
-from tinsmith.tensor.math.elementwise import addcdiv_of, addcmul_of, atan2_of, hypot_of, logaddexp2_of, xlogy_of
+from tinsmith.tensor.math.elementwise import addcdiv_of, addcmul_of, atan2_of, hypot_of, xlogy_of
 from tinsmith.tensor.math.special import (
     ERFC_P,
     ERFC_Q,
@@ -74,8 +74,7 @@ from tinsmith.tensor.nnops.activations import (
     share_below,
 )
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound="Functions")
 
 
 class Functions(Arithmetic):
@@ -85,7 +84,7 @@ class Functions(Arithmetic):
 
     # *** powers, exponentials, logarithms ***
 
-    def square(self: Tensor) -> Tensor:
+    def square(self) -> Self:
         """Return the square of the value.
 
         >>> Tensor([2., -3.]).square().tolist()
@@ -93,7 +92,7 @@ class Functions(Arithmetic):
         """
         return self._new(self.uop.cast(dtypes.default_int)).square() if self.dtype.is_bool else self.mul(self)
 
-    def pow(self: Tensor, x: Any, reverse: bool = False) -> Tensor:
+    def pow(self, x: Any, reverse: bool = False) -> Self:
         """Raise to the power ``x``; signs and zeros as in NumPy.
 
         >>> Tensor([2, -3]).pow(3).tolist()
@@ -112,7 +111,7 @@ class Functions(Arithmetic):
             return base._integer_power(exponent)
         return base._general_power(exponent)
 
-    def _constant_power(self: Tensor, exponent: int | float) -> Tensor | None:
+    def _constant_power(self, exponent: int | float) -> Self | None:
         """Return the power by multiplications and ``sqrt`` for a suitable constant exponent, else None."""
         dtype = promote(self.dtype, dtypes.default_float) if isinstance(exponent, float) and not self.dtype.is_float \
             else (dtypes.default_int if self.dtype.is_bool else self.dtype)
@@ -139,7 +138,7 @@ class Functions(Arithmetic):
             square = square.mul(square) if left else square
         return product
 
-    def _integer_power(self: Tensor, exponent: Tensor) -> Tensor:
+    def _integer_power(self, exponent: Self) -> Self:
         """Raise integers to integer powers by repeated squaring, wrapping modulo 2**bits.
 
         A negative power gives 0, except for the bases ±1.
@@ -161,7 +160,7 @@ class Functions(Arithmetic):
         inverse = x.eq(1).where(1, x.eq(-1).where(n.bitwise_and(1).ne(0).where(-1, 1), 0)).cast(x.dtype)
         return n.lt(0).where(inverse, out)
 
-    def _general_power(self: Tensor, exponent: Tensor) -> Tensor:
+    def _general_power(self, exponent: Self) -> Self:
         a, b = matched("pow", self, exponent)
         dtype = promote(a.dtype, dtypes.float32) if a.dtype.itemsize < 4 or not a.dtype.is_float else a.dtype
         x, y = self._new(a.cast(dtype)), self._new(b.cast(dtype))
@@ -173,7 +172,7 @@ class Functions(Arithmetic):
         out = (below & x.gt(-math.inf) & whole.logical_not()).where(math.nan, out)
         return with_slopes(out, power_slopes, x, y).cast(a.dtype if a.dtype.is_float else dtype)
 
-    def sqrt(self: Tensor) -> Tensor:
+    def sqrt(self) -> Self:
         """Return the square root.
 
         >>> Tensor([1., 4.]).sqrt().tolist()
@@ -182,7 +181,7 @@ class Functions(Arithmetic):
         return self._unary_float(Ops.SQRT)
 
     @rounded_once
-    def rsqrt(self: Tensor) -> Tensor:
+    def rsqrt(self) -> Self:
         """Return the reciprocal of the square root.
 
         >>> Tensor([1., 4.]).rsqrt().tolist()
@@ -190,7 +189,7 @@ class Functions(Arithmetic):
         """
         return self.sqrt().reciprocal()
 
-    def exp(self: Tensor) -> Tensor:
+    def exp(self) -> Self:
         """e raised to the value.
 
         >>> Tensor([0., 1.]).exp().numpy().round(4).tolist()
@@ -198,7 +197,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.EXP)
 
-    def exp2(self: Tensor) -> Tensor:
+    def exp2(self) -> Self:
         """2 raised to the value.
 
         >>> Tensor([0., 3.]).exp2().tolist()
@@ -206,7 +205,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.EXP2)
 
-    def log(self: Tensor) -> Tensor:
+    def log(self) -> Self:
         """Return the natural logarithm.
 
         >>> Tensor([1.]).log().tolist()
@@ -214,7 +213,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.LOG)
 
-    def log2(self: Tensor) -> Tensor:
+    def log2(self) -> Self:
         """Return the logarithm to base 2.
 
         >>> Tensor([1., 8.]).log2().tolist()
@@ -223,7 +222,7 @@ class Functions(Arithmetic):
         return self._unary_float(Ops.LOG2)
 
     @rounded_once
-    def log10(self: Tensor) -> Tensor:
+    def log10(self) -> Self:
         """Return the logarithm to base 10.
 
         >>> Tensor([1., 100.]).log10().tolist()
@@ -231,7 +230,7 @@ class Functions(Arithmetic):
         """
         return self.log2().mul(math.log10(2))
 
-    def log1p(self: Tensor) -> Tensor:
+    def log1p(self) -> Self:
         """Return ``log(1 + x)``, accurate near 0.
 
         >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
@@ -239,7 +238,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.LOG1P)
 
-    def expm1(self: Tensor) -> Tensor:
+    def expm1(self) -> Self:
         """Return ``exp(x) - 1``, accurate near 0.
 
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
@@ -247,7 +246,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.EXPM1)
 
-    def logaddexp(self: Tensor, other: Any) -> Tensor:
+    def logaddexp(self, other: Any) -> Self:
         """Return ``log(exp(self) + exp(other))`` without overflow.
 
         >>> round(Tensor([1000.]).logaddexp(Tensor([1000.])).item(), 3)
@@ -257,7 +256,7 @@ class Functions(Arithmetic):
 
     # *** trigonometric and hyperbolic functions ***
 
-    def sin(self: Tensor) -> Tensor:
+    def sin(self) -> Self:
         """Return the sine of an angle in radians.
 
         >>> Tensor([0.]).sin().tolist()
@@ -265,7 +264,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.SIN)
 
-    def cos(self: Tensor) -> Tensor:
+    def cos(self) -> Self:
         """Return the cosine of an angle in radians.
 
         >>> Tensor([0.]).cos().tolist()
@@ -274,7 +273,7 @@ class Functions(Arithmetic):
         return self._unary_float(Ops.COS)
 
     @rounded_once
-    def tan(self: Tensor) -> Tensor:
+    def tan(self) -> Self:
         """Return the tangent of an angle in radians.
 
         >>> Tensor([0.]).tan().tolist()
@@ -283,7 +282,7 @@ class Functions(Arithmetic):
         return self.sin().div(self.cos())
 
     @rounded_once
-    def atan(self: Tensor) -> Tensor:
+    def atan(self) -> Self:
         """Return the inverse tangent in radians, in (-pi/2, pi/2).
 
         >>> Tensor([0.]).atan().tolist()
@@ -302,7 +301,7 @@ class Functions(Arithmetic):
         return x.eq(0).where(x, negative.where(angle.neg(), angle))  # -0 keeps its sign
 
     @rounded_once
-    def asin(self: Tensor) -> Tensor:
+    def asin(self) -> Self:
         """Return the inverse sine in radians, in [-pi/2, pi/2]; NaN outside [-1, 1].
 
         >>> Tensor([0.]).asin().tolist()
@@ -313,7 +312,7 @@ class Functions(Arithmetic):
         return with_slopes(out, asin_slope, x)
 
     @rounded_once
-    def acos(self: Tensor) -> Tensor:
+    def acos(self) -> Self:
         """Return the inverse cosine in radians, in [0, pi]; NaN outside [-1, 1].
 
         >>> Tensor([1.]).acos().tolist()
@@ -323,7 +322,7 @@ class Functions(Arithmetic):
         out = x.neg().add(1).div(x.add(1)).sqrt().atan().mul(2)
         return with_slopes(out, acos_slope, x)
 
-    def tanh(self: Tensor) -> Tensor:
+    def tanh(self) -> Self:
         """Return the hyperbolic tangent.
 
         >>> Tensor([0.]).tanh().tolist()
@@ -332,7 +331,7 @@ class Functions(Arithmetic):
         return self._unary_float(Ops.TANH)
 
     @rounded_once
-    def sinh(self: Tensor) -> Tensor:
+    def sinh(self) -> Self:
         """Return the hyperbolic sine.
 
         >>> Tensor([0.]).sinh().tolist()
@@ -345,7 +344,7 @@ class Functions(Arithmetic):
         return with_slopes(negative.where(size.neg(), size), sinh_slope, x)
 
     @rounded_once
-    def cosh(self: Tensor) -> Tensor:
+    def cosh(self) -> Self:
         """Return the hyperbolic cosine.
 
         >>> Tensor([0.]).cosh().tolist()
@@ -357,7 +356,7 @@ class Functions(Arithmetic):
         return with_slopes(is_far.where(far, half.add(half.reciprocal().mul(0.25))), cosh_slope, x)
 
     @rounded_once
-    def asinh(self: Tensor) -> Tensor:
+    def asinh(self) -> Self:
         """Return the inverse hyperbolic sine.
 
         >>> Tensor([0.]).asinh().tolist()
@@ -374,7 +373,7 @@ class Functions(Arithmetic):
         return x.eq(0).where(x, negative.where(out.neg(), out))  # -0 keeps its sign
 
     @rounded_once
-    def acosh(self: Tensor) -> Tensor:
+    def acosh(self) -> Self:
         """Return the inverse hyperbolic cosine; NaN below 1.
 
         >>> Tensor([1.]).acosh().tolist()
@@ -387,7 +386,7 @@ class Functions(Arithmetic):
         return with_slopes(large.where(x.log().add(math.log(2)), near), acosh_slope, x)
 
     @rounded_once
-    def atanh(self: Tensor) -> Tensor:
+    def atanh(self) -> Self:
         """Return the inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
 
         >>> Tensor([0.]).atanh().tolist()
@@ -397,7 +396,7 @@ class Functions(Arithmetic):
         out = x.log1p().sub(x.neg().log1p()).mul(0.5)
         return with_slopes(out, atanh_slope, x)
 
-    def erf(self: Tensor) -> Tensor:
+    def erf(self) -> Self:
         """Return the error function.
 
         >>> Tensor([0.]).erf().tolist()
@@ -408,7 +407,7 @@ class Functions(Arithmetic):
     # *** special functions ***
 
     @rounded_once
-    def erfc(self: Tensor) -> Tensor:
+    def erfc(self) -> Self:
         """Return ``1 - erf(x)``, accurate where the result is small.
 
         >>> Tensor([0.0]).erfc().tolist(), 0 < Tensor([9.0]).erfc().item() < 1e-36
@@ -422,7 +421,7 @@ class Functions(Arithmetic):
         return with_slopes(size.lt(_NEAR).where(x.erf().neg().add(1), out), erfc_slope, x)
 
     @rounded_once
-    def erfcx(self: Tensor) -> Tensor:
+    def erfcx(self) -> Self:
         """Return ``exp(x²) * erfc(x)``, which neither overflows nor underflows for positive x.
 
         >>> Tensor([0.0, 1.0]).erfcx().numpy().round(4).tolist(), Tensor([1e6]).erfcx().item() > 5e-7
@@ -435,7 +434,7 @@ class Functions(Arithmetic):
         return with_slopes(size.lt(_NEAR).where(square.mul(x.erf().neg().add(1)), out), _erfcx_slope, x)
 
     @rounded_once
-    def sinc(self: Tensor) -> Tensor:
+    def sinc(self) -> Self:
         """Return ``sin(pi x) / (pi x)``; 1 at 0, and exactly 0 at the other integers.
 
         >>> Tensor([0.0, 0.5, 2.0]).sinc().numpy().round(4).tolist()
@@ -446,7 +445,7 @@ class Functions(Arithmetic):
         away = zero.where(1.0, x)
         return x.isinf().where(0.0, zero.where(1.0, sine_of(away).div(away.mul(math.pi))))
 
-    def erfinv(self: Tensor) -> Tensor:
+    def erfinv(self) -> Self:
         """Return the inverse of ``erf``: infinite at -1 and 1, NaN outside; computed in float64.
 
         >>> Tensor([0.0, 0.5]).erfinv().numpy().round(4).tolist()
@@ -465,7 +464,7 @@ class Functions(Arithmetic):
         x = size.eq(1).where(math.inf, size.gt(1).where(math.nan, x))
         return with_slopes(x.copysign(wide).cast(y.dtype), erfinv_slope, y)
 
-    def lgamma(self: Tensor) -> Tensor:
+    def lgamma(self) -> Self:
         """Return the logarithm of abs(gamma(x)), by Stirling's series beyond 10.
 
         >>> Tensor([1.0, 5.0]).lgamma().numpy().round(4).tolist()
@@ -476,7 +475,7 @@ class Functions(Arithmetic):
         pole = x.le(0) & x.eq(x.floor())
         return with_slopes((x.isinf() | pole).where(math.inf, out), lgamma_slope, x)
 
-    def digamma(self: Tensor) -> Tensor:
+    def digamma(self) -> Self:
         """Return the derivative of ``lgamma``; NaN at negative integers.
 
         >>> Tensor([1.0]).digamma().numpy().round(4).tolist()
@@ -488,7 +487,7 @@ class Functions(Arithmetic):
         out = whole.where(x.eq(0).where(x.reciprocal().neg(), math.nan), out)
         return with_slopes(out, digamma_slope, x)
 
-    def polygamma(self: Tensor, n: int) -> Tensor:
+    def polygamma(self, n: int) -> Self:
         """Return the ``n``-th derivative of ``digamma``; infinite at 0 and negative integers.
 
         >>> Tensor([1.0]).polygamma(1).numpy().round(4).tolist()
@@ -505,7 +504,7 @@ class Functions(Arithmetic):
         out = whole.where(math.copysign(math.inf, sign), out)
         return with_slopes(out, polygamma_slope, x, x.const_like(n))
 
-    def mvlgamma(self: Tensor, p: int) -> Tensor:
+    def mvlgamma(self, p: int) -> Self:
         """Return the logarithm of the multivariate gamma function of dimension ``p``.
 
         >>> Tensor([3.0]).mvlgamma(1).numpy().round(4).tolist()
@@ -517,7 +516,7 @@ class Functions(Arithmetic):
             total = total.add(self.sub(k / 2).lgamma())
         return total.add(p * (p - 1) / 4 * math.log(math.pi))
 
-    def i0(self: Tensor) -> Tensor:
+    def i0(self) -> Self:
         """Return the modified Bessel function of the first kind, of order 0.
 
         >>> Tensor([0.0, 1.0]).i0().numpy().round(4).tolist()
@@ -526,7 +525,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return with_slopes(bessel(x, 0, scaled=False), i0_slope, x)
 
-    def i0e(self: Tensor) -> Tensor:
+    def i0e(self) -> Self:
         """Return ``i0(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i0e().numpy().round(4).tolist()
@@ -535,7 +534,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return with_slopes(bessel(x, 0, scaled=True), i0e_slope, x)
 
-    def i1(self: Tensor) -> Tensor:
+    def i1(self) -> Self:
         """Return the modified Bessel function of the first kind, of order 1 (the derivative of ``i0``).
 
         >>> Tensor([0.0, 1.0]).i1().numpy().round(4).tolist()
@@ -544,7 +543,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return with_slopes(bessel(x, 1, scaled=False), i1_slope, x)
 
-    def i1e(self: Tensor) -> Tensor:
+    def i1e(self) -> Self:
         """Return ``i1(x) * exp(-abs(x))``, without overflow.
 
         >>> Tensor([0.0, 1.0]).i1e().numpy().round(4).tolist()
@@ -553,7 +552,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return with_slopes(bessel(x, 1, scaled=True), i1e_slope, x)
 
-    def ndtr(self: Tensor) -> Tensor:
+    def ndtr(self) -> Self:
         """Return the standard normal cumulative distribution function; computed in float64.
 
         >>> Tensor([0.0, 1.0]).ndtr().numpy().round(4).tolist()
@@ -562,7 +561,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return x.cast(dtypes.float64).mul(-math.sqrt(0.5)).erfc().mul(0.5).cast(x.dtype)
 
-    def log_ndtr(self: Tensor) -> Tensor:
+    def log_ndtr(self) -> Self:
         """Return ``log(ndtr(x))``, accurate where ``ndtr(x)`` underflows; computed in float64.
 
         >>> Tensor([0.0, -40.0]).log_ndtr().numpy().round(3).tolist()
@@ -579,7 +578,7 @@ class Functions(Arithmetic):
         return with_slopes(wide.isneginf().where(-math.inf, out).cast(x.dtype), log_ndtr_slope, x)
 
     @rounded_once
-    def entr(self: Tensor) -> Tensor:
+    def entr(self) -> Self:
         """Return ``-x * log(x)``: 0 at 0, minus infinity for negative x.
 
         >>> Tensor([0.0, 2.0, -1.0]).entr().numpy().round(4).tolist()
@@ -589,7 +588,7 @@ class Functions(Arithmetic):
         out = x.gt(0).where(x, 1.0).log().mul(x).neg()
         return x.eq(0).where(0.0, x.lt(0).where(-math.inf, x.isnan().where(x, out)))
 
-    def xlog1py(self: Tensor, other: Tensor | float) -> Tensor:
+    def xlog1py(self, other: Self | float) -> Self:
         """Return ``self * log1p(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlog1py(Tensor([-1.0, 0.0])).tolist()
@@ -601,7 +600,7 @@ class Functions(Arithmetic):
 
     # *** composed arithmetic ***
 
-    def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    def addcmul(self, tensor1: Self, tensor2: Self, *, value: float = 1) -> Self:
         """Return ``self + value * tensor1 * tensor2``.
 
         >>> Tensor([1.0]).addcmul(Tensor([2.0]), Tensor([3.0]), value=10).tolist()
@@ -609,7 +608,7 @@ class Functions(Arithmetic):
         """
         return addcmul_of(self, operand("addcmul", tensor1, self), operand("addcmul", tensor2, self), value)
 
-    def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    def addcdiv(self, tensor1: Self, tensor2: Self, *, value: float = 1) -> Self:
         """Return ``self + value * tensor1 / tensor2``.
 
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0]), value=10).tolist()
@@ -617,7 +616,7 @@ class Functions(Arithmetic):
         """
         return addcdiv_of(self, operand("addcdiv", tensor1, self), operand("addcdiv", tensor2, self), value)
 
-    def rsub(self: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+    def rsub(self, other: Any, *, alpha: float = 1) -> Self:
         """Return ``other - alpha * self``.
 
         >>> Tensor([1, 2]).rsub(5).tolist()
@@ -625,7 +624,7 @@ class Functions(Arithmetic):
         """
         return self.sub(other, True, alpha=alpha)
 
-    def float_power(self: Tensor, exponent: Any) -> Tensor:
+    def float_power(self, exponent: Any) -> Self:
         """Raise to the power ``exponent`` in float64.
 
         >>> Tensor([2, 3]).float_power(2).tolist()
@@ -634,7 +633,7 @@ class Functions(Arithmetic):
         y = operand("float_power", exponent, self.double())
         return self.double().pow(y.double() if hasattr(exponent, "uop") else exponent)
 
-    def ldexp(self: Tensor, other: Any) -> Tensor:
+    def ldexp(self, other: Any) -> Self:
         """Return ``self * 2 ** other``.
 
         >>> Tensor([1.5]).ldexp(Tensor([2])).tolist()
@@ -643,7 +642,7 @@ class Functions(Arithmetic):
         x = self._new(float_of(self))
         return x.mul(operand("ldexp", other, x).cast(x.dtype).exp2())
 
-    def frac(self: Tensor) -> Tensor:
+    def frac(self) -> Self:
         """Return the fractional part, ``x - trunc(x)``; it has the sign of x.
 
         >>> Tensor([1.5, -1.5]).frac().tolist()
@@ -651,7 +650,7 @@ class Functions(Arithmetic):
         """
         return self.sub(self.trunc())
 
-    def heaviside(self: Tensor, values: Any) -> Tensor:
+    def heaviside(self, values: Any) -> Self:
         """The Heaviside step function: 0 for negative values, 1 for positive ones, ``values`` at zero.
 
         >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
@@ -663,7 +662,7 @@ class Functions(Arithmetic):
             return out.cast(at_zero.dtype)
         return self.isnan().where(self, out) if self.dtype.is_float else out
 
-    def deg2rad(self: Tensor) -> Tensor:
+    def deg2rad(self) -> Self:
         """Convert degrees to radians.
 
         >>> Tensor([180.0]).deg2rad().numpy().round(4).tolist()
@@ -671,7 +670,7 @@ class Functions(Arithmetic):
         """
         return self.mul(math.pi / 180)
 
-    def rad2deg(self: Tensor) -> Tensor:
+    def rad2deg(self) -> Self:
         """Convert radians to degrees.
 
         >>> Tensor([math.pi]).rad2deg().numpy().round(3).tolist()
@@ -679,7 +678,7 @@ class Functions(Arithmetic):
         """
         return self.mul(180 / math.pi)
 
-    def atan2(self: Tensor, other: Any) -> Tensor:
+    def atan2(self, other: Any) -> Self:
         """Return the angle in [-pi, pi] of the point (x=other, y=self); signs of zeros and infinities as in C.
 
         >>> Tensor([1.0, 0.0]).atan2(Tensor([1.0, -1.0])).numpy().round(4).tolist()
@@ -689,7 +688,7 @@ class Functions(Arithmetic):
         return atan2_of(self._new(float_of(self) if self.dtype.is_float or not y.dtype.is_float else
                                 self.uop.cast(y.dtype)), y)
 
-    def hypot(self: Tensor, other: Any) -> Tensor:
+    def hypot(self, other: Any) -> Self:
         """Return ``sqrt(self² + other²)`` without intermediate overflow.
 
         >>> Tensor([3e30]).hypot(Tensor([4e30])).tolist() == Tensor([5e30]).tolist()
@@ -697,7 +696,7 @@ class Functions(Arithmetic):
         """
         return hypot_of(self, operand("hypot", other, self))
 
-    def xlogy(self: Tensor, other: Any) -> Tensor:
+    def xlogy(self, other: Any) -> Self:
         """Return ``self * log(other)``; 0 where ``self`` is 0 and ``other`` is not NaN.
 
         >>> Tensor([0.0, 2.0]).xlogy(Tensor([0.0, 1.0])).tolist()
@@ -706,7 +705,7 @@ class Functions(Arithmetic):
         return xlogy_of(self, operand("xlogy", other, self))
 
     @rounded_once
-    def logit(self: Tensor, eps: float | None = None) -> Tensor:
+    def logit(self, eps: float | None = None) -> Self:
         """Return ``log(x / (1 - x))``, the inverse of the sigmoid; ``eps`` clamps x to [eps, 1 - eps].
 
         >>> Tensor([0.5]).logit().tolist()
@@ -716,7 +715,7 @@ class Functions(Arithmetic):
         x = x if eps is None else x.clamp(eps, 1 - eps)
         return x.div(x.neg().add(1)).log()
 
-    def logaddexp2(self: Tensor, other: Any) -> Tensor:
+    def logaddexp2(self, other: Any) -> Self:
         """Return ``log2(2 ** self + 2 ** other)`` without overflow.
 
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
@@ -724,7 +723,7 @@ class Functions(Arithmetic):
         """
         return logaddexp2_of(self, operand("logaddexp2", other, self))
 
-    def gcd(self: Tensor, other: Any) -> Tensor:
+    def gcd(self, other: Any) -> Self:
         """Return the greatest common divisor of integers (Euclid's algorithm, unrolled to the dtype's worst case).
 
         >>> Tensor([12, 7]).gcd(Tensor([18, 0])).tolist()
@@ -735,7 +734,7 @@ class Functions(Arithmetic):
             a, b = b.eq(0).where(a, b), a.mod(b)  # 0 % 0 == 0
         return a
 
-    def lcm(self: Tensor, other: Any) -> Tensor:
+    def lcm(self, other: Any) -> Self:
         """Return the least common multiple of integers.
 
         >>> Tensor([4, 0]).lcm(Tensor([6, 5])).tolist()
@@ -747,7 +746,7 @@ class Functions(Arithmetic):
 
     # *** activations ***
 
-    def relu(self: Tensor) -> Tensor:
+    def relu(self) -> Self:
         """Return ``max(x, 0)``; NaN stays NaN, the derivative at 0 is 0.
 
         >>> Tensor([-1., 0., 2.]).relu().tolist()
@@ -756,7 +755,7 @@ class Functions(Arithmetic):
         return with_slopes(self._new(self.uop.maximum(0)), relu_slope, self)
 
     @rounded_once
-    def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
+    def leaky_relu(self, neg_slope: float = 0.01) -> Self:
         """x where x > 0, else ``neg_slope * x``.
 
         >>> Tensor([-4., 2.]).leaky_relu(0.25).tolist()
@@ -765,7 +764,7 @@ class Functions(Arithmetic):
         x, slope = self._float(), number("leaky_relu", "neg_slope", neg_slope)
         return x._new((x.uop > 0).where(x.uop, x.uop * slope))
 
-    def relu6(self: Tensor) -> Tensor:
+    def relu6(self) -> Self:
         """Return ``min(max(x, 0), 6)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).relu6().tolist()]
@@ -774,7 +773,7 @@ class Functions(Arithmetic):
         return self.hardtanh(0, 6)
 
     @rounded_once
-    def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
+    def elu(self, alpha: float = 1.0) -> Self:
         """x where x > 0, else ``alpha * (exp(x) - 1)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).elu().tolist()]
@@ -785,7 +784,7 @@ class Functions(Arithmetic):
         return self._new(up.where(x, up.where(0, x).alu("EXPM1") * alpha))
 
     @rounded_once
-    def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
+    def celu(self, alpha: float = 1.0) -> Self:
         """x where x > 0, else ``alpha * (exp(x / alpha) - 1)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).celu().tolist()]
@@ -796,7 +795,7 @@ class Functions(Arithmetic):
         return self._new(up.where(x, (up.where(0, x) * (1 / alpha)).alu("EXPM1") * alpha))
 
     @rounded_once
-    def selu(self: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+    def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """Return ``gamma * elu(x, alpha)``; the defaults keep mean 0 and variance 1 through deep networks.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).selu().tolist()]
@@ -805,7 +804,7 @@ class Functions(Arithmetic):
         return self.elu(alpha) * number("selu", "gamma", gamma)
 
     @rounded_once
-    def sigmoid(self: Tensor) -> Tensor:
+    def sigmoid(self) -> Self:
         """Return ``1 / (1 + exp(-x))``, without overflow.
 
         >>> Tensor([0., float("inf"), -float("inf")]).sigmoid().tolist()
@@ -817,7 +816,7 @@ class Functions(Arithmetic):
         return self._new(below.where(e, 1) / (e + 1))
 
     @rounded_once
-    def logsigmoid(self: Tensor) -> Tensor:
+    def logsigmoid(self) -> Self:
         """Return ``log(sigmoid(x))``, accurate where ``sigmoid(x)`` underflows.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).logsigmoid().tolist()]
@@ -826,7 +825,7 @@ class Functions(Arithmetic):
         return -((-self._float()).softplus())
 
     @rounded_once
-    def silu(self: Tensor) -> Tensor:
+    def silu(self) -> Self:
         """Return ``x * sigmoid(x)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).silu().tolist()]
@@ -834,7 +833,7 @@ class Functions(Arithmetic):
         """
         return self * self.sigmoid()
 
-    def swish(self: Tensor) -> Tensor:
+    def swish(self) -> Self:
         """Return the same as ``silu``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).swish().tolist()]
@@ -843,7 +842,7 @@ class Functions(Arithmetic):
         return self.silu()
 
     @rounded_once
-    def quick_gelu(self: Tensor) -> Tensor:
+    def quick_gelu(self) -> Self:
         """Return ``x * sigmoid(1.702 * x)``, an approximation of ``gelu``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).quick_gelu().tolist()]
@@ -852,7 +851,7 @@ class Functions(Arithmetic):
         return self * (self * 1.702).sigmoid()
 
     @rounded_once
-    def gelu(self: Tensor, approximate: str = "none") -> Tensor:
+    def gelu(self, approximate: str = "none") -> Self:
         """x times the standard normal distribution function of x (https://arxiv.org/abs/1606.08415).
 
         Args:
@@ -871,7 +870,7 @@ class Functions(Arithmetic):
         return with_slopes(x * share_below(x), gelu_slope, x)
 
     @rounded_once
-    def softplus(self: Tensor, beta: float = 1.0, threshold: float | None = None) -> Tensor:
+    def softplus(self, beta: float = 1.0, threshold: float | None = None) -> Self:
         """Return ``log(1 + exp(beta * x)) / beta``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).softplus().tolist()]
@@ -889,7 +888,7 @@ class Functions(Arithmetic):
         return self._new(x).gt(number("softplus", "threshold", threshold)).where(self._float(), out)
 
     @rounded_once
-    def mish(self: Tensor) -> Tensor:
+    def mish(self) -> Self:
         """Return ``x * tanh(softplus(x))``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).mish().tolist()]
@@ -897,7 +896,7 @@ class Functions(Arithmetic):
         """
         return self * self.softplus().tanh()
 
-    def hardtanh(self: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    def hardtanh(self, min_val: float = -1.0, max_val: float = 1.0) -> Self:
         """Clamp x to ``[min_val, max_val]``; the derivative at both ends is 0.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).hardtanh().tolist()]
@@ -909,7 +908,7 @@ class Functions(Arithmetic):
                            out.full_like(high, requires_grad=False))
 
     @rounded_once
-    def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         """Clamp ``alpha * x + beta`` to [0, 1].
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).hardsigmoid().tolist()]
@@ -919,7 +918,7 @@ class Functions(Arithmetic):
         return (self._float() * alpha + beta).hardtanh(0.0, 1.0)
 
     @rounded_once
-    def hardswish(self: Tensor) -> Tensor:
+    def hardswish(self) -> Self:
         """Return ``x * relu6(x + 3) / 6``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).hardswish().tolist()]
@@ -929,7 +928,7 @@ class Functions(Arithmetic):
         return with_slopes(x * (x + 3).relu6() * (1 / 6), hardswish_slope, x)
 
     @rounded_once
-    def softsign(self: Tensor) -> Tensor:
+    def softsign(self) -> Self:
         """Return ``x / (1 + |x|)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).softsign().tolist()]
@@ -938,7 +937,7 @@ class Functions(Arithmetic):
         return self / (self.abs() + 1)
 
     @rounded_once
-    def tanhshrink(self: Tensor) -> Tensor:
+    def tanhshrink(self) -> Self:
         """Return ``x - tanh(x)``.
 
         >>> [round(v, 4) for v in Tensor([-1.0, 2.0]).tanhshrink().tolist()]
@@ -950,7 +949,7 @@ class Functions(Arithmetic):
 _NEAR = 0.46875  # below it, erfc is 1 - erf
 
 
-def _scaled_erfc(size: Tensor) -> Tensor:
+def _scaled_erfc(size: T) -> T:
     """Return ``exp(x²) * erfc(x)`` for x >= 0.46875, of x."""
     far = size.gt(4)
     middle = size.lt(_NEAR).where(1.0, far.where(4.0, size))
@@ -959,11 +958,11 @@ def _scaled_erfc(size: Tensor) -> Tensor:
     return far.where(tail.div(far.where(size, 4.0)), horner(middle, ERFC_P).div(horner(middle, ERFC_Q)))
 
 
-def _exp_of_square(x: Tensor, sign: int) -> Tensor:
+def _exp_of_square(x: T, sign: int) -> T:
     """Return ``exp(sign * x²)`` of x >= 0 as a product of two exponentials, of which one's argument is exact."""
     whole = x.mul(16).trunc().mul(1 / 16)
     return whole.square().mul(sign).exp().mul(x.sub(whole).mul(x.add(whole)).mul(sign).exp())
 
 
-def _erfcx_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def _erfcx_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(out.mul(x).mul(2).sub(2 / math.sqrt(math.pi))),)

@@ -2,18 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.helpers import equal, rounded_once
+from tinsmith.tensor.math.functions import Functions
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound=Functions)
 
 
-def result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType, DType]:
+def result_and_work(dtype: DTypeLike | None, *operands: Functions) -> tuple[DType, DType]:
     """Return (result dtype, accumulation dtype) of a product; a single operand follows the rules of ``sum``."""
     result = promote(*(t.dtype for t in operands)) if dtype is None else to_dtype(dtype)
     if dtype is None and (result.is_bool or len(operands) == 1):
@@ -23,7 +23,7 @@ def result_and_work(dtype: DTypeLike | None, *operands: Tensor) -> tuple[DType, 
     return result, result if result.is_bool else sum_dtype(result)
 
 
-def subscript_letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+def subscript_letters(formula: str, tensors: Sequence[Functions]) -> tuple[list[str], str]:
     """Return the letters of each operand and of the result; axes of ``...`` get capital Greek letters."""
     text = formula.replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -45,7 +45,7 @@ def subscript_letters(formula: str, tensors: list[Tensor]) -> tuple[list[str], s
     return filled, right.replace("...", greek)
 
 
-def letter_sizes(formula: str, inputs: list[str], tensors: list[Tensor]) -> dict[str, Any]:
+def letter_sizes(formula: str, inputs: list[str], tensors: Sequence[Functions]) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     for t, letters in zip(tensors, inputs):
         for letter, size in zip(letters, t.shape):
@@ -56,7 +56,7 @@ def letter_sizes(formula: str, inputs: list[str], tensors: list[Tensor]) -> dict
     return sizes
 
 
-def diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
+def diagonals(x: T, letters: str) -> tuple[T, str]:
     """Replace axes that share a letter by their diagonal; return the tensor and its letters."""
     for c in letters:
         while letters.count(c) > 1:
@@ -67,7 +67,7 @@ def diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
     return x, letters
 
 
-def contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tuple[Tensor, str]:
+def contract(x: T, have: str, y: T, more: str, later: set[str]) -> tuple[T, str]:
     """Return the product of two operands, summed over the letters not in ``later``, and its letters."""
     union = have + "".join(c for c in more if c not in have)
     order = "".join(c for c in union if c in later) + "".join(c for c in union if c not in later)
@@ -77,29 +77,29 @@ def contract(x: Tensor, have: str, y: Tensor, more: str, later: set[str]) -> tup
     return out, "".join(c for c in order if c in later)
 
 
-def _spread(x: Tensor, letters: str, order: str) -> Tensor:
+def _spread(x: T, letters: str, order: str) -> T:
     """Permute the axes to ``order`` and insert axes of size 1 for missing letters."""
     sorted_axes = x.permute(*[letters.index(c) for c in order if c in letters])
     return sorted_axes.reshape(tuple(x.shape[letters.index(c)] if c in letters else 1 for c in order))
 
 
-def counted(x: Tensor, axes: Sequence[int]) -> Any:
+def counted(x: Functions, axes: Sequence[int]) -> Any:
     total = 1
     for a in axes:
         total *= x.shape[a]
     return total
 
 
-def ranked(op: str, x: Any, y: Any, left: int, right: int) -> Tensor:
+def ranked(op: str, x: T, y: T, left: int, right: int) -> T:
     """Return ``x.dot(y)``, requiring ``left`` and ``right`` axes."""
     check_tensors(op, [x, y])
     if x.ndim != left or y.ndim != right or (left == 3 and not equal(x.shape[0], y.shape[0])):
         raise ShapeError(op, f"takes {left} and {right} axes (and equal batches), got shapes {x.shape} and {y.shape}",
                          "matmul, which broadcasts")
-    return x.dot(y)  # type: ignore[no-any-return]
+    return x.dot(y)
 
 
-def added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+def added(x: T, product: T, beta: float, alpha: float) -> T:
     """Return ``beta * x + alpha * product``; with beta 0, ``x`` is ignored, NaN included."""
     if beta == 0:
         return product if alpha == 1 else product.mul(alpha)
@@ -107,5 +107,5 @@ def added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
 
 
 @rounded_once
-def _added_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+def _added_scaled(x: T, product: T, beta: float, alpha: float) -> T:
     return (x if beta == 1 else x.mul(beta)).add(product if alpha == 1 else product.mul(alpha))

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from tinsmith.core.dtypes import dtypes
+from tinsmith.tensor.math.arithmetic import Arithmetic
 from tinsmith.tensor.math.elementary import horner
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=Arithmetic)
 # erfc(x) = exp(-x²) P(x)/Q(x) for 0.46875 <= x <= 4, and exp(-x²)/x (1/sqrt(pi) - P(z)/Q(z) z) with z = 1/x² beyond:
 # W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969)
 ERFC_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1,
@@ -34,7 +33,7 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 _SHIFT = 10  # asymptotic series are evaluated at arguments of at least this
 
 
-def bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
+def bessel(x: T, order: int, scaled: bool) -> T:
     """Return the modified Bessel function I of order 0 or 1, in float64: its power series up to 15 (all terms
     positive), its asymptotic series beyond (DLMF 10.25.2, 10.40.1). ``scaled``: multiply by exp(-abs(x))."""
     wide = x.cast(dtypes.float64)
@@ -60,7 +59,7 @@ def bessel(x: Tensor, order: int, scaled: bool) -> Tensor:
     return wide.isnan().where(wide, out).cast(x.dtype)
 
 
-def reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def reflected(x: T, positive: Callable[[T], T], below: Callable[[T, T], T]) -> T:
     """Evaluate ``positive(x)`` for x >= 0.5, else ``below(x, positive(1 - x))`` (reflection formula); in float64."""
     wide = x.cast(dtypes.float64)
     negative = wide.lt(0.5)
@@ -68,7 +67,7 @@ def reflected(x: Tensor, positive: Callable[[Tensor], Tensor], below: Callable[[
     return negative.where(below(negative.where(wide, 0.25), found), found).cast(x.dtype)
 
 
-def sine_of(x: Tensor) -> Tensor:
+def sine_of(x: T) -> T:
     """sin(pi x) from the distance to the nearest integer: exactly 0 at integers."""
     whole = x.round()
     odd = whole.mul(0.5).trunc().mul(2).ne(whole)
@@ -76,7 +75,7 @@ def sine_of(x: Tensor) -> Tensor:
     return odd.where(turn.neg(), turn)
 
 
-def cotangent(x: Tensor) -> Tensor:
+def cotangent(x: T) -> T:
     turn = x.sub(x.round()).mul(math.pi)
     return turn.cos().div(turn.sin())
 
@@ -94,11 +93,11 @@ def cotangent_slope(n: int) -> tuple[float, ...]:
     return tuple(powers[::-1])
 
 
-def series_of(z: Tensor, coefficients: Sequence[float]) -> Tensor:
+def series_of(z: T, coefficients: Sequence[float]) -> T:
     return horner(z, tuple(coefficients[::-1]))
 
 
-def log_gamma(x: Tensor) -> Tensor:
+def log_gamma(x: T) -> T:
     """Stirling's series at x, or at x + 10 with the product x·(x+1)…(x+9) divided out where x < 10."""
     small = x.lt(_SHIFT)
     product = small.where(x, 1.0)
@@ -111,7 +110,7 @@ def log_gamma(x: Tensor) -> Tensor:
     return y.eq(math.inf).where(math.inf, out)
 
 
-def digamma_of(x: Tensor) -> Tensor:
+def digamma_of(x: T) -> T:
     small = x.lt(_SHIFT)
     total = small.where(x, math.inf).reciprocal()
     for k in range(1, _SHIFT):
@@ -123,7 +122,7 @@ def digamma_of(x: Tensor) -> Tensor:
     return y.log().sub(over.mul(0.5)).sub(series).sub(total)
 
 
-def zeta_of(s: int, q: Tensor) -> Tensor:
+def zeta_of(s: int, q: T) -> T:
     """The Hurwitz zeta function for q > 0: ten terms, then the Euler–Maclaurin formula for the rest."""
     total = q.reciprocal().pow(s)
     for k in range(1, _SHIFT):
@@ -140,47 +139,47 @@ def zeta_of(s: int, q: Tensor) -> Tensor:
     return total
 
 
-def erfc_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def erfc_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.square().neg().exp()).mul(-2 / math.sqrt(math.pi)),)
 
 
-def erfinv_slope(g: Tensor, out: Tensor, y: Tensor) -> tuple[Tensor]:
+def erfinv_slope(g: T, out: T, y: T) -> tuple[T]:
     return (g.mul(out.square().exp()).mul(math.sqrt(math.pi) / 2),)
 
 
-def lgamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def lgamma_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.digamma()),)
 
 
-def digamma_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def digamma_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.polygamma(1)),)
 
 
-def i0_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def i0_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.i1()),)
 
 
-def i0e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def i0e_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.i1e().sub(x.sign().mul(x.i0e()))),)
 
 
-def _i1_over_x(x: Tensor, i1: Tensor) -> Tensor:
+def _i1_over_x(x: T, i1: T) -> T:
     zero = x.eq(0)
     return zero.where(0.5, i1.div(zero.where(1.0, x)))
 
 
-def i1_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def i1_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(x.i0().sub(_i1_over_x(x, x.i1()))),)
 
 
-def i1e_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def i1e_slope(g: T, out: T, x: T) -> tuple[T]:
     i1e = x.i1e()
     return (g.mul(x.i0e().sub(_i1_over_x(x, i1e)).sub(x.sign().mul(i1e))),)
 
 
-def log_ndtr_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def log_ndtr_slope(g: T, out: T, x: T) -> tuple[T]:
     return (g.mul(math.sqrt(2 / math.pi)).div(x.mul(-math.sqrt(0.5)).erfcx()),)  # density / ndtr, without cancellation
 
 
-def polygamma_slope(g: Tensor, out: Tensor, x: Tensor, order: Tensor) -> tuple[Tensor, None]:
+def polygamma_slope(g: T, out: T, x: T, order: T) -> tuple[T, None]:
     return g.mul(x.polygamma(int(order.uop.base.arg) + 1)), None

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from tinsmith.core.errors import DTypeError
 from tinsmith.ir import UOp
 from tinsmith.tensor.helpers import muladd
+from tinsmith.tensor.math.arithmetic import Arithmetic
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound=Arithmetic)
 
 
 def positive_part(x: UOp) -> UOp:
@@ -23,17 +23,17 @@ def ramp_and_bend(x: UOp) -> tuple[UOp, UOp]:
     return below.where(0, x), below.where(x, -x).alu("EXP").alu("LOG1P")
 
 
-def relu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def relu_slope(g: T, out: T, x: T) -> tuple[T]:
     """Return the gradient of ``relu``, from the result, so that the argument need not be kept; NaN keeps its
     gradient."""
     return (out.ne(0).where(g, 0),)
 
 
-def hardtanh_slope(g: Tensor, out: Tensor, x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, None, None]:
+def hardtanh_slope(g: T, out: T, x: T, low: T, high: T) -> tuple[T, None, None]:
     return (out.ne(low) & out.ne(high)).where(g, 0), None, None
 
 
-def hardswish_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def hardswish_slope(g: T, out: T, x: T) -> tuple[T]:
     return (x.le(-3).where(0, x.lt(3).where(g * (x * (1 / 3) + 0.5), g)),)
 
 # log(erfc(z) / t) + z² as a polynomial in t = 1 / (1 + z/2), z = abs(x)/√2: relative error of erfc below 1.2e-7
@@ -42,7 +42,7 @@ _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.186288
          -1.26551223)
 
 
-def share_below(x: Tensor) -> Tensor:
+def share_below(x: T) -> T:
     """Return the standard normal distribution function; in float32 with full relative precision also in the left
     tail."""
     if x.dtype.itemsize > 4:
@@ -55,17 +55,17 @@ def share_below(x: Tensor) -> Tensor:
     return (x < 0).where(tail, 1 - tail)
 
 
-def gelu_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def gelu_slope(g: T, out: T, x: T) -> tuple[T]:
     density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
     return (g * (share_below(x) + x * density),)
 
 
-def crossentropy_slopes(g: Tensor, loss: Tensor, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def crossentropy_slopes(g: T, loss: T, x: T, target: T) -> tuple[T, T]:
     """Return gradients that stay finite for predictions of exactly 0 and 1."""
     return g * (x - target) / ((1 - x) * x).clamp(1e-12), g * ((1 - x).log() - x.log())
 
 
-def class_count(op: str, label: Tensor) -> Tensor:
+def class_count(op: str, label: T) -> T:
     if label.dtype.is_float:
         raise DTypeError(op, f"class indices of dtype {label.dtype!r}", ".cast(dtypes.int32)")
     return label

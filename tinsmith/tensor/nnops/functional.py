@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Neural-network operations: normalization, attention, convolution, pooling, losses, resampling.
 
 Activations are elementwise functions: ``math/functions.py``. A loss selects the column of a class index by comparison
@@ -7,15 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import Scalar, choice, flag, integer, integers, number, shown
-from tinsmith.tensor.autocast import contraction
+from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
 from tinsmith.tensor.autograd.backward import with_slopes
+from tinsmith.tensor.create import random
 from tinsmith.tensor.helpers import (
     axes_of,
     axis_and_size,
@@ -30,6 +30,7 @@ from tinsmith.tensor.host_data import check_indices
 from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
 from tinsmith.tensor.modes import Mode, note_mode
 from tinsmith.tensor.nnops.activations import class_count, crossentropy_slopes, ramp_and_bend
+from tinsmith.tensor.nnops.attention import is_narrow, weighted_mean
 from tinsmith.tensor.nnops.resampling import (
     LINEAR,
     exact_ratio,
@@ -59,14 +60,11 @@ from tinsmith.tensor.nnops.windows import (
 )
 from tinsmith.tensor.reduce.reduce import accumulator
 
-if TYPE_CHECKING:
-
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound="Functional")
 Axes = int | Sequence[int]
 
 
-def _for_each_head(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
+def _for_each_head(query: T, key: T, value: T, grouped: bool) -> tuple[T, T]:
     """Return key and value with as many heads as the query; if ``grouped``, adjacent query heads share one."""
     ours, theirs, last = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key, value))
     if equal(ours, theirs) and equal(ours, last):
@@ -89,7 +87,7 @@ class Functional(LinearAlgebra):
     # *** normalization, attention, dropout ***
 
     @classmethod
-    def train(cls: type[Tensor], mode: bool = True) -> Mode:
+    def train(cls, mode: bool = True) -> Mode:
         """Set training mode for a ``with`` block or a decorated function: dropout drops, batch norm uses its batch.
 
         >>> with Tensor.train():
@@ -99,7 +97,7 @@ class Functional(LinearAlgebra):
         return Mode("training", mode)
 
     @classmethod
-    def test(cls: type[Tensor]) -> Mode:
+    def test(cls) -> Mode:
         """Set evaluation mode for a ``with`` block or a decorated function: the opposite of ``train``.
 
         >>> with Tensor.train(), Tensor.test():
@@ -108,7 +106,7 @@ class Functional(LinearAlgebra):
         """
         return cls.train(False)
 
-    def sequential(self: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    def sequential(self, layers: Sequence[Callable[[Self], Self]]) -> Self:
         """Apply layers one after the other.
 
         >>> Tensor([-1., 4.]).sequential([Tensor.relu, Tensor.sqrt]).tolist()
@@ -123,21 +121,21 @@ class Functional(LinearAlgebra):
             x = layer(x)
         return x
 
-    def _float(self: Tensor) -> Tensor:
+    def _float(self) -> Self:
         """Cast integers and bools to the default float."""
         return self if self.dtype.is_float else self.cast(dtypes.default_float)
 
-    def _statistics(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
+    def _statistics(self, axis: Axes) -> tuple[Self, Self, Self]:
         """Return (mean, x - mean, variance) along ``axis``, kept with size 1."""
         centred, variance, off = self._centred(axis)
         return self.detach().mean(axis=axis, keepdim=True) + off, centred, variance
 
-    def _centred(self: Tensor, axis: Axes) -> tuple[Tensor, Tensor, Tensor]:
+    def _centred(self, axis: Axes) -> tuple[Self, Self, Self]:
         """Return (x - mean, variance, rounding error of the computed mean) along ``axis``, kept with size 1."""
         away, off = self._away(axis)
         return away - off, ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0), off
 
-    def layernorm(self: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
+    def layernorm(self, axis: Axes = -1, eps: float = 1e-5) -> Self:
         """Normalize to mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are computed in float32.
 
         >>> [round(v, 3) for v in Tensor([1., 2., 3.]).layernorm().tolist()]
@@ -148,8 +146,8 @@ class Functional(LinearAlgebra):
         centred, variance, _ = wide._centred(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
-    def rms_norm(self: Tensor, axis: Axes = -1, *args: Any, weight: Tensor | None = None,
-                 eps: float | None = None) -> Tensor:
+    def rms_norm(self, axis: Axes = -1, *args: Any, weight: Self | None = None,
+                 eps: float | None = None) -> Self:
         """Divide by the root mean square along ``axis`` and multiply by ``weight``.
 
         ``rms_norm(x, axis, eps=1e-6)`` is tinygrad's form. PyTorch's is ``rms_norm(x, normalized_shape, weight, eps)``:
@@ -175,8 +173,8 @@ class Functional(LinearAlgebra):
         normal = (wide * spread.rsqrt()).cast(x.dtype)
         return normal if weight is None else normal * operand("rms_norm", weight, self)
 
-    def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor,
-                  axis: Axes = 1) -> Tensor:
+    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
+                  axis: Axes = 1) -> Self:
         """Return ``(x - mean) * invstd * weight + bias``, with one value of each per position along ``axis``.
 
         >>> Tensor([[1., 4.]]).batchnorm(None, None, Tensor([1., 2.]), Tensor([1., 0.5])).tolist()
@@ -194,7 +192,7 @@ class Functional(LinearAlgebra):
         scale = invstd if weight is None else invstd * weight
         return _affine(self, mean.reshape(shape), scale.reshape(shape), None if bias is None else bias.reshape(shape))
 
-    def dropout(self: Tensor, p: float = 0.5) -> Tensor:
+    def dropout(self, p: float = 0.5) -> Self:
         """Zero elements with probability ``p`` and scale the others by 1 / (1 - p); the identity outside training mode.
 
         >>> Tensor([1., 2.]).dropout(0.9).tolist()
@@ -207,12 +205,17 @@ class Functional(LinearAlgebra):
             return self
         if p == 1:
             return self * 0
-        kept = type(self).rand(*self.shape, device=self.device) >= p
+        part, parts = (random.rows.last() if self.ndim else None) or (0, 1)
+        first, rest = (self.shape[0], self.shape[1:]) if parts > 1 else (0, ())
+        drawn = type(self).rand(*((parts * first, *rest) if parts > 1 else self.shape), device=self.device)
+        if parts > 1:
+            drawn = drawn[part * first : (part + 1) * first]
+        kept = drawn >= p
         return kept.where(self * (1 / (1 - p)), 0)
 
-    def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
                                      dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                                     enable_gqa: bool = False) -> Tensor:
+                                     enable_gqa: bool = False) -> Self:
         """Return ``softmax(q @ kᵀ · scale + mask) @ v`` with q ``[…, L, E]``, k ``[…, S, E]``, v ``[…, S, Ev]``.
 
         Args:
@@ -237,6 +240,10 @@ class Functional(LinearAlgebra):
         if flat or not (equal(self.shape[-1], key.shape[-1]) and equal(key.shape[-2], value.shape[-2])):
             raise ShapeError(op, f"query {self.shape}, key {key.shape}, value "
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
+        if (kind := narrow_dtype(self, key, value)) is not None:
+            found = self.cast(kind).scaled_dot_product_attention(
+                key.cast(kind), value.cast(kind), attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return widened(found, kind)
         key, value = _for_each_head(self, key, value, enable_gqa)
         factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
         # 16-bit scores would overflow before scaling, and lose precision
@@ -251,6 +258,10 @@ class Functional(LinearAlgebra):
         elif attn_mask is not None:
             scores = scores + attn_mask
         # softmax(scores) @ v with the division after the product: one per element of the result, not of the scores
+        if is_narrow(self, key, value):
+            ones = scores.ones_like()
+            kept = ones.dropout(dropout_p)
+            return weighted_mean(self, key, value, scores, factor, attn_mask, None if kept is ones else kept)
         shifted, axes = scores._shifted(op, -1, None, masked=attn_mask is not None)
         weights = shifted.exp()
         total = weights._reduce(Ops.ADD, axes, True)
@@ -262,7 +273,7 @@ class Functional(LinearAlgebra):
         wide = weights.matmul(value, dtype=total.dtype)
         return (wide * total.reciprocal()).cast(value.dtype)
 
-    def embedding(self: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    def embedding(self, weight: Self, padding_idx: int | None = None) -> Self:
         """Look up rows of ``weight``: indices ``[…] → […, width]``; a computed index out of range gives zeros.
 
         Args:
@@ -293,8 +304,8 @@ class Functional(LinearAlgebra):
     # *** convolution and pooling ***
 
     @contraction
-    def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
-               dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Tensor:
+    def conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1,
+               dilation: Ints = 1, padding: Ints | str = 0, dtype: DType | None = None) -> Self:
         """Convolve over the last axes: ``[N, Cin, …] * [Cout, Cin/groups, k…] → [N, Cout, …]``.
 
         The weight determines the number of spatial axes (1 to 3). Without the axis N, the result has none either.
@@ -335,8 +346,8 @@ class Functional(LinearAlgebra):
         return finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
 
     @contraction
-    def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Ints = 1,
-                         dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Tensor:
+    def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1,
+                         dilation: Ints = 1, padding: Ints = 0, output_padding: Ints = 0) -> Self:
         """Return the transpose of ``conv2d``: ``[N, Cin, …] * [Cin, Cout/groups, k…] → [N, Cout, …]``; N is optional.
 
         >>> Tensor.ones(1, 1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1, 2)).tolist()
@@ -376,7 +387,7 @@ class Functional(LinearAlgebra):
         return finish(self._new(total.cast(out_dtype)), bias, dims)
 
     @in_either_order
-    def max_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+    def max_pool2d(self, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, return_indices: bool = False) -> Any:
         """Return the maximum of each window over the last axes (two, or as many as ``kernel_size`` has).
 
@@ -403,8 +414,8 @@ class Functional(LinearAlgebra):
         found = chosen.where(self._new(there), 0).uop.reduce("ADD", axes).reshape(shape)
         return out, self._new(found.cast(dtypes.default_int))
 
-    def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Ints = 2, stride: Ints | None = None,
-                     dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Tensor:
+    def max_unpool2d(self, indices: Self, kernel_size: Ints = 2, stride: Ints | None = None,
+                     dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Self:
         """Put each value at the index returned by ``max_pool2d(return_indices=True)``; zeros elsewhere.
 
         Args:
@@ -432,9 +443,9 @@ class Functional(LinearAlgebra):
 
     @in_either_order
     @rounded_once
-    def avg_pool2d(self: Tensor, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
+    def avg_pool2d(self, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
                    padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-                   divisor_override: int | None = None) -> Tensor:
+                   divisor_override: int | None = None) -> Self:
         """Return the mean of each window over the last axes; of int64 rounded towards zero, as in PyTorch.
 
         After ``stride``, positional arguments may be in tinygrad's order or PyTorch's (``padding, ceil_mode,
@@ -472,15 +483,15 @@ class Functional(LinearAlgebra):
 
     # *** losses ***
 
-    def _reduced(self: Tensor, reduction: str, dtype: DType | None = None) -> Tensor:
+    def _reduced(self, reduction: str, dtype: DType | None = None) -> Self:
         choice("loss", "reduction", reduction, ("mean", "sum", "none"))
         total = self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
         return total if dtype is None else total.cast(dtype)
 
-    def _weighted(self: Tensor, op: str, weight: Tensor | None, reduction: str, dtype: DType) -> Tensor:
+    def _weighted(self, op: str, weight: Self | None, reduction: str, dtype: DType) -> Self:
         return (self if weight is None else self * operand(op, weight, self))._reduced(reduction, dtype)
 
-    def _beside(self: Tensor, op: str, target: Tensor) -> tuple[Tensor, Tensor, DType]:
+    def _beside(self, op: str, target: Self) -> tuple[Self, Self, DType]:
         """Return predictions and targets in the working dtype (float32 for 16-bit floats), and the loss's dtype."""
         x, target = self._float(), operand(op, target, self)
         if not same_sizes(x.shape, target.shape):
@@ -489,7 +500,7 @@ class Functional(LinearAlgebra):
         wide = accumulator(dtype)
         return x.cast(wide), target.cast(wide), dtype
 
-    def mse_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    def mse_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return the squared differences.
 
         >>> Tensor([1., 2.]).mse_loss(Tensor([1., 4.])).item()
@@ -498,7 +509,7 @@ class Functional(LinearAlgebra):
         x, y, dtype = self._beside("mse_loss", target)
         return (x - y).square()._reduced(reduction, dtype)
 
-    def l1_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    def l1_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return the absolute differences.
 
         >>> Tensor([1.0, 4.0]).l1_loss(Tensor([0.0, 2.0])).item()
@@ -507,7 +518,7 @@ class Functional(LinearAlgebra):
         x, y, dtype = self._beside("l1_loss", target)
         return (x - y).abs()._reduced(reduction, dtype)
 
-    def huber_loss(self: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
         """Return ``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``.
 
         >>> Tensor([1.0, 4.0]).huber_loss(Tensor([0.0, 2.0])).item()
@@ -519,7 +530,7 @@ class Functional(LinearAlgebra):
         size = d.abs()
         return (size < delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
 
-    def smooth_l1_loss(self: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
         """The Huber loss with ``delta=beta``, divided by ``beta``; the L1 loss for ``beta=0``.
 
         >>> Tensor([1.0, 4.0]).smooth_l1_loss(Tensor([0.0, 2.0]), beta=2.0).item()
@@ -528,8 +539,8 @@ class Functional(LinearAlgebra):
         beta = number("smooth_l1_loss", "beta", beta)
         return self.huber_loss(target, reduction, beta) * (1 / beta) if beta else self.l1_loss(target, reduction)
 
-    def binary_crossentropy(self: Tensor, target: Tensor, reduction: str = "mean",
-                            weight: Tensor | None = None) -> Tensor:
+    def binary_crossentropy(self, target: Self, reduction: str = "mean",
+                            weight: Self | None = None) -> Self:
         """Return the binary cross entropy of probabilities in [0, 1]; logarithms are clamped to at least -100.
 
         Args:
@@ -542,8 +553,8 @@ class Functional(LinearAlgebra):
         loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
         return with_slopes(loss, crossentropy_slopes, x, y)._weighted("binary_crossentropy", weight, reduction, dtype)
 
-    def binary_crossentropy_logits(self: Tensor, target: Tensor, reduction: str = "mean",
-                                   pos_weight: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    def binary_crossentropy_logits(self, target: Self, reduction: str = "mean",
+                                   pos_weight: Self | None = None, weight: Self | None = None) -> Self:
         """Return ``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
 
         Args:
@@ -564,7 +575,7 @@ class Functional(LinearAlgebra):
         loss = x * (1 - y) + ramp * scale + bend * scale
         return loss._weighted("binary_crossentropy_logits", weight, reduction, promote(dtype, pos_weight.dtype))
 
-    def _row_logits(self: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    def _row_logits(self, axis: int) -> tuple[Self, Self]:
         """Return (logits minus their row's maximum, logarithm of the row's sum of exponentials of that).
 
         The maximum is detached: the difference of the two results does not depend on it.
@@ -574,7 +585,7 @@ class Functional(LinearAlgebra):
         shifted = x - x.max(axis=axis, keepdim=True).detach()
         return shifted, shifted.exp().sum(axis=axis, keepdim=True).log()
 
-    def _picked(self: Tensor, label: Tensor, axis: int) -> Tensor:
+    def _picked(self, label: Self, axis: int) -> Self:
         """Return the element of each row selected by ``label`` (size 1 along ``axis``); 0 where it is out of range.
 
         ``CHECKED=1`` recognizes this sum by its form.
@@ -583,13 +594,13 @@ class Functional(LinearAlgebra):
         hit = self.uop.iota_like(axis).cast(wide.dtype).eq(wide.expand(self.shape))
         return self._new(hit.where(self.uop, 0)).sum(axis=axis, keepdim=True)
 
-    def _rows(self: Tensor, op: str, axis: int) -> tuple[Any, ...]:
+    def _rows(self, op: str, axis: int) -> tuple[Any, ...]:
         """Return the shape without the class axis."""
         if not self.ndim:
             raise ShapeError(op, "0-d logits have no axis of classes", "shape [classes] or [N, classes, …]")
         return (*self.shape[:axis], *self.shape[axis + 1 :])
 
-    def _by_class(self: Tensor, op: str, weight: Tensor, axis: int) -> Tensor:
+    def _by_class(self, op: str, weight: Self, axis: int) -> Self:
         """Expand one weight per class to the shape of the logits."""
         weight = operand(op, weight, self)
         if not same_sizes(weight.shape, (self.shape[axis],)):
@@ -597,8 +608,8 @@ class Functional(LinearAlgebra):
                              f"one weight per class: shape {(self.shape[axis],)}")
         return weight.reshape(*[1] * axis, -1, *[1] * (self.ndim - axis - 1)).expand(self.shape)
 
-    def _class_loss(self: Tensor, label: Tensor, axis: int, ignore_index: int | None, label_smoothing: float,
-                    reduction: str, weight: Tensor | None = None) -> Tensor:
+    def _class_loss(self, label: Self, axis: int, ignore_index: int | None, label_smoothing: float,
+                    reduction: str, weight: Self | None = None) -> Self:
         """Return the negative log-probability of the class indices ``label`` along ``axis``."""
         rows = self._rows("cross_entropy", axis)
         label = class_count("cross_entropy", operand("cross_entropy", label, self))
@@ -606,7 +617,7 @@ class Functional(LinearAlgebra):
             raise ShapeError("cross_entropy", f"logits {self.shape}, class indices {label.shape}", f"indices {rows}")
         label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
         check_indices("cross_entropy", label, 0, self.shape[axis], "class", ignore_index, seen=True)
-        kept = None if ignore_index is None else label != ignore_index
+        kept = None if ignore_index is None else label.ne(ignore_index)
         shifted, total = self._row_logits(axis)
         place = (label if kept is None else kept.where(label, 0)).unsqueeze(axis)
         loss, of_row = total - shifted._picked(place, axis), None
@@ -625,8 +636,8 @@ class Functional(LinearAlgebra):
             loss, count = kept.where(loss, 0), kept.where(count, 0)
         return loss.sum() / count.sum() if reduction == "mean" else loss._reduced(reduction)
 
-    def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1, label_smoothing: float = 0.0,
-                                        reduction: str = "mean") -> Tensor:
+    def sparse_categorical_crossentropy(self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
+                                        reduction: str = "mean") -> Self:
         """Cross entropy of logits ``[…, classes]`` with class indices ``[…]``.
 
         Args:
@@ -641,8 +652,8 @@ class Functional(LinearAlgebra):
         """
         return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
 
-    def cross_entropy(self: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0,
-                      ignore_index: int | None = None, weight: Tensor | None = None) -> Tensor:
+    def cross_entropy(self, Y: Self, reduction: str = "mean", label_smoothing: float = 0.0,
+                      ignore_index: int | None = None, weight: Self | None = None) -> Self:
         """Cross entropy of logits ``[N, classes, …]`` (or ``[classes]``) with class indices or probabilities.
 
         Args:
@@ -676,8 +687,8 @@ class Functional(LinearAlgebra):
         loss = ((total - shifted) * target).sum(axis=axis)
         return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss._reduced(reduction)
 
-    def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
-                 reduction: str = "mean") -> Tensor:
+    def nll_loss(self, Y: Self, weight: Self | None = None, ignore_index: int | None = None,
+                 reduction: str = "mean") -> Self:
         """Return the negative log-probability of the labelled class; ``self`` holds log-probabilities
         ``[N, classes, …]``.
 
@@ -708,12 +719,12 @@ class Functional(LinearAlgebra):
             scale = kept.cast(self.dtype) if scale is None else scale * kept.cast(self.dtype)
         if scale is None:
             return loss._reduced(reduction)
-        loss = (scale != 0).where(loss * scale, 0)
+        loss = scale.ne(0).where(loss * scale, 0)
         return loss.sum() / scale.sum() if reduction == "mean" else loss._reduced(reduction)
 
     # *** further functions ***
 
-    def glu(self: Tensor, dim: int = -1) -> Tensor:
+    def glu(self, dim: int = -1) -> Self:
         """Return the first half of an axis times the sigmoid of the second half (gated linear unit).
 
         >>> Tensor([2.0, 0.0]).glu().tolist()
@@ -725,7 +736,7 @@ class Functional(LinearAlgebra):
         a, b = self.narrow(d, 0, size // 2), self.narrow(d, size // 2, size // 2)
         return a.mul(b.sigmoid())
 
-    def prelu(self: Tensor, weight: Tensor) -> Tensor:
+    def prelu(self, weight: Self) -> Self:
         """x where x > 0, else ``weight * x``; ``weight`` has one value, or one per channel (axis 1).
 
         >>> Tensor([-4.0, 2.0]).prelu(Tensor([0.25])).tolist()
@@ -735,7 +746,7 @@ class Functional(LinearAlgebra):
         w = w.reshape(1, -1, *(1,) * (self.ndim - 2)) if w.shape[0] != 1 and self.ndim > 1 else w
         return self.gt(0).where(self, self.mul(w if self.ndim else w.reshape(())))
 
-    def threshold(self: Tensor, threshold: float, value: float) -> Tensor:
+    def threshold(self, threshold: float, value: float) -> Self:
         """x where x > ``threshold``, else ``value``.
 
         >>> Tensor([1.0, 3.0]).threshold(2, -1).tolist()
@@ -743,7 +754,7 @@ class Functional(LinearAlgebra):
         """
         return self.le(number("threshold", "threshold", threshold)).where(number("threshold", "value", value), self)
 
-    def hardshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
+    def hardshrink(self, lambd: float = 0.5) -> Self:
         """x where abs(x) > ``lambd``, else 0.
 
         >>> Tensor([0.2, 1.0]).hardshrink().tolist()
@@ -751,7 +762,7 @@ class Functional(LinearAlgebra):
         """
         return self.abs().le(number("hardshrink", "lambd", lambd)).where(0, self)
 
-    def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
+    def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved towards 0 by ``lambd``; 0 where abs(x) <= ``lambd``.
 
         >>> Tensor([0.2, 1.0, -2.0]).softshrink().tolist()
@@ -760,7 +771,7 @@ class Functional(LinearAlgebra):
         lambd = number("softshrink", "lambd", lambd, least=0)
         return self.gt(lambd).where(self.sub(lambd), self.lt(-lambd).where(self.add(lambd), self.mul(0)))
 
-    def gumbel_softmax(self: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
+    def gumbel_softmax(self, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Self:
         """Return a softmax of logits plus Gumbel noise: a differentiable draw of a category.
 
         >>> Tensor([0.0, 100.0]).gumbel_softmax(hard=True).tolist()
@@ -777,7 +788,7 @@ class Functional(LinearAlgebra):
         picked = soft.argmax(d).one_hot(size).cast(soft.dtype).movedim(-1, d)
         return picked.sub(soft.detach()).add(soft)
 
-    def pixel_shuffle(self: Tensor, upscale_factor: int) -> Tensor:
+    def pixel_shuffle(self, upscale_factor: int) -> Self:
         """Rearrange channels to pixels: ``[…, c·r², h, w] → […, c, h·r, w·r]``.
 
         >>> Tensor([[[[1]], [[2]], [[3]], [[4]]]]).pixel_shuffle(2).tolist()
@@ -791,7 +802,7 @@ class Functional(LinearAlgebra):
         n = len(lead)
         return x.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2).reshape(*lead, c // (r * r), h * r, w * r)
 
-    def pixel_unshuffle(self: Tensor, downscale_factor: int) -> Tensor:
+    def pixel_unshuffle(self, downscale_factor: int) -> Self:
         """Rearrange pixels to channels: ``[…, c, h·r, w·r] → […, c·r², h, w]``.
 
         >>> Tensor([[[[1, 2], [3, 4]]]]).pixel_unshuffle(2).tolist()
@@ -805,7 +816,7 @@ class Functional(LinearAlgebra):
         n = len(lead)
         return x.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3).reshape(*lead, c * r * r, h // r, w // r)
 
-    def channel_shuffle(self: Tensor, groups: int) -> Tensor:
+    def channel_shuffle(self, groups: int) -> Self:
         """Interleave ``groups`` equal groups of channels (axis 1).
 
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
@@ -819,7 +830,7 @@ class Functional(LinearAlgebra):
 
     # *** losses ***
 
-    def kl_div(self: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
         """The Kullback–Leibler divergence of ``target`` from the distribution whose log-probabilities are ``self``.
 
         >>> Tensor([-1.0]).kl_div(Tensor([0.0])).item()
@@ -833,8 +844,8 @@ class Functional(LinearAlgebra):
         each = y.exp().mul(y.sub(self)) if flag("kl_div", "log_target", log_target) else y.xlogy(y).sub(y.mul(self))
         return each.sum().div(self.shape[0]) if reduction == "batchmean" else each._reduced(reduction)
 
-    def poisson_nll_loss(self: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
-                         reduction: str = "mean") -> Tensor:
+    def poisson_nll_loss(self, target: Self, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+                         reduction: str = "mean") -> Self:
         """Return the negative log-likelihood of a Poisson distribution with rate ``self`` (its logarithm if
         ``log_input``).
 
@@ -848,8 +859,8 @@ class Functional(LinearAlgebra):
             loss = loss.add(y.le(1).where(0, stirling))
         return loss._reduced(reduction)
 
-    def gaussian_nll_loss(self: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6,
-                          reduction: str = "mean") -> Tensor:
+    def gaussian_nll_loss(self, target: Self, var: Self, full: bool = False, eps: float = 1e-6,
+                          reduction: str = "mean") -> Self:
         """Return the negative log-likelihood of a normal distribution with means ``self`` and variances ``var``.
 
         >>> Tensor([0.0]).gaussian_nll_loss(Tensor([0.0]), Tensor([1.0])).item()
@@ -862,7 +873,7 @@ class Functional(LinearAlgebra):
         loss = wide.log().add(self.sub(y).square().div(wide)).mul(0.5)
         return (loss.add(0.5 * math.log(2 * math.pi)) if full else loss)._reduced(reduction)
 
-    def soft_margin_loss(self: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    def soft_margin_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return ``log(1 + exp(-target * x))`` for targets 1 and -1.
 
         >>> Tensor([0.0]).soft_margin_loss(Tensor([1.0])).numpy().round(4).item()
@@ -870,7 +881,7 @@ class Functional(LinearAlgebra):
         """
         return operand("soft_margin_loss", target, self).mul(self).neg().softplus()._reduced(reduction)
 
-    def hinge_embedding_loss(self: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+    def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
         """x where the target is 1, ``max(0, margin - x)`` where it is -1, the sum of both elsewhere.
 
         >>> Tensor([0.5, 0.25]).hinge_embedding_loss(Tensor([1.0, -1.0])).item()
@@ -880,8 +891,8 @@ class Functional(LinearAlgebra):
         near, far = y.ne(-1).where(self, 0.0), y.ne(1).where(self.neg().add(margin).clamp(0), 0.0)
         return near.add(far)._reduced(reduction)
 
-    def margin_ranking_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
-                            reduction: str = "mean") -> Tensor:
+    def margin_ranking_loss(self, other: Self, target: Self, margin: float = 0.0,
+                            reduction: str = "mean") -> Self:
         """Return ``max(0, -target * (x - other) + margin)``.
 
         >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
@@ -890,8 +901,8 @@ class Functional(LinearAlgebra):
         y = operand("margin_ranking_loss", target, self)
         return y.neg().mul(self.sub(other)).add(margin).clamp(0)._reduced(reduction)
 
-    def cosine_embedding_loss(self: Tensor, other: Tensor, target: Tensor, margin: float = 0.0,
-                              reduction: str = "mean") -> Tensor:
+    def cosine_embedding_loss(self, other: Self, target: Self, margin: float = 0.0,
+                              reduction: str = "mean") -> Self:
         """Return ``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
 
         >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1.0])).item()
@@ -901,8 +912,8 @@ class Functional(LinearAlgebra):
         cosine = self.cosine_similarity(other, dim=-1)
         return y.eq(1).where(cosine.neg().add(1), cosine.sub(margin).clamp(0))._reduced(reduction)
 
-    def triplet_margin_loss(self: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
-                            eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Tensor:
+    def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
+                            eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
         """Return ``max(0, |x - positive| - |x - negative| + margin)``.
 
         >>> Tensor([[0.0]]).triplet_margin_loss(Tensor([[0.0]]), Tensor([[3.0]])).item()
@@ -915,9 +926,9 @@ class Functional(LinearAlgebra):
 
     # *** resampling ***
 
-    def interpolate(self: Tensor, size: int | Sequence[int] | None = None, mode: str = "linear",
+    def interpolate(self, size: int | Sequence[int] | None = None, mode: str = "linear",
                     align_corners: bool | None = False, *, scale_factor: float | Sequence[float] | None = None,
-                    recompute_scale_factor: bool | None = None) -> Tensor:
+                    recompute_scale_factor: bool | None = None) -> Self:
         """Resample the last axes to another size. Positions are exact fractions: no rounding error in sizes.
 
         Args:
@@ -966,7 +977,7 @@ class Functional(LinearAlgebra):
 
 
 @rounded_once
-def _affine(x: Tensor, origin: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def _affine(x: T, origin: T, scale: T, bias: T | None) -> T:
     out = (x - origin) * scale
     return out if bias is None else out + bias
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -11,15 +11,16 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.core.lazy_import import Late
 from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import sizes
+from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
 
 if TYPE_CHECKING:
     import fractions
     from fractions import Fraction
 
-    from tinsmith.tensor.tensor import Tensor
 else:
     fractions = Late("fractions")
 
+T = TypeVar("T", bound=LinearAlgebra)
 LINEAR = ("linear", "bilinear", "trilinear")
 
 
@@ -28,7 +29,7 @@ def exact_ratio(old: int, new: int) -> Fraction:
     return fractions.Fraction(old, max(new, 1))
 
 
-def wanted_sizes(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
+def wanted_sizes(x: LinearAlgebra, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
     """Return the new sizes, and the ratios old / new given by ``scale_factor`` (None: from the sizes)."""
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate", f"size={shown(size)} and scale_factor={shown(scale_factor)}",
@@ -45,7 +46,7 @@ def wanted_sizes(x: Tensor, size: Any, scale_factor: Any) -> tuple[tuple[int, ..
             [1 / fractions.Fraction(f).limit_denominator(1 << 12) for f in factors])
 
 
-def resample_nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str) -> Tensor:
+def resample_nearest(x: T, axis: int, new: int, ratio: Fraction, mode: str) -> T:
     over, under = ratio.numerator, ratio.denominator
     if over == 1 and new == x.shape[axis] * under:
         return x.repeat_interleave(under, axis)
@@ -54,7 +55,7 @@ def resample_nearest(x: Tensor, axis: int, new: int, ratio: Fraction, mode: str)
     return _at(x, axis, place)
 
 
-def resample_linear(x: Tensor, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> Tensor:
+def resample_linear(x: T, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> T:
     """Interpolate linearly or cubically along ``axis``.
 
     Output element i is at (i + 1/2)·ratio - 1/2 of the input, or at i·(old - 1)/(new - 1) with ``align_corners``: an
@@ -70,21 +71,21 @@ def resample_linear(x: Tensor, axis: int, new: int, ratio: Fraction, align_corne
     wide = dtypes.float32 if x.dtype.itemsize < 4 else x.dtype
     t = ((above - low * below).cast(wide) / below).reshape(shape)
     weights = [(-1, _far(t + 1)), (0, _near(t)), (1, _near(1 - t)), (2, _far(2 - t))] if cubic else [(0, 1 - t), (1, t)]
-    parts = [_at(x, axis, (low + n).clamp(0, old - 1)).cast(wide) * w for n, w in weights]
-    return functools.reduce(type(x).add, parts).cast(x.dtype)
+    parts: list[T] = [_at(x, axis, (low + n).clamp(0, old - 1)).cast(wide) * w for n, w in weights]
+    return functools.reduce(lambda total, part: total.add(part), parts).cast(x.dtype)
 
 
-def _near(t: Tensor) -> Tensor:
+def _near(t: T) -> T:
     """Return the cubic convolution kernel with a = -3/4 (Keys 1981) for distances up to 1."""
     return (t * 1.25 - 2.25) * t * t + 1
 
 
-def _far(t: Tensor) -> Tensor:
+def _far(t: T) -> T:
     """Return the cubic convolution kernel with a = -3/4 (Keys 1981) for distances from 1 to 2."""
     return ((t * -0.75 + 3.75) * t - 6) * t + 3
 
 
-def resample_area(x: Tensor, axis: int, new: int) -> Tensor:
+def resample_area(x: T, axis: int, new: int) -> T:
     """Average along ``axis``: output i is the mean of the inputs ⌊i·old/new⌋ to ⌈(i + 1)·old/new⌉, excluded."""
     old = x.shape[axis]
     place, i = np.arange(old), np.arange(new)[:, None]
@@ -94,6 +95,6 @@ def resample_area(x: Tensor, axis: int, new: int) -> Tensor:
     return x.transpose(axis, -1).matmul(means.transpose()).transpose(axis, -1)
 
 
-def _at(x: Tensor, axis: int, place: Tensor) -> Tensor:
-    found: Tensor = x[(slice(None),) * axis + (place,)]
+def _at(x: T, axis: int, place: T) -> T:
+    found: T = x[(slice(None),) * axis + (place,)]
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes, promote, sum_dtype
 from tinsmith.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -17,10 +17,9 @@ from tinsmith.ir.algebra.sizes import normal_size, size_text
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import integers
 from tinsmith.tensor.helpers import equal, product
+from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=LinearAlgebra)
 Ints = int | Sequence[int]
 Pairs = tuple[tuple[int, int], ...]
 P = ParamSpec("P")
@@ -34,11 +33,11 @@ _ORDERS: Final = {  # argument orders after kernel_size and stride: tinygrad's (
                    ("padding", "ceil_mode", "count_include_pad", "divisor_override"))}
 
 
-def in_either_order(pool: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
+def in_either_order(pool: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
     """Decorate a pool to take positional arguments in tinygrad's or PyTorch's order; refuse ambiguous calls."""
     op = pool.__name__
 
-    def ordered(self: Tensor, /, *args: Any, **kwargs: Any) -> R:
+    def ordered(self: T, /, *args: Any, **kwargs: Any) -> R:
         named = _pool_keywords(op, args[2:], kwargs) if len(args) > 2 else kwargs
         return pool(self, *args[:2], **named)
 
@@ -117,12 +116,12 @@ def same_padding(op: str, padding: str, kernel: Sequence[int], strides: Sequence
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
-def unbatched(x: Tensor, weight: Tensor) -> bool:
+def unbatched(x: LinearAlgebra, weight: LinearAlgebra) -> bool:
     """Return True if a convolution's input has no batch axis."""
     return 3 <= weight.ndim <= 5 and x.ndim == weight.ndim - 1
 
 
-def spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
+def spatial_dims(op: str, x: LinearAlgebra, weight: LinearAlgebra) -> int:
     dims = weight.ndim - 2
     layout = "[Cin, Cout/groups, k…]" if "transpose" in op else "[Cout, Cin/groups, k…]"
     if not 1 <= dims <= 3:
@@ -133,8 +132,8 @@ def spatial_dims(op: str, x: Tensor, weight: Tensor) -> int:
     return dims
 
 
-def check_channels(op: str, x: Tensor, weight: Tensor, bias: Tensor | None, channels: Any, wanted: int, cout: int,
-                    groups: int) -> None:
+def check_channels(op: str, x: LinearAlgebra, weight: LinearAlgebra, bias: LinearAlgebra | None, channels: Any,
+                   wanted: int, cout: int, groups: int) -> None:
     if channels != wanted:
         raise ShapeError(op, f"input {x.shape} has {channels} channels, weight {weight.shape} with groups={groups} "
                          f"takes {wanted}", f"an input of shape {(x.shape[0], wanted, *x.shape[2:])}")
@@ -145,7 +144,7 @@ def check_channels(op: str, x: Tensor, weight: Tensor, bias: Tensor | None, chan
         raise ShapeError(op, f"bias {bias.shape} for {cout} output channels", f"shape {(cout,)}")
 
 
-def accumulator_dtype(op: str, x: Tensor, weight: Tensor, dtype: DType | None) -> tuple[DType, DType]:
+def accumulator_dtype(op: str, x: LinearAlgebra, weight: LinearAlgebra, dtype: DType | None) -> tuple[DType, DType]:
     """Return (result dtype, accumulation dtype)."""
     out = promote(x.dtype, weight.dtype)
     if x.device != weight.device:
@@ -179,16 +178,16 @@ def padded(x: UOp, amounts: Pairs, value: int | float | bool) -> UOp:
     return inside.where(out, value)
 
 
-def first_greatest(g: Tensor, out: Tensor, windows: Tensor) -> tuple[Tensor]:
+def first_greatest(g: T, out: T, windows: T) -> tuple[T]:
     axes = _reduced_axes(out, windows)  # recomputed from ``windows``: ``out`` may be of another run
     return (is_first_greatest(windows.detach().max(axes, keepdim=True), windows).where(g, 0),)
 
 
-def _reduced_axes(out: Tensor, windows: Tensor) -> list[int]:
+def _reduced_axes(out: LinearAlgebra, windows: LinearAlgebra) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(out.shape, windows.shape)) if not equal(a, b)]
 
 
-def is_first_greatest(out: Tensor, windows: Tensor) -> Tensor:
+def is_first_greatest(out: T, windows: T) -> T:
     """Return True at the element of each window that is its maximum: the first of equal ones, the last NaN."""
     axes = _reduced_axes(out, windows)
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
@@ -200,7 +199,7 @@ def is_first_greatest(out: Tensor, windows: Tensor) -> Tensor:
     return rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
 
 
-def window_places(x: Tensor, dims: int) -> UOp:
+def window_places(x: LinearAlgebra, dims: int) -> UOp:
     """Return each element's row-major index in its plane of the last ``dims`` axes."""
     place = x.uop.iota_like(x.ndim - dims)
     for a in range(x.ndim - dims + 1, x.ndim):
@@ -208,11 +207,11 @@ def window_places(x: Tensor, dims: int) -> UOp:
     return place
 
 
-def finish(out: Tensor, bias: Tensor | None, dims: int) -> Tensor:
+def finish(out: T, bias: T | None, dims: int) -> T:
     return out if bias is None else out + bias.reshape(1, -1, *[1] * dims)
 
 
-def pool_arguments(op: str, x: Tensor, kernel_size: Ints, stride: Ints | None, dilation: Ints,
+def pool_arguments(op: str, x: LinearAlgebra, kernel_size: Ints, stride: Ints | None, dilation: Ints,
                     padding: Ints) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pairs]:
     count = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
     kernel = integers(op, "kernel_size", kernel_size, count, least=1)
@@ -253,6 +252,6 @@ def pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...
     return x, tuple(range(first + dims, first + 2 * dims)), (*lead, *outputs)
 
 
-def found_again(g: Tensor, value: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, None]:
+def found_again(g: T, value: T, values: T, places: T) -> tuple[T, None]:
     """Return the gradient of ``max_unpool2d``: every value gets its position's gradient, as in PyTorch."""
     return g.gather(-1, places), None

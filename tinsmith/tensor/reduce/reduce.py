@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Reductions along axes (sums, extremes, moments, norms), scans (``cumsum``, ``cummax``, …), and matrix products.
 
 The axes are the argument ``axis`` or its PyTorch name ``dim``; ``max`` and ``min`` refuse ``dim``, which in PyTorch
@@ -9,7 +8,7 @@ A matrix product is a multiplication and a sum over one axis, which the code gen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, sum_dtype, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
@@ -47,9 +46,7 @@ from tinsmith.tensor.math.products import (
     subscript_letters,
 )
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound="Reduce")
 Axis = int | Sequence[int] | None
 
 
@@ -60,8 +57,8 @@ class Reduce(Functions):
 
     # *** reductions ***
 
-    def _reduce(self: Tensor, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
-                dtype: DType | None = None) -> Tensor:
+    def _reduce(self, op: Op, axes: tuple[int, ...], keepdim: bool, x: UOp | None = None,
+                dtype: DType | None = None) -> Self:
         x = self.uop if x is None else x
         out = x
         if axes:
@@ -70,8 +67,8 @@ class Reduce(Functions):
                 out = UOp(Ops.RESHAPE, x.dtype, (out,), _reduced(x.shape, axes, False))
         return self._new(out if dtype is None or dtype is out.dtype else out.cast(dtype))
 
-    def sum(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
-            dim: Axis = None) -> Tensor:
+    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+            dim: Axis = None) -> Self:
         """Return the sum along axes. Integers below 32 bits are summed in 32 bits, 16-bit floats in float32.
 
         >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
@@ -81,8 +78,8 @@ class Reduce(Functions):
         result = sum_dtype(self.uop.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
-    def prod(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
-             dim: Axis = None) -> Tensor:
+    def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+             dim: Axis = None) -> Self:
         """Return the product along axes.
 
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
@@ -92,7 +89,7 @@ class Reduce(Functions):
         result = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.MUL, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
-    def max(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+    def max(self, axis: Axis | Self = None, keepdim: bool = False, *, dim: None = None) -> Self:
         """Return the maximum along axes; NaN if any value is NaN. Equal maxima share the gradient.
 
         >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
@@ -106,7 +103,7 @@ class Reduce(Functions):
             return self.maximum(axis)
         return self._reduce(Ops.MAX, _nonempty("max", self, axis), keepdim)
 
-    def min(self: Tensor, axis: Axis | Tensor = None, keepdim: bool = False, *, dim: None = None) -> Tensor:
+    def min(self, axis: Axis | Self = None, keepdim: bool = False, *, dim: None = None) -> Self:
         """Return the minimum along axes; NaN if any value is NaN.
 
         >>> Tensor([[1, 5], [3, 4]]).min(axis=1).tolist()
@@ -120,7 +117,7 @@ class Reduce(Functions):
             return self.minimum(axis)
         return self._reduce(Ops.MIN, _nonempty("min", self, axis), keepdim)
 
-    def any(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+    def any(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """Return True where any value along the axes is nonzero.
 
         >>> Tensor([[0, 2], [0, 0]]).any(axis=1).tolist()
@@ -128,7 +125,7 @@ class Reduce(Functions):
         """
         return self._reduce(Ops.OR, axes_of("any", self, axis_or_dim("any", axis, dim)), keepdim, self.bool().uop)
 
-    def all(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+    def all(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """Return True where all values along the axes are nonzero.
 
         >>> Tensor([[1, 2], [0, 3]]).all(axis=1).tolist()
@@ -136,8 +133,8 @@ class Reduce(Functions):
         """
         return self._reduce(Ops.AND, axes_of("all", self, axis_or_dim("all", axis, dim)), keepdim, self.bool().uop)
 
-    def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
-             dim: Axis = None) -> Tensor:
+    def mean(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
+             dim: Axis = None) -> Self:
         """Return the mean along axes, as a float.
 
         >>> Tensor([1, 2, 3, 4]).mean().item()
@@ -150,8 +147,8 @@ class Reduce(Functions):
         return _over(total, count).cast(x.dtype)
 
     @rounded_once
-    def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
-            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+            dim: Axis = None, unbiased: bool | None = None) -> Self:
         """Return the variance along axes: the sum of squared deviations over ``count - correction`` (0 if not
         ``unbiased``).
 
@@ -177,7 +174,7 @@ class Reduce(Functions):
         out = _over(squares, count - correction)
         return out if keepdim else out._new(out.uop.reshape(_reduced(self.shape, axes, False)))
 
-    def _away(self: Tensor, axes: Axis) -> tuple[Tensor, Tensor]:
+    def _away(self, axes: Axis) -> tuple[Self, Self]:
         """Return (values - computed mean, mean of that): the second is the rounding error of the computed mean.
 
         The computed mean is detached: derivatives of every order are still right, and the first difference needs no
@@ -187,8 +184,8 @@ class Reduce(Functions):
         return away, away.mean(axes, keepdim=True)
 
     @rounded_once
-    def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
-            dim: Axis = None, unbiased: bool | None = None) -> Tensor:
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+            dim: Axis = None, unbiased: bool | None = None) -> Self:
         """Return the standard deviation along axes; ``unbiased=False`` means ``correction=0``.
 
         >>> Tensor([1., 1., 3., 3.]).std(correction=0).item()
@@ -197,8 +194,8 @@ class Reduce(Functions):
         axis = axis_or_dim("std", axis, dim)
         return _root(self.var(axis, keepdim, correction, unbiased=unbiased))
 
-    def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
-                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
+    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Self, Self]:
         """Return the variance and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).var_mean()]
@@ -208,8 +205,8 @@ class Reduce(Functions):
         return (self.var(axis, keepdim, correction, unbiased=unbiased),
                 self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
-    def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
-                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Tensor, Tensor]:
+    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: float = 1, *,
+                 dim: Axis = None, unbiased: bool | None = None) -> tuple[Self, Self]:
         """Return the standard deviation and the mean along axes.
 
         >>> [t.item() for t in Tensor([1., 3.]).std_mean(correction=0)]
@@ -219,7 +216,7 @@ class Reduce(Functions):
         return (self.std(axis, keepdim, correction, unbiased=unbiased),
                 self.mean(None if isinstance(axis, bool) else axis, keepdim))
 
-    def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
+    def argmax(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Return the index of the first maximum along an axis; NaN counts as greatest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 5], [7, 2, 3]]).argmax(axis=1).tolist()
@@ -228,7 +225,7 @@ class Reduce(Functions):
         axis = axis_or_dim("argmax", axis, dim)
         return _position("argmax", Ops.MAX, self, axis, keepdim)
 
-    def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Tensor:
+    def argmin(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Return the index of the first minimum along an axis; NaN counts as smallest. Without an axis: the flat index.
 
         >>> Tensor([[1, 5, 1], [7, 2, 3]]).argmin(axis=1).tolist()
@@ -239,8 +236,8 @@ class Reduce(Functions):
 
     # *** softmax and norms ***
 
-    def _shifted(self: Tensor, op: str, axis: Axis, dtype: DTypeLike | None,
-                 masked: bool = False) -> tuple[Tensor, tuple[int, ...]]:
+    def _shifted(self, op: str, axis: Axis, dtype: DTypeLike | None,
+                 masked: bool = False) -> tuple[Self, tuple[int, ...]]:
         """Return (values minus their maximum along the axes, in the accumulation dtype; the axes).
 
         Args:
@@ -255,8 +252,8 @@ class Reduce(Functions):
         top = self._new(UOp(Ops.DETACH, None, (wide.uop,))).max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
-    def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
-                dim: int | None = None) -> Tensor:
+    def softmax(self, axis: int = -1, dtype: DTypeLike | None = None, *,
+                dim: int | None = None) -> Self:
         """Return the softmax along an axis: ``exp(x) / exp(x).sum(axis)``, computed without overflow.
 
         >>> Tensor([0., 0.]).softmax().tolist()
@@ -269,8 +266,8 @@ class Reduce(Functions):
         to = float_of(self).dtype if dtype is None else to_dtype(dtype)
         return out if to is out.dtype else out.cast(to)
 
-    def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
-                    dim: int | None = None) -> Tensor:
+    def log_softmax(self, axis: int = -1, dtype: DTypeLike | None = None, *,
+                    dim: int | None = None) -> Self:
         """Return the logarithm of ``softmax``, computed without overflow.
 
         >>> Tensor([5.]).log_softmax().tolist()
@@ -281,8 +278,8 @@ class Reduce(Functions):
         total = shifted.exp()._reduce(Ops.ADD, axes, True)
         return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
 
-    def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None, *,
-                dim: int | None = None) -> Tensor:
+    def softmin(self, axis: int = -1, dtype: DTypeLike | None = None, *,
+                dim: int | None = None) -> Self:
         """Return the softmax of the negated values.
 
         >>> Tensor([0., 0.]).softmin().tolist()
@@ -291,7 +288,7 @@ class Reduce(Functions):
         axis = axis_or_dim("softmin", axis, dim, -1)
         return self.neg().softmax(axis, dtype)
 
-    def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Tensor:
+    def logsumexp(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """Return ``log(exp(x).sum(axis))``, computed without overflow.
 
         >>> Tensor([3.]).logsumexp().item()
@@ -309,7 +306,7 @@ class Reduce(Functions):
         return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
 
     @rounded_once
-    def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """Scale to p-norm 1 along ``dim``; norms below ``eps`` count as ``eps``.
 
         >>> Tensor([[3., 4.]]).normalize().numpy().round(3).tolist()
@@ -318,8 +315,8 @@ class Reduce(Functions):
         return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
 
     @rounded_once
-    def norm(self: Tensor, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
-             dim: Axis = None) -> Tensor:
+    def norm(self, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
+             dim: Axis = None) -> Self:
         """Return the p-norm along axes: the greatest magnitude for infinite p, the number of nonzero values for p = 0.
         "fro" is the Frobenius norm, p = 2; "nuc" is the nuclear norm, the sum of the singular values along two axes.
 
@@ -342,12 +339,12 @@ class Reduce(Functions):
 
     # *** scans ***
 
-    def _scan(self: Tensor, name: str, op: Op, axis: int, x: UOp) -> UOp:
+    def _scan(self, name: str, op: Op, axis: int, x: UOp) -> UOp:
         """Return the inclusive scan of ``x``, which has this tensor's shape, along ``axis``."""
         d = axis_of(name, self, axis)
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
-    def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
+    def cumsum(self, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Self:
         """Return the running sum along an axis. Integers below 32 bits are summed in 32 bits.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
@@ -359,7 +356,7 @@ class Reduce(Functions):
         result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumsum", axis, dim, 0)
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
-    def cumprod(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Tensor:
+    def cumprod(self, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Self:
         """Return the running product along an axis.
 
         >>> Tensor([1, 2, 3, 4]).cumprod().tolist()
@@ -371,7 +368,7 @@ class Reduce(Functions):
         result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumprod", axis, dim, 0)
         return self._new(self._scan("cumprod", Ops.MUL, axis, self.uop.cast(accumulator(result))).cast(result))
 
-    def cummax(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
+    def cummax(self, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices[Self]:
         """Return the running maximum along an axis and its index; NaN from the first NaN on.
 
         Of equal elements the last one's index is returned, as in PyTorch.
@@ -385,7 +382,7 @@ class Reduce(Functions):
         """
         return _extremes(self, "cummax", Ops.MAX, axis_or_dim("cummax", axis, dim, 0))
 
-    def cummin(self: Tensor, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices:
+    def cummin(self, axis: int = 0, *, dim: int | None = None) -> ValuesAndIndices[Self]:
         """Return the running minimum along an axis and its index; NaN from the first NaN on.
 
         >>> values, indices = Tensor([3, 1, 2, 1]).cummin()
@@ -397,7 +394,7 @@ class Reduce(Functions):
         """
         return _extremes(self, "cummin", Ops.MIN, axis_or_dim("cummin", axis, dim, 0))
 
-    def logcumsumexp(self: Tensor, axis: int = 0, *, dim: int | None = None) -> Tensor:
+    def logcumsumexp(self, axis: int = 0, *, dim: int | None = None) -> Self:
         """Return the logarithm of the running sum of exponentials, without overflow. With the running maximum m:
         ``s[k] = s[k-1] * exp(m[k-1] - m[k]) + exp(x[k] - m[k])``, and the result is ``m + log(s)``.
 
@@ -424,8 +421,8 @@ class Reduce(Functions):
 
     # *** differences and integrals ***
 
-    def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
-             append: Tensor | None = None) -> Tensor:
+    def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None,
+             append: Self | None = None) -> Self:
         """Return the differences between adjacent elements along ``dim``, taken ``n`` times.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
@@ -445,7 +442,7 @@ class Reduce(Functions):
             x = above.ne(below) if x.dtype.is_bool else above.sub(below)
         return x
 
-    def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+    def trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1) -> Self:
         """Integrate along ``dim`` by the trapezoidal rule, at the points ``x`` or with spacing ``dx``.
 
         >>> Tensor([1.0, 2.0, 3.0]).trapezoid().item()
@@ -461,7 +458,7 @@ class Reduce(Functions):
     # *** products ***
 
     @contraction
-    def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
         """Return the matrix (or vector) product over the last axis of ``self`` and the second-to-last axis of ``w``.
 
         Leading axes broadcast. 16-bit floats are multiplied and summed in float32 and rounded once. Integers keep
@@ -501,7 +498,7 @@ class Reduce(Functions):
         products = expand_uop(a, shape) * expand_uop(b, shape)
         return self._new(products.reduce("ADD", (len(shape) - 1,)).reshape(shape[:-1]).cast(result))
 
-    def matmul(self: Tensor, x: Tensor, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
         """Return the same as ``dot``.
 
         >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [0, 1]])).tolist()
@@ -509,7 +506,7 @@ class Reduce(Functions):
         """
         return operand("matmul", x, self).dot(self, dtype) if reverse else self.dot(x, dtype)
 
-    def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None) -> Tensor:
+    def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None) -> Self:
         """Return ``self @ weight + bias``; a 1-D weight is multiplied elementwise.
 
         >>> Tensor([1., 2.]).linear(Tensor([[1., 0.], [0., 2.]]), Tensor([1., 1.])).tolist()
@@ -522,7 +519,7 @@ class Reduce(Functions):
         out = x.mul(w) if w.ndim == 1 else x.dot(w)
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
-    def outer(self: Tensor, x: Tensor) -> Tensor:
+    def outer(self, x: Self) -> Self:
         """Return the outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
 
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
@@ -533,8 +530,8 @@ class Reduce(Functions):
             raise ShapeError("outer", f"takes two vectors, got shapes {self.shape} and {x.shape}", ".flatten()")
         return self.unsqueeze(1).mul(x.unsqueeze(0))
 
-    @staticmethod
-    def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
+    @classmethod
+    def einsum(cls, formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Self:
         """Sum products of operands over repeated indices (Einstein's summation convention).
 
         >>> Tensor.einsum("ij,jk->ik", Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
@@ -543,14 +540,14 @@ class Reduce(Functions):
         Raises:
             ShapeError: if one letter has two sizes, or the letters do not match the number of axes.
         """
-        tensors: list[Tensor] = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) \
+        tensors: list[Self] = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) \
             else list(operands)
         if not isinstance(formula, str):
             raise DTypeError("einsum", f"the formula is {shown(formula)}", "Tensor.einsum('ij,jk->ik', a, b)")
         check_tensors("einsum", tensors)
         kind = narrow_dtype(*tensors) if len(tensors) > 1 else None
         if kind is not None:
-            return widened(Reduce.einsum(formula, *(t.cast(kind) for t in tensors), dtype=dtype), kind)
+            return widened(cls.einsum(formula, *(t.cast(kind) for t in tensors), dtype=dtype), kind)
         inputs, output = subscript_letters(formula, tensors)
         sizes = letter_sizes(formula, inputs, tensors)
         for letter in output:
@@ -571,7 +568,7 @@ class Reduce(Functions):
 
     # *** products and sums ***
 
-    def mm(self: Tensor, mat2: Tensor) -> Tensor:
+    def mm(self, mat2: Self) -> Self:
         """Return the product of two matrices.
 
         >>> Tensor([[1, 2]]).mm(Tensor([[3], [4]])).tolist()
@@ -582,7 +579,7 @@ class Reduce(Functions):
         """
         return ranked("mm", self, mat2, 2, 2)
 
-    def bmm(self: Tensor, mat2: Tensor) -> Tensor:
+    def bmm(self, mat2: Self) -> Self:
         """Return the matrix products of two batches of equal size.
 
         >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
@@ -590,7 +587,7 @@ class Reduce(Functions):
         """
         return ranked("bmm", self, mat2, 3, 3)
 
-    def mv(self: Tensor, vec: Tensor) -> Tensor:
+    def mv(self, vec: Self) -> Self:
         """Return the product of a matrix and a vector.
 
         >>> Tensor([[1, 2]]).mv(Tensor([3, 4])).tolist()
@@ -598,7 +595,7 @@ class Reduce(Functions):
         """
         return ranked("mv", self, vec, 2, 1)
 
-    def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def addmm(self, mat1: Self, mat2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat1 @ mat2``.
 
         >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
@@ -606,7 +603,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("addmm", mat1, mat2, 2, 2), beta, alpha)
 
-    def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def addmv(self, mat: Self, vec: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat @ vec``.
 
         >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
@@ -614,7 +611,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("addmv", mat, vec, 2, 1), beta, alpha)
 
-    def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def addr(self, vec1: Self, vec2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * outer(vec1, vec2)``.
 
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
@@ -622,7 +619,7 @@ class Reduce(Functions):
         """
         return added(self, operand("addr", vec1, self).outer(vec2), beta, alpha)
 
-    def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def baddbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * batch1 @ batch2``.
 
         >>> Tensor([[[1]]]).baddbmm(Tensor([[[1, 2]]]), Tensor([[[3], [4]]])).tolist()
@@ -630,7 +627,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
 
-    def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def addbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * (batch1 @ batch2).sum(0)``.
 
         >>> Tensor([[1]]).addbmm(Tensor([[[1]], [[2]]]), Tensor([[[3]], [[4]]])).tolist()
@@ -638,7 +635,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("addbmm", batch1, batch2, 3, 3).sum(0), beta, alpha)
 
-    def inner(self: Tensor, other: Tensor) -> Tensor:
+    def inner(self, other: Self) -> Self:
         """Return the sums of products over the last axis of both operands.
 
         >>> Tensor([1, 2]).inner(Tensor([[3, 4], [5, 6]])).tolist()
@@ -649,7 +646,7 @@ class Reduce(Functions):
             return self.mul(y)
         return self.tensordot(y, ([-1], [-1]))
 
-    def vdot(self: Tensor, other: Tensor) -> Tensor:
+    def vdot(self, other: Self) -> Self:
         """Return the dot product of two vectors.
 
         >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
@@ -657,7 +654,7 @@ class Reduce(Functions):
         """
         return ranked("vdot", self, other, 1, 1)
 
-    def vecdot(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    def vecdot(self, other: Self, *, dim: int = -1) -> Self:
         """Return the dot product along ``dim``; the other axes broadcast.
 
         >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 1])).tolist()
@@ -665,7 +662,7 @@ class Reduce(Functions):
         """
         return self.mul(other).sum(integer("vecdot", "dim", dim))
 
-    def tensordot(self: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+    def tensordot(self, other: Self, dims: int | Sequence[Sequence[int]] = 2) -> Self:
         """Contract several axes of both operands: sum their products over them.
 
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 1], [1, 1]])).item()
@@ -691,7 +688,7 @@ class Reduce(Functions):
         right = y.permute(*its, *rest).reshape(counted(y, its), counted(y, rest))
         return left.matmul(right).reshape(*[self.shape[a] for a in keep], *[y.shape[a] for a in rest])
 
-    def kron(self: Tensor, other: Tensor) -> Tensor:
+    def kron(self, other: Self) -> Self:
         """The Kronecker product: blocks ``self[i, j] * other``.
 
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
@@ -704,7 +701,7 @@ class Reduce(Functions):
         right = y.reshape(*[s for size in b for s in (1, size)])
         return left.mul(right).reshape(*[s * t for s, t in zip(a, b)])
 
-    def cross(self: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    def cross(self, other: Self, dim: int | None = None) -> Self:
         """Return the cross product of 3-vectors along ``dim``.
 
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
@@ -721,7 +718,7 @@ class Reduce(Functions):
         a, b = self.expand(*shape), y.expand(*shape)
         return a.roll(-1, d).mul(b.roll(-2, d)).sub(a.roll(-2, d).mul(b.roll(-1, d)))
 
-    def trace(self: Tensor) -> Tensor:
+    def trace(self) -> Self:
         """Return the sum of the main diagonal of a matrix.
 
         >>> Tensor([[1, 2], [3, 4]]).trace().item()
@@ -731,7 +728,7 @@ class Reduce(Functions):
             raise ShapeError("trace", f"takes a matrix, got shape {self.shape}", ".diagonal(0, -2, -1).sum(-1)")
         return self.diagonal().sum()
 
-    def vander(self: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    def vander(self, N: int | None = None, increasing: bool = False) -> Self:
         """The Vandermonde matrix: powers of a vector's elements as columns, the highest power first.
 
         >>> Tensor([1, 2, 3]).vander().tolist()
@@ -749,7 +746,7 @@ class Reduce(Functions):
         return ordered[0].stack(*ordered[1:], dim=1)
 
 
-def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
+def _nuclear(x: T, axis: Axis, keepdim: bool) -> T:
     """Return the nuclear norm of the matrices along two axes."""
     axes = axes_of("norm", x, axis)
     if len(axes) != 2:
@@ -758,12 +755,12 @@ def _nuclear(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return values.reshape(_reduced(x.shape, axes, True)) if keepdim else values
 
 
-def _root(total: Tensor) -> Tensor:
+def _root(total: T) -> T:
     """Return the square root of a sum of squares, with gradient 0 where the sum is 0."""
     return with_slopes(total.sqrt(), _root_slope, total._new(float_of(total)))
 
 
-def _root_slope(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+def _root_slope(g: T, out: T, x: T) -> tuple[T]:
     zero = out.eq(0)
     return (zero.where(0, g.div(zero.where(1, out.mul(2)))),)
 
@@ -779,7 +776,7 @@ def _reduced(shape: tuple[Any, ...], axes: tuple[int, ...], keep: bool) -> tuple
     return () if len(axes) == len(shape) else tuple([s for i, s in enumerate(shape) if i not in axes])
 
 
-def _over(total: Tensor, count: Any) -> Tensor:
+def _over(total: T, count: Any) -> T:
     """Return ``total / count`` as a multiplication by a constant; ``total * inf`` if ``count`` <= 0."""
     if isinstance(count, UOp):
         return total.div(count)
@@ -793,7 +790,7 @@ def _no_pair(op: str, dim: Any) -> None:
                             f"{op}(axis={dim!r}) and arg{op}(axis={dim!r})")
 
 
-def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+def _nonempty(op: str, x: Reduce, axis: Axis) -> tuple[int, ...]:
     axes = axes_of(op, x, axis)
     if any(x.shape[a] <= 0 for a in axes):
         raise ShapeError(op, f"nothing to take the {op} of along axes {axes} of shape {x.shape}",
@@ -801,7 +798,7 @@ def _nonempty(op: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
     return axes
 
 
-def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) -> Tensor:
+def _position(op: str, extreme: Op, x: T, axis: int | None, keepdim: bool) -> T:
     if axis is None:
         flat = _position(op, extreme, x.flatten(), 0, False)
         return flat.reshape((1,) * x.ndim) if keepdim else flat
@@ -822,14 +819,14 @@ def _position(op: str, extreme: Op, x: Tensor, axis: int | None, keepdim: bool) 
     return hit.where(places, size)._reduce(Ops.MIN, axes, keepdim)
 
 
-class ValuesAndIndices(NamedTuple):
+class ValuesAndIndices(NamedTuple, Generic[T]):
     """The result of ``cummax``, ``sort``, ``topk`` and others: unpack it, or read ``.values`` and ``.indices``."""
 
-    values: Tensor
-    indices: Tensor
+    values: T
+    indices: T
 
 
-def _extremes(x: Tensor, name: str, op: Op, axis: int) -> ValuesAndIndices:
+def _extremes(x: T, name: str, op: Op, axis: int) -> ValuesAndIndices[T]:
     wide = x.uop.cast(dtypes.uint8) if x.dtype.is_bool else x.uop
     running = x._scan(name, op, axis, wide)
     at = extreme_position(running) if running is not wide else wide.zeros(dtypes.int32)

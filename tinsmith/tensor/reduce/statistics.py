@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,29 +21,27 @@ from tinsmith.ir.graphs import by_digits, by_pieces, digit_bits_for
 from tinsmith.target.schedule_costs import Costs
 from tinsmith.tensor.arguments import choice, integer, number
 from tinsmith.tensor.helpers import axis_of, float_of, operand, product
-from tinsmith.tensor.reduce.reduce import ValuesAndIndices
+from tinsmith.tensor.reduce.reduce import Reduce, ValuesAndIndices
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound=Reduce)
 COMPUTE_MODES = (None, "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
-class LeastAndGreatest(NamedTuple):
+class LeastAndGreatest(NamedTuple, Generic[T]):
     """The result of ``aminmax``."""
 
-    min: Tensor
-    max: Tensor
+    min: T
+    max: T
 
 
-class Histogram(NamedTuple):
+class Histogram(NamedTuple, Generic[T]):
     """The result of ``histogram``: the counts and the bin edges."""
 
-    hist: Tensor
-    bin_edges: Tensor
+    hist: T
+    bin_edges: T
 
 
-def quantile_of(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool) -> Tensor:
+def quantile_of(op: str, x: T, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool) -> T:
     choice(op, "interpolation", interpolation, ("linear", "lower", "higher", "midpoint", "nearest"))
     if not x.dtype.is_float or x.dtype.itemsize < 4:
         raise DTypeError(op, f"takes float32 or float64, got {x.dtype!r}", ".float()")
@@ -54,7 +52,7 @@ def quantile_of(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     flat = x.reshape(-1) if dim is None or not x.ndim else x
     if not flat.shape[d]:
         raise ShapeError(op, f"nothing to take the {op} of in shape {x.shape}", "at least one element")
-    rows = flat.sort(d).values.transpose(d, -1)  # NaN sorts last
+    rows = flat.sort(d)[0].transpose(d, -1)  # NaN sorts last
     nan = flat.isnan().sum(d, keepdim=True).transpose(d, -1)
     count = nan.neg().add(flat.shape[d]) if skip else nan.zeros_like(requires_grad=False).add(flat.shape[d])
     places = fractions.reshape(-1).mul(count.sub(1).clamp(0).cast(x.dtype))
@@ -76,7 +74,7 @@ def quantile_of(op: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     return out if fractions.ndim else out.squeeze(0)
 
 
-def counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Tensor | None) -> Histogram:
+def counted(op: str, x: T, bins: int, low: float, high: float, weight: T | None) -> Histogram[T]:
     bins, kind = integer(op, "bins", bins, least=1), float_of(x).dtype
     low, high = number(op, "min", low), number(op, "max", high)
     if low > high:
@@ -96,7 +94,7 @@ def counted(op: str, x: Tensor, bins: int, low: float, high: float, weight: Tens
     return Histogram(histogram_of(x, inside.where(place, -1).cast(dtypes.int32), inside, bins, weight), edges)
 
 
-def histogram_of(x: Tensor, place: Tensor, inside: Tensor, bins: int, weight: Tensor | None) -> Tensor:
+def histogram_of(x: T, place: T, inside: T, bins: int, weight: T | None) -> T:
     kind = float_of(x).dtype
     each = inside.cast(kind) if weight is None else inside.where(weight.reshape(-1).cast(kind), 0)
     counts = type(x).zeros(bins, dtype=kind, device=x.device, requires_grad=False)
@@ -108,7 +106,7 @@ _ROWS = 8  # … in more rows than this: one kernel per selected element then ha
 _GROUPED = 16  # elements per selected element from which on selecting groups is cheaper than sorting
 
 
-def unique_slices(x: Tensor, d: int) -> list[Tensor]:
+def unique_slices(x: T, d: int) -> list[T]:
     """Return the distinct slices along axis ``d``, sorted, the index of each slice among them, and their counts."""
     array = (x.float() if x.dtype.is_float and x.dtype.itemsize < 4 else x).numpy()
     _, first, inverse, counts = np.unique(array, return_index=True, return_inverse=True, return_counts=True, axis=d)
@@ -117,7 +115,7 @@ def unique_slices(x: Tensor, d: int) -> list[Tensor]:
     return [x.index_select(d, indices[0]), *indices[1:]]
 
 
-def counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+def counted_values(flat: T) -> tuple[T, T, T] | None:
     """Return the distinct integers of a vector, each element's index among them, and their counts, by counting.
 
     None if the dtype is not an integer or the value range is not smaller than the number of elements."""
@@ -139,7 +137,7 @@ def counted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     return (low.cast(wide) + values.cast(wide)).cast(flat.dtype), inverse, counts.gather(0, values)
 
 
-def sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def sorted_values(flat: T) -> tuple[T, T, T]:
     """Return the distinct elements of a vector, each element's index among them, and their counts, by sorting.
 
     The elements are realized; indices and counts stay lazy.
@@ -152,8 +150,8 @@ def sorted_values(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found, inverse, found.zeros_like(dtype=dtypes.default_int).scatter_add(0, inverse, inverse.ones_like())
 
 
-def value_and_index(x: Tensor, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]
-                    ) -> ValuesAndIndices:
+def value_and_index(x: T, op: str, dim: int, positions: Callable[[UOp], tuple[UOp | None, UOp]]
+                    ) -> ValuesAndIndices[T]:
     """Return elements along ``dim`` and their indices; ``positions`` maps rows to (elements or None, indices)."""
     d = axis_of(op, x, dim)
     row = x.reshape(1) if not x.ndim else x.transpose(d, -1)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """PyTorch's names for moving, splitting, selecting and joining axes, and ``rearrange``.
 
 Views in PyTorch are views here. ``rearrange`` splits, reorders and merges axes by a formula in the notation of einops.
@@ -8,7 +7,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from tinsmith.backend.device import DeviceName
 from tinsmith.core.dtypes import DTypeLike, dtypes
@@ -21,8 +20,7 @@ from tinsmith.tensor.helpers import axis_and_size, axis_of, broadcast_shape, one
 from tinsmith.tensor.indexing.subscripts import from_front
 from tinsmith.tensor.shape.movement import Movement, _listed
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
+T = TypeVar("T", bound="Layout")
 
 
 class Layout(Movement):
@@ -32,7 +30,7 @@ class Layout(Movement):
 
     # *** axes ***
 
-    def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """Move axes to other positions; the other axes keep their order.
 
         >>> Tensor.ones(2, 3, 4).movedim(0, -1).shape
@@ -46,7 +44,7 @@ class Layout(Movement):
         there = dict(zip(places, froms))
         return self.permute(*[there[i] if i in there else next(rest) for i in range(self.ndim)])
 
-    def swapaxes(self: Tensor, axis0: int, axis1: int) -> Tensor:
+    def swapaxes(self, axis0: int, axis1: int) -> Self:
         """Exchange two axes (the same as ``transpose``).
 
         >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
@@ -54,7 +52,7 @@ class Layout(Movement):
         """
         return self.transpose(axis0, axis1)
 
-    def t(self: Tensor) -> Tensor:
+    def t(self) -> Self:
         """Transpose a matrix; a vector is returned unchanged.
 
         >>> Tensor([[1, 2]]).t().tolist()
@@ -65,7 +63,7 @@ class Layout(Movement):
         return self.transpose() if self.ndim == 2 else self[...]
 
     @property
-    def mT(self: Tensor) -> Tensor:
+    def mT(self) -> Self:
         """The last two axes transposed.
 
         >>> Tensor([[[1, 2]]]).mT.shape
@@ -73,7 +71,7 @@ class Layout(Movement):
         """
         return self.transpose(-1, -2)
 
-    def adjoint(self: Tensor) -> Tensor:
+    def adjoint(self) -> Self:
         """Return the last two axes transposed (there are no complex numbers to conjugate).
 
         >>> Tensor([[1, 2]]).adjoint().tolist()
@@ -82,7 +80,7 @@ class Layout(Movement):
         return self.transpose(-1, -2)
 
     @property
-    def mH(self: Tensor) -> Tensor:
+    def mH(self) -> Self:
         """The last two axes transposed (there are no complex numbers to conjugate).
 
         >>> Tensor([[1, 2]]).mH.shape
@@ -91,7 +89,7 @@ class Layout(Movement):
         return self.transpose(-1, -2)
 
     @property
-    def H(self: Tensor) -> Tensor:
+    def H(self) -> Self:
         """A matrix transposed.
 
         >>> Tensor([[1, 2]]).H.shape
@@ -99,7 +97,7 @@ class Layout(Movement):
         """
         return self.t()
 
-    def select(self: Tensor, dim: int, index: int) -> Tensor:
+    def select(self, dim: int, index: int) -> Self:
         """Return the slice at ``index`` along ``dim``, without that axis.
 
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
@@ -107,7 +105,7 @@ class Layout(Movement):
         """
         return self[(slice(None),) * axis_and_size("select", self, dim)[0] + (symbolic("select", "index", index),)]
 
-    def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
+    def narrow(self, dim: int, start: int, length: int) -> Self:
         """Return the elements ``start`` to ``start + length`` along ``dim``.
 
         >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
@@ -120,7 +118,7 @@ class Layout(Movement):
         length = length if isinstance(length, UOp) else integer("narrow", "length", length, least=0)
         return self.shrink([None] * d + [(start, start + length)] + [None] * (self.ndim - d - 1))
 
-    def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """Return the slices along ``dim`` as a tuple, without that axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind(1)]
@@ -129,8 +127,8 @@ class Layout(Movement):
         d, size = axis_and_size("unbind", self, dim)
         return tuple(self.select(d, i) for i in range(value_of_size(size)))
 
-    def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int] | Tensor,
-                     dim: int = 0) -> tuple[Tensor, ...]:
+    def tensor_split(self, indices_or_sections: int | Sequence[int] | Self,
+                     dim: int = 0) -> tuple[Self, ...]:
         """Split an axis into n parts of nearly equal size, the longer ones first, or at the given indices.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)], len(Tensor([1, 2, 3]).tensor_split((1, 2)))
@@ -149,7 +147,7 @@ class Layout(Movement):
             places = list(ends)[:-1]
         return tuple(self.narrow(d, a, max(b - a, 0)) for a, b in zip([0, *places], [*places, total]))
 
-    def hsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    def hsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
         """Return ``tensor_split`` along the second axis; a vector is split along its only axis.
 
         >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
@@ -157,7 +155,7 @@ class Layout(Movement):
         """
         return self._split_evenly("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
 
-    def vsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    def vsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
         """Return ``tensor_split`` along the first axis; takes at least two axes.
 
         >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
@@ -165,7 +163,7 @@ class Layout(Movement):
         """
         return self._split_evenly("vsplit", indices_or_sections, 0, 2)
 
-    def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    def dsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
         """Return ``tensor_split`` along the third axis.
 
         >>> [t.tolist() for t in Tensor([[[1, 2]]]).dsplit(2)]
@@ -173,15 +171,15 @@ class Layout(Movement):
         """
         return self._split_evenly("dsplit", indices_or_sections, 2, 3)
 
-    def _split_evenly(self: Tensor, op: str, parts: int | Sequence[int], axis: int,
-                      least: int = 1) -> tuple[Tensor, ...]:
+    def _split_evenly(self, op: str, parts: int | Sequence[int], axis: int,
+                      least: int = 1) -> tuple[Self, ...]:
         if self.ndim < max(least, axis + 1):
             raise ShapeError(op, f"shape {self.shape} has too few axes", f"at least {max(least, axis + 1)}")
         if isinstance(parts, int) and (parts < 1 or value_of_size(self.shape[axis]) % parts):
             raise ShapeError(op, f"axis {axis} of shape {self.shape} into {parts} equal parts", "tensor_split")
         return self.tensor_split(parts, axis)
 
-    def split_with_sizes(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    def split_with_sizes(self, split_sizes: Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Split an axis into parts of the given sizes (the same as ``split``).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split_with_sizes([1, 2])]
@@ -189,7 +187,7 @@ class Layout(Movement):
         """
         return self.split(split_sizes, dim)
 
-    def tile(self: Tensor, *dims: Any) -> Tensor:
+    def tile(self, *dims: Any) -> Self:
         """Return ``repeat`` that accepts fewer repeats than axes: they apply to the last axes.
 
         >>> Tensor([[1], [2]]).tile(2).tolist()
@@ -198,7 +196,7 @@ class Layout(Movement):
         times = listed(dims)
         return self.repeat(*(1,) * (self.ndim - len(times)), *times)
 
-    def fliplr(self: Tensor) -> Tensor:
+    def fliplr(self) -> Self:
         """Reverse the second axis.
 
         >>> Tensor([[1, 2]]).fliplr().tolist()
@@ -206,7 +204,7 @@ class Layout(Movement):
         """
         return self.flip(1)
 
-    def flipud(self: Tensor) -> Tensor:
+    def flipud(self) -> Self:
         """Reverse the first axis.
 
         >>> Tensor([1, 2]).flipud().tolist()
@@ -214,7 +212,7 @@ class Layout(Movement):
         """
         return self.flip(0)
 
-    def rot90(self: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
         """Rotate by ``k`` quarter turns in the plane of two axes, from the first towards the second.
 
         >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
@@ -228,7 +226,7 @@ class Layout(Movement):
             return self.flip((a, b)) if k else self._copy()
         return self.flip(b).transpose(a, b) if k == 1 else self.transpose(a, b).flip(b)
 
-    def ravel(self: Tensor) -> Tensor:
+    def ravel(self) -> Self:
         """Flatten to one axis.
 
         >>> Tensor([[1, 2], [3, 4]]).ravel().tolist()
@@ -236,7 +234,7 @@ class Layout(Movement):
         """
         return self.reshape(-1)
 
-    def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    def reshape_as(self, other: Self) -> Self:
         """Reshape to the shape of ``other``.
 
         >>> Tensor([1, 2]).reshape_as(Tensor([[0], [0]])).shape
@@ -245,7 +243,7 @@ class Layout(Movement):
         check_tensors("reshape_as", [other])
         return self.reshape(other.shape)
 
-    def sum_to_size(self: Tensor, *size: Any) -> Tensor:
+    def sum_to_size(self, *size: Any) -> Self:
         """Sum to a shape that broadcasts to this one.
 
         >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
@@ -261,7 +259,7 @@ class Layout(Movement):
             return self.sum()  # also for 0-d, so that a bool is summed to an integer as in PyTorch
         return self.sum(axes, keepdim=True).reshape(wanted) if axes else self._copy()
 
-    def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    def diag_embed(self, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Self:
         """Matrices with the rows of the last axis on a diagonal: ``[…, N] → […, N, N]`` for offset 0.
 
         >>> Tensor([1, 2]).diag_embed().tolist()
@@ -283,7 +281,7 @@ class Layout(Movement):
         rows = rows.pad((None,) * (self.ndim - 1) + ((below, right), (right, below)))
         return rows.movedim((-2, -1), (min(a, b), max(a, b)))
 
-    def diagflat(self: Tensor, offset: int = 0) -> Tensor:
+    def diagflat(self, offset: int = 0) -> Self:
         """Return a matrix with all elements of the flat tensor on a diagonal.
 
         >>> Tensor([[1], [2]]).diagflat().tolist()
@@ -291,7 +289,7 @@ class Layout(Movement):
         """
         return self.reshape(-1).diag_embed(offset)
 
-    def atleast_1d(self: Tensor) -> Tensor:
+    def atleast_1d(self) -> Self:
         """Add axes until there is at least one.
 
         >>> Tensor(1).atleast_1d().shape
@@ -299,7 +297,7 @@ class Layout(Movement):
         """
         return self.reshape(1) if not self.ndim else self
 
-    def atleast_2d(self: Tensor) -> Tensor:
+    def atleast_2d(self) -> Self:
         """Add axes until there are at least two: a vector becomes a row.
 
         >>> Tensor([1, 2]).atleast_2d().shape
@@ -307,7 +305,7 @@ class Layout(Movement):
         """
         return self.atleast_1d().unsqueeze(0) if self.ndim < 2 else self
 
-    def atleast_3d(self: Tensor) -> Tensor:
+    def atleast_3d(self) -> Self:
         """Add axes until there are at least three; the third one is added at the end.
 
         >>> Tensor([1, 2]).atleast_3d().shape
@@ -315,7 +313,7 @@ class Layout(Movement):
         """
         return self.atleast_2d().unsqueeze(-1) if self.ndim < 3 else self
 
-    def hstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def hstack(self: T | Sequence[T], *others: T) -> T:
         """Concatenate along the second axis; vectors along their only axis.
 
         >>> Tensor.hstack(Tensor([1, 2]), Tensor([3])).tolist()
@@ -324,7 +322,7 @@ class Layout(Movement):
         parts = [t.atleast_1d() for t in _listed("hstack", self, others)]
         return parts[0].cat(*parts[1:], dim=0 if parts[0].ndim == 1 else 1)
 
-    def vstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def vstack(self: T | Sequence[T], *others: T) -> T:
         """Concatenate along the first axis; vectors count as rows.
 
         >>> Tensor.vstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
@@ -333,7 +331,7 @@ class Layout(Movement):
         parts = [t.atleast_2d() for t in _listed("vstack", self, others)]
         return parts[0].cat(*parts[1:], dim=0)
 
-    def dstack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def dstack(self: T | Sequence[T], *others: T) -> T:
         """Concatenate along the third axis.
 
         >>> Tensor.dstack(Tensor([1, 2]), Tensor([3, 4])).tolist()
@@ -342,7 +340,7 @@ class Layout(Movement):
         parts = [t.atleast_3d() for t in _listed("dstack", self, others)]
         return parts[0].cat(*parts[1:], dim=2)
 
-    def column_stack(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def column_stack(self: T | Sequence[T], *others: T) -> T:
         """Concatenate along the second axis; vectors count as columns.
 
         >>> Tensor.column_stack(Tensor([1, 2]), Tensor([3, 4])).tolist()
@@ -351,7 +349,7 @@ class Layout(Movement):
         parts = [t.reshape(-1, 1) if t.ndim < 2 else t for t in _listed("column_stack", self, others)]
         return parts[0].cat(*parts[1:], dim=1)
 
-    def block_diag(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def block_diag(self: T | Sequence[T], *others: T) -> T:
         """Return the block-diagonal matrix of the given matrices.
 
         >>> Tensor.block_diag(Tensor([[1]]), Tensor([[2, 3]])).tolist()
@@ -364,7 +362,7 @@ class Layout(Movement):
             before += t.shape[1]
         return rows[0].cat(*rows[1:], dim=0)
 
-    def broadcast_tensors(self: Tensor | Sequence[Tensor], *others: Tensor) -> tuple[Tensor, ...]:
+    def broadcast_tensors(self: T | Sequence[T], *others: T) -> tuple[T, ...]:
         """Expand tensors to their common broadcast shape.
 
         >>> [t.shape for t in Tensor.broadcast_tensors(Tensor([1, 2]), Tensor([[3]]))]
@@ -374,7 +372,7 @@ class Layout(Movement):
         shape = broadcast_shape("broadcast_tensors", *(t.shape for t in parts))
         return tuple(t.broadcast_to(shape) for t in parts)
 
-    def cartesian_prod(self: Tensor | Sequence[Tensor], *others: Tensor) -> Tensor:
+    def cartesian_prod(self: T | Sequence[T], *others: T) -> T:
         """The Cartesian product of vectors: one row per combination.
 
         >>> Tensor.cartesian_prod(Tensor([1, 2]), Tensor([3, 4])).tolist()
@@ -386,7 +384,7 @@ class Layout(Movement):
         grids = [g.reshape(-1) for g in parts[0].meshgrid(*parts[1:])]
         return grids[0].stack(*grids[1:], dim=1)
 
-    def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
         """Return the combinations of ``r`` elements of a vector, one per row, in ``itertools`` order.
 
         >>> Tensor([1, 2, 3]).combinations().tolist()
@@ -402,7 +400,7 @@ class Layout(Movement):
 
     # *** copies with a part replaced ***
 
-    def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    def select_scatter(self, src: Self, dim: int, index: int) -> Self:
         """Return a copy with the slice at ``index`` along ``dim`` replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([8, 9]), 0, 1).tolist()
@@ -412,8 +410,8 @@ class Layout(Movement):
         index = integer("select_scatter", "index", index, -size, size - 1) % size
         return self._with_part("select_scatter", src, (slice(None),) * d + (index,))
 
-    def slice_scatter(self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
-                      step: int = 1) -> Tensor:
+    def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,
+                      step: int = 1) -> Self:
         """Return a copy with a slice along ``dim`` replaced by ``src``.
 
         >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9]), 0, 1, 2).tolist()
@@ -422,7 +420,7 @@ class Layout(Movement):
         d = axis_and_size("slice_scatter", self, dim)[0]
         return self._with_part("slice_scatter", src, (slice(None),) * d + (slice(start, end, step),))
 
-    def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    def diagonal_scatter(self, src: Self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """Return a copy with a diagonal replaced by ``src``.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
@@ -433,7 +431,7 @@ class Layout(Movement):
         out.diagonal(offset, dim1, dim2).assign(src.cast(self.dtype))
         return out
 
-    def _with_part(self: Tensor, op: str, src: Tensor, index: tuple[Any, ...]) -> Tensor:
+    def _with_part(self, op: str, src: Self, index: tuple[Any, ...]) -> Self:
         out = self.clone()
         part = out[index]
         value = operand(op, src, self)
@@ -443,8 +441,8 @@ class Layout(Movement):
         return out
 
     @classmethod
-    def tril_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
-                     device: DeviceName | None = None) -> Tensor:
+    def tril_indices(cls, row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Self:
         """Return the row and column indices of the lower triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.tril_indices(2, 2).tolist()
@@ -453,8 +451,8 @@ class Layout(Movement):
         return cls._triangle("tril_indices", row, col, lambda i, j: j <= i + offset, dtype, device)
 
     @classmethod
-    def triu_indices(cls: type[Tensor], row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
-                     device: DeviceName | None = None) -> Tensor:
+    def triu_indices(cls, row: int, col: int, offset: int = 0, *, dtype: DTypeLike | None = None,
+                     device: DeviceName | None = None) -> Self:
         """Return the row and column indices of the upper triangle of a ``row`` x ``col`` matrix, shape [2, count].
 
         >>> Tensor.triu_indices(2, 2).tolist()
@@ -463,8 +461,8 @@ class Layout(Movement):
         return cls._triangle("triu_indices", row, col, lambda i, j: j >= i + offset, dtype, device)
 
     @classmethod
-    def _triangle(cls: type[Tensor], op: str, row: int, col: int, inside: Any,
-                  dtype: DTypeLike | None, device: DeviceName | None) -> Tensor:
+    def _triangle(cls, op: str, row: int, col: int, inside: Any,
+                  dtype: DTypeLike | None, device: DeviceName | None) -> Self:
         row, col = integer(op, "row", row, least=0), integer(op, "col", col, least=0)
         found = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
         if not found:
@@ -473,7 +471,7 @@ class Layout(Movement):
 
     # *** rearrange ***
 
-    def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
+    def rearrange(self, formula: str, **sizes: int) -> Self:
         """Rearrange axes by a formula: names on the left are put in the order on the right; parentheses group one axis.
 
         >>> Tensor([[1, 2, 3, 4]]).rearrange("a (b c) -> (a c) b", b=2).tolist()
@@ -546,7 +544,7 @@ def _groups(formula: str, side: str) -> Groups:
     return out
 
 
-def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple[Groups, Groups]:
+def _without_dots(formula: str, x: Layout, left: Groups, right: Groups) -> tuple[Groups, Groups]:
     """Replace ``...`` by generated names for the axes that it stands for."""
     count = sum(group.count("...") for group in left)
     if count > 1 or count != sum(group.count("...") for group in right) or any(
@@ -564,7 +562,7 @@ def _without_dots(formula: str, x: Tensor, left: Groups, right: Groups) -> tuple
     return left, [g for groups in alone for g in groups]
 
 
-def _split(formula: str, x: Tensor, axis: int, group: list[str], known: dict[str, int]) -> list[Any]:
+def _split(formula: str, x: Layout, axis: int, group: list[str], known: dict[str, int]) -> list[Any]:
     """Return the sizes of the names in one axis's group."""
     whole = x.shape[axis]
     sizes: list[Any] = [1 if n == "1" else known.get(n) for n in group]

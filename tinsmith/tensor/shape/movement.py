@@ -1,4 +1,3 @@
-# mypy: disable-error-code=misc
 """Movement ops, concatenation and splitting.
 
 Movement ops give new shapes and orders of the same elements. Nothing is computed; most results are views.
@@ -6,7 +5,7 @@ Movement ops give new shapes and orders of the same elements. Nothing is compute
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -35,11 +34,10 @@ from tinsmith.tensor.helpers import (
     symbolic_size,
 )
 from tinsmith.tensor.indexing.slices import box
+from tinsmith.tensor.sizes.growth import compute_growing
 from tinsmith.tensor.storage import DIAGONAL, EXPAND, PERMUTE, RESHAPE, SLICE
 
-if TYPE_CHECKING:
-    from tinsmith.tensor.tensor import Tensor
-
+T = TypeVar("T", bound="Movement")
 _MOST_EMPTY_PARTS = 1 << 16  # limit of ``chunk``: an empty axis yields as many parts as asked for, as in PyTorch
 
 
@@ -50,7 +48,7 @@ class Movement(Execution):
 
     # *** joining and splitting ***
 
-    def cat(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
+    def cat(self: T | Sequence[T], *others: T, dim: int = 0) -> T:
         """Concatenate tensors along an axis. As in PyTorch, a tensor of shape (0,) can be concatenated with any others:
         it only takes part in dtype promotion.
 
@@ -80,11 +78,12 @@ class Movement(Execution):
                                      f"differ in axis {d} only, but axis {axis} has {size_text(b)} and {size_text(a)}",
                                      f"dim={axis}, or equal sizes")
         same_device("cat", *parts)
+        compute_growing(parts)
         dtype = promote(*(t.dtype for t in parts))
         full = [as_sized(t.uop.cast(dtype), (*first.shape[:d], t.shape[d], *first.shape[d + 1 :])) for t in parts]
         return first._new(joined(full, d))
 
-    def stack(self: Tensor | Sequence[Tensor], *others: Tensor, dim: int = 0) -> Tensor:
+    def stack(self: T | Sequence[T], *others: T, dim: int = 0) -> T:
         """Stack tensors of equal shape along a new axis.
 
         >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
@@ -104,7 +103,7 @@ class Movement(Execution):
         rows = [t.unsqueeze(d) for t in parts]
         return rows[0].cat(*rows[1:], dim=d)
 
-    def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Split an axis into parts of the given size (the last one may be smaller), or of the given sizes.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).split(2)]
@@ -129,7 +128,7 @@ class Movement(Execution):
             begin += length
         return tuple(out)
 
-    def chunk(self: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+    def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
         """Split an axis into at most ``chunks`` parts of equal size (the last one may be smaller).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
@@ -143,7 +142,7 @@ class Movement(Execution):
             return [self[:] for _ in range(chunks)]
         return list(self.split(size, d))
 
-    def meshgrid(self: Tensor | Sequence[Tensor], *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    def meshgrid(self: T | Sequence[T], *others: T, indexing: str = "ij") -> tuple[T, ...]:
         """Expand coordinate vectors to coordinate grids, one per vector.
 
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
@@ -157,7 +156,7 @@ class Movement(Execution):
 
     # *** movement ***
 
-    def reshape(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
+    def reshape(self, *dims: Any, shape: Any = None) -> Self:
         """Change the shape; elements stay in row-major order. One size may be -1 (inferred); None keeps an axis.
 
         >>> Tensor([1, 2, 3, 4]).reshape(2, -1).tolist()
@@ -178,7 +177,7 @@ class Movement(Execution):
                              "a shape with as many elements")
         return self._view(RESHAPE, new)
 
-    def view(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
+    def view(self, *dims: Any, shape: Any = None) -> Self:
         """Return the same as ``reshape``; with a dtype, the same as ``bitcast``.
 
         >>> Tensor([1, 2]).view(2, 1).shape, Tensor([1.0]).view(dtypes.int32).dtype
@@ -188,7 +187,7 @@ class Movement(Execution):
             return self.bitcast(dims[0])
         return self.reshape(*given("view", "shape", dims, shape))
 
-    def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Merge the axes ``start_dim`` to ``end_dim`` (inclusive) into one.
 
         >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
@@ -200,7 +199,7 @@ class Movement(Execution):
         shape = self.shape
         return self._view(RESHAPE, (*shape[:start], product(shape[start : end + 1]), *shape[end + 1 :]))
 
-    def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Split an axis into axes of the given sizes.
 
         >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, 2)).tolist()
@@ -209,7 +208,7 @@ class Movement(Execution):
         d = axis_of("unflatten", self, dim)
         return self.reshape(*self.shape[:d], *listed((sizes,)), *self.shape[d + 1 :])
 
-    def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
         """Remove axes of size 1: all, or those named.
 
         >>> Tensor([[[1, 2]]]).squeeze().shape
@@ -218,7 +217,7 @@ class Movement(Execution):
         named = axes_of("squeeze", self, dim)
         return self._view(RESHAPE, tuple(s for i, s in enumerate(self.shape) if not (i in named and one(s))))
 
-    def unsqueeze(self: Tensor, dim: int) -> Tensor:
+    def unsqueeze(self, dim: int) -> Self:
         """Insert an axis of size 1 at ``dim``.
 
         >>> Tensor([1, 2]).unsqueeze(0).shape
@@ -227,7 +226,7 @@ class Movement(Execution):
         d = axis_of("unsqueeze", self, dim, extra=1)
         return self._view(RESHAPE, (*self.shape[:d], 1, *self.shape[d:]))
 
-    def permute(self: Tensor, *axes: Any, order: Any = None) -> Tensor:
+    def permute(self, *axes: Any, order: Any = None) -> Self:
         """Reorder the axes.
 
         >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
@@ -240,7 +239,7 @@ class Movement(Execution):
                             "every axis once")
         return self._view(PERMUTE, axes)
 
-    def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
+    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
         """Exchange two axes.
 
         >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
@@ -253,7 +252,7 @@ class Movement(Execution):
         return self._view(PERMUTE, tuple(order))
 
     @property
-    def T(self: Tensor) -> Tensor:
+    def T(self) -> Self:
         """The tensor with its axes in reverse order.
 
         >>> Tensor([[1, 2, 3]]).T.shape
@@ -261,19 +260,19 @@ class Movement(Execution):
         """
         return self._view(PERMUTE, tuple(reversed(range(self.ndim))))
 
-    def flip(self: Tensor, axis: int | Sequence[int] = (), *more: int,
-             dims: int | Sequence[int] | None = None) -> Tensor:
+    def flip(self, axis: int | Sequence[int] = (), *more: int,
+             dims: int | Sequence[int] | None = None) -> Self:
         """Reverse axes (PyTorch's name for ``axis`` is ``dims``). A copy, as in PyTorch; ``x[::-1]`` is a view.
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        axis = axis_or_dim("flip", axis, dims, ())
-        asked = (*axis, *more) if isinstance(axis, (tuple, list)) else (axis, *more)
-        axes = axes_of("flip", self, asked)  # type: ignore[arg-type]
+        first = axis_or_dim("flip", axis, dims, ())
+        asked = (*first, *more) if isinstance(first, (tuple, list)) else (first, *more)
+        axes = axes_of("flip", self, asked)
         return self._new(self.uop.flip(axes))
 
-    def expand(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
+    def expand(self, *dims: Any, shape: Any = None) -> Self:
         """Repeat axes of size 1 as a view; -1 or None keeps a size, new axes are added in front.
 
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
@@ -288,7 +287,7 @@ class Movement(Execution):
                     [o if n is None or (not isinstance(n, UOp) and n == -1) else n for o, n in zip(old, wanted)])
         return self._broadcast_to(new, "expand")
 
-    def _broadcast_to(self: Tensor, shape: tuple[Any, ...], op: str = "broadcast_to") -> Tensor:
+    def _broadcast_to(self, shape: tuple[Any, ...], op: str = "broadcast_to") -> Self:
         extra = len(shape) - self.ndim
         old = (1,) * extra + self.shape
         for axis, (a, b) in enumerate(zip(old, shape)):
@@ -302,7 +301,7 @@ class Movement(Execution):
         x = x if x.shape == own else x._view(SLICE, box(tuple((0, s) for s in own)))
         return x._view(EXPAND, shape)
 
-    def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
+    def broadcast_to(self, *shape: Any) -> Self:
         """Expand to ``shape`` by the broadcasting rules.
 
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
@@ -310,7 +309,7 @@ class Movement(Execution):
         """
         return self._broadcast_to(sizes("broadcast_to", shape))
 
-    def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    def expand_as(self, other: Self) -> Self:
         """Expand to the shape of ``other``.
 
         >>> Tensor([[1], [2]]).expand_as(Tensor([[1, 2], [3, 4]])).shape
@@ -319,7 +318,7 @@ class Movement(Execution):
         check_tensors("expand_as", [other])
         return self.expand(other.shape)
 
-    def shrink(self: Tensor, bounds: Sequence[Any]) -> Tensor:
+    def shrink(self, bounds: Sequence[Any]) -> Self:
         """Slice each axis to its (begin, end); None keeps an axis.
 
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
@@ -336,7 +335,7 @@ class Movement(Execution):
                                  "0 <= begin <= end <= size")
         return self._view(SLICE, box(full))
 
-    def shrink_to(self: Tensor, *dims: Any, shape: Any = None) -> Tensor:
+    def shrink_to(self, *dims: Any, shape: Any = None) -> Self:
         """Slice each axis to its first elements, up to the new size; None keeps an axis.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
@@ -345,7 +344,7 @@ class Movement(Execution):
         wanted = self._new_sizes("shrink_to", given("shrink_to", "shape", dims, shape))
         return self.shrink([(0, s) for s in wanted])
 
-    def pad_to(self: Tensor, *dims: Any, shape: Any = None, value: float = 0) -> Tensor:
+    def pad_to(self, *dims: Any, shape: Any = None, value: float = 0) -> Self:
         """Pad each axis with ``value`` at its end up to the new size; None keeps an axis.
 
         >>> Tensor([1, 2]).pad_to(4).tolist()
@@ -361,14 +360,14 @@ class Movement(Execution):
                                  "shrink_to, or a greater size")
         return self.pad([(0, normal_size(new - old)) for old, new in zip(self.shape, wanted)], value=value)
 
-    def _new_sizes(self: Tensor, op: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _new_sizes(self, op: str, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return one size per axis, with None replaced by the axis's own size."""
         asked = _sizes_or_none(op, values)
         if len(asked) != self.ndim:
             raise ShapeError(op, f"{len(asked)} sizes for the {self.ndim} axes of {self.shape}", "one size per axis")
         return sizes(op, [own if s is None else s for own, s in zip(self.shape, asked)])
 
-    def pad(self: Tensor, padding: Sequence[Any], mode: str = "constant", value: float | None = 0.0) -> Tensor:
+    def pad(self, padding: Sequence[Any], mode: str = "constant", value: float | None = 0.0) -> Self:
         """Pad axes before and after; negative amounts slice.
 
         Args:
@@ -391,7 +390,7 @@ class Movement(Execution):
         inside = UOp.const(dtypes.bool, True).expand_to(cut.shape).pad(grown)
         return self._new(inside.where(padded, constant("pad", value, self.dtype).expand_to(padded.shape)))
 
-    def _pad_with_own(self: Tensor, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Tensor:
+    def _pad_with_own(self, amounts: tuple[tuple[Any, Any], ...], mode: str) -> Self:
         out = self._copy()
         for axis, (before, after) in enumerate(amounts):
             if mode == "circular" and (before < 0 or after < 0):  # sliced elements must not wrap around
@@ -409,7 +408,7 @@ class Movement(Execution):
                 out = _part(out, axis, max(-before, 0), out.shape[axis] - max(-after, 0))
         return out
 
-    def repeat(self: Tensor, *repeats: Any) -> Tensor:
+    def repeat(self, *repeats: Any) -> Self:
         """Repeat the tensor along each axis the given number of times.
 
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
@@ -424,8 +423,8 @@ class Movement(Execution):
         x = self.uop.reshape(apart).expand(wide)
         return self._new(x.reshape(tuple(r * s for r, s in zip(times, base))))
 
-    def repeat_interleave(self: Tensor, repeats: int | Tensor | Sequence[int], dim: int | None = None, *,
-                          output_size: int | None = None) -> Tensor:
+    def repeat_interleave(self, repeats: int | Self | Sequence[int], dim: int | None = None, *,
+                          output_size: int | None = None) -> Self:
         """Repeat each element along an axis, or of the flat tensor; a list or tensor of repeats is read at once.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
@@ -443,7 +442,7 @@ class Movement(Execution):
         wide = x.uop.reshape((*shape[: d + 1], 1, *shape[d + 1 :])).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
         return self._new(wide.reshape((*shape[:d], shape[d] * repeats, *shape[d + 1 :])))
 
-    def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Self:
         """Shift elements along axes; elements that leave at the end re-enter at the front.
 
         >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
@@ -465,7 +464,7 @@ class Movement(Execution):
                 out = second.cat(first, dim=d)
         return out
 
-    def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
+    def unfold(self, dim: int, size: int, step: int) -> Self:
         """Sliding windows of ``size`` along an axis, ``step`` apart, as a new last axis.
 
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
@@ -479,7 +478,7 @@ class Movement(Execution):
         wide = self.uop.reshape((*self.shape, 1)).expand((*self.shape, size))
         return self._new(wide.window(Window(d, self.ndim, step, 1, whole, count)))
 
-    def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """Return the diagonal of two axes as the last axis; a positive ``offset`` selects a diagonal above the main
         one.
 
@@ -499,7 +498,7 @@ class Movement(Execution):
             return x[..., :0, :0]._view(RESHAPE, (*x.shape[:-2], 0))
         return x[..., down : down + n, right : right + n]._view(DIAGONAL, n)
 
-    def diag(self: Tensor, diagonal: int = 0) -> Tensor:
+    def diag(self, diagonal: int = 0) -> Self:
         """Return a matrix with this vector on a diagonal; for a matrix, a copy of its diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
@@ -513,9 +512,9 @@ class Movement(Execution):
         return self.diag_embed(diagonal)
 
 
-def _listed(op: str, first: Any, others: Sequence[Any]) -> list[Tensor]:
+def _listed(op: str, first: T | Sequence[T], others: Sequence[T]) -> list[T]:
     """Return the tensors of ``a.cat(b, c)``, ``Tensor.cat(a, b, c)`` or ``Tensor.cat([a, b, c])`` as a list."""
-    parts = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
+    parts: list[Any] = [*first, *others] if isinstance(first, (tuple, list)) else [first, *others]
     if len(parts) > 1 and len(others) == 1 and isinstance(others[0], (tuple, list)):
         parts = [first, *others[0]]
     if not parts:
@@ -530,7 +529,7 @@ def _numbers(repeats: Any) -> list[int] | None:
     return [integer("repeat_interleave", "repeats", n, least=0) for n in found] if isinstance(found, list) else None
 
 
-def _open_size(x: Tensor, rest: Any) -> Any:
+def _open_size(x: Movement, rest: Any) -> Any:
     """Return the size to infer for -1 if the other sizes have the product ``rest``; 0 if no size fits."""
     total = x.numel()
     if not isinstance(rest, UOp) and not isinstance(total, UOp):
@@ -547,7 +546,7 @@ def _sizes_or_none(op: str, values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(None if s is None else symbolic(op, "a size", s) for s in listed(values))
 
 
-def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
+def _amounts(x: Movement, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     """Return one (before, after) per axis from either form of ``padding``."""
     if not isinstance(padding, (tuple, list)):
         raise DTypeError("pad", f"padding must be a sequence, got {shown(padding)}", "pad(((1, 1), (0, 2)))")
@@ -561,12 +560,12 @@ def _amounts(x: Tensor, padding: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
     return tuple([(0, 0)] * (x.ndim - len(found)) + found[::-1])
 
 
-def _part(x: Tensor, axis: int, begin: Any, end: Any) -> Tensor:
+def _part(x: T, axis: int, begin: Any, end: Any) -> T:
     """Return the elements ``begin`` to ``end`` of an axis."""
     return x.shrink([None] * axis + [(begin, end)] + [None] * (x.ndim - axis - 1))
 
 
-def _grown(x: Tensor, axis: int, before: Any, after: Any, mode: str) -> Tensor:
+def _grown(x: T, axis: int, before: Any, after: Any, mode: str) -> T:
     """Extend an axis by copies of its own elements; each part of the result is a view of ``x``."""
     size = x.shape[axis]
     if mode == "reflect":

@@ -145,13 +145,13 @@ function itemButton(n) {
 function drawDetails() {
   const parts = [];
   if (state.tab === "graph" && state.node !== null && state.node >= 0) {
-    const [op, dtype, shape, arg, sources, origin, kind, items] = program().nodes[state.node];
+    const [op, dtype, shape, arg, sources, origin, kind, items, reason] = program().nodes[state.node];
     const readers = program().nodes.map((n, k) => (n[4].includes(state.node) ? k : -1)).filter((k) => k >= 0);
     const links = (numbers) => element("span", {}, ...numbers.slice(0, 12).map((n) => element("button", { onclick: () => reveal(n) }, `${n} ${program().nodes[n][0]}`)));
     parts.push(element("b", {}, `${op} `), kind, definition([["number", String(state.node)], ["value", `${dtype} (${shape.join(", ")})`], ["argument", arg], ["line", lineText(origin)], ["layer", layerOf(origin)],
       ["reads", sources.length ? links(sources) : ""], ["read by", readers.length ? links(readers) : ""],
       [kind === "stored" ? "stored by" : "computed in", items.length ? element("span", {}, ...items.slice(0, 8).map(itemButton)) : ""],
-      ["UOps", uopButton(items[0], origin)], ["because", kind === "stored" && items.length ? program().items[items[0]].reason : ""]]));
+      ["UOps", uopButton(items[0], origin)], ["because", reason]]));
   } else if (state.tab === "graph" && state.node !== null) {
     const group = program().groups[-1 - state.node];
     parts.push(element("b", {}, group.label), definition([["nodes", String(foldingOf(program()).size.get(state.node))], ["line", lineText(group.origin)], ["layer", layerOf(group.origin)]]),

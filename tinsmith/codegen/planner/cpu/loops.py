@@ -370,10 +370,18 @@ def nest_ways(kernel: Kernel, target: Target, lanes: int, nest: list[UOp]) -> It
     scatters = [s for s in nest if s.op is Ops.SCATTER_STORE and s.src[4].arg[1] is not Role.BLOCK]
     parallel = [r for r in kernel.parallel if not any(r is s.src[4] for s in scatters)]
     loads = [n for n in toposort(nest) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)]
+    options = [r for r in parallel if range_size(r) >= min(lanes, 4) and all(r in s.ranges for s in nest)
+               and kernel.may_have_lanes(r)]
     vectors = max(count_of(s.ranges) for s in nest) / lanes
-    cycles = lane_cycles(target, lanes, loads, stores, options[::-1])
+    woven = _woven_ranges(kernel, target, lanes, nest)
+    work = 0 if woven else sum(n.op.cost for n in toposort(nest) if n.op.alu and n.dtype.is_float)
+    cycles = lane_cycles(target, lanes, loads, stores, options[::-1], work)
+    accesses = lane_cycles(target, lanes, loads, stores, options[::-1])
     for r, some in cycles.items():
+        # Lanes that are stored apart must pay by their accesses alone: such a kernel cannot overwrite what it reads.
+        apart = any(stride_of(s.src[1], r) not in (0, 1) for s in stores) if r is not None else False
+        if apart and accesses[r] >= accesses[None]:
+            continue
         if r is not None and some < cycles[None] and all(stride_of(s.src[1], r) == 1 for s in scatters):
             amount = min(lanes * _narrow(nest, loads, r), power_of_two(range_size(r)))
             yield Candidate(f"vectorize along {name_of(r)}", {"memory": vectors * some}, partial(
@@ -430,14 +438,20 @@ def share_work(kernel: Kernel, lane_loop: UOp | None) -> None:
 def woven_lanes(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> None:
     """Vectorize along a repeated or interleaved range, with its short inner range unrolled, so that adjacent results
     are stored together."""
+    if found := _woven_ranges(kernel, target, lanes, stores):
+        split(kernel, OptOps.VECTOR, found[0], lanes)
+        apply_to(kernel, OptOps.UPCAST, found[1])
+
+
+def _woven_ranges(kernel: Kernel, target: Target, lanes: int, stores: list[UOp]) -> tuple[UOp, UOp] | None:
+    """Return the range for ``woven_lanes`` and its short inner range; None if there are none."""
     own = [r for r in kernel.parallel if all(r in s.ranges for s in stores)]
     for short in own:
         count = range_size(short)
         beside = [r for r in own if range_size(r) >= lanes and all(stride_of(s.src[1], r) == count for s in stores)
                   and all(stride_of(n.src[1], r) in (0, 1) for n in toposort(stores) if n.op is Ops.LOAD)]
         if 1 < count <= target.core.window_step and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
-            split(kernel, OptOps.VECTOR, beside[0], lanes)
-            return apply_to(kernel, OptOps.UPCAST, short)
+            return beside[0], short
     return None
 
 

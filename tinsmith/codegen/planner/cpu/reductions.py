@@ -16,14 +16,30 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.indexing import footprints
 from tinsmith.codegen.lower.normalize import divided_by
 from tinsmith.codegen.opt import Opt, OptOps
-from tinsmith.codegen.planner.candidate import Candidate, apply_to, lanes_of, name_of, power_of_two, split, stride_of
-from tinsmith.codegen.planner.cost import access_cycles, lane_cycles, row_price
-from tinsmith.codegen.transform.computed_operand import equal_values
+from tinsmith.codegen.planner.candidate import (
+    Candidate,
+    apply_to,
+    lanes_of,
+    name_of,
+    power_of_two,
+    split,
+    stage,
+    stride_of,
+)
+from tinsmith.codegen.planner.cost import access_cycles, lane_cycles, loads_of, row_price
+from tinsmith.codegen.transform.computed_operand import bind, block_factors, equal_values
 from tinsmith.codegen.transform.skip_masked_blocks import adds_only
+from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.structure import Role, count_of, is_partial, range_size, sum_of_products
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
+
+BLOCKS = (8, 16, 32, 64, 128, 256, 512)  # elements of a block of quantized weights, or of a part of it
+MOST_STEPS = 8  # vectors of a block of quantized weights to unroll, at most
+FEWER = 0.9  # share of loads below which more unrolled steps are worth their code
 
 
 def row_ways(kernel: Kernel, target: Target, keeps: bool = True) -> Iterator[Candidate]:
@@ -125,12 +141,14 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
             continue
         loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
         streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
+        if best in over and blocks_of_factors(kernel, target, best, lanes):
+            continue
         outer, lane = split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
         long, several = outer is not None and range_size(outer) >= 4, _together(group) <= 2 and streams <= 3
         if best in over:
             copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
             if outer is not None and long and copies > 1:
-                split(kernel, OptOps.UNROLL, outer, copies)
+                split(kernel, OptOps.UNROLL, outer, steps_of_block(kernel, outer, copies))
         elif outer is not None and long and several:
             split(kernel, OptOps.UPCAST, outer, 4)
         if not long and several:
@@ -138,6 +156,88 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
     lanes_for_stores(kernel, target, lanes)
     if beside in kernel.order:  # ``products_beside`` may have split it
         split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
+
+
+def blocks_of_factors(kernel: Kernel, target: Target, r: UOp, lanes: int) -> bool:
+    """Vectorize sums of products over blocks of packed elements whose factors are packed, too: the factors of several
+    blocks are computed as a vector in local memory, from which the blocks read them. Return False if there are none."""
+    folds = [f for f in kernel.folds if r in f.src[1:]]
+    if len(folds) != len(kernel.folds) or any(f.src[1:] != (r,) or not sum_of_products(f) for f in folds):
+        return False
+    roots = [_indices(factor, r) for f in folds for factor in _factors_of_blocks(f, r, lanes)]
+    size = range_size(r)
+    sizes = [n for n in BLOCKS if size % n == 0]
+    block = next((n for n in reversed(sizes) if all(_shared(x, r, n) for x in roots)), 0) if roots else 0
+    every = [x for f in folds for x in _indices(f.src[0], r)]
+    whole = next((n for n in sizes if block and n >= lanes * block and all(_repeats(x, r, n) for x in every)), 0)
+    if not whole:
+        return False
+    if range_size(r) > whole:
+        _, r = split(kernel, OptOps.TILE, r, whole)
+    block_loop, inner = split(kernel, OptOps.TILE, r, block)
+    assert block_loop is not None
+    while factors := [n for n in block_factors(kernel.sink) if n.op is not Ops.LOAD]:
+        stage(kernel, factors[0], [x for x in kernel.ranges if x in factors[0].ranges and x is not block_loop], lanes)
+    outer, _ = split(kernel, OptOps.VECTOR, inner, lanes)
+    if outer is not None:
+        apply_to(kernel, OptOps.UNROLL, outer)
+    together = steps_of_block(kernel, block_loop, 1)
+    if together > 1:
+        split(kernel, OptOps.UNROLL, block_loop, together)
+    lanes_for_stores(kernel, target, lanes)
+    return True
+
+
+def _factors_of_blocks(fold: UOp, r: UOp, lanes: int) -> Iterator[UOp]:
+    """Generate the largest computed values in a sum of products that depend on ``r``, but not on its position in a
+    block of at least ``lanes`` steps."""
+    stack = list(fold.src[0].src)
+    while stack:
+        n = stack.pop()
+        if r in n.ranges and n.op.alu and n.dtype.is_float:
+            roots = _indices(n, r)
+            shared = range_size(r) % lanes == 0 and _shared(roots, r, lanes)
+            if shared and any(x.op is Ops.LOAD for x in toposort(n)):
+                yield n
+            else:
+                stack += n.src
+
+
+def _indices(value: UOp, r: UOp) -> list[UOp]:
+    """Return the index expressions inside a value that depend on ``r``."""
+    return list(dict.fromkeys(s for n in toposort(value) if n.dtype is not dtypes.index and n.op is not Ops.RANGE
+                              for s in n.src if s.dtype is dtypes.index and r in s.ranges))
+
+
+def _shared(indices: list[UOp], r: UOp, block: int) -> bool:
+    """Return True if index expressions are equal for all steps of ``r`` in a block."""
+    outer, inner = UOp.range(range_size(r) // block, -1, Role.REDUCE), UOp.range(block, -2, Role.REDUCE)
+    return all(inner not in simplify(bind(x, r, outer * block + inner)).ranges for x in indices)
+
+
+def _repeats(index: UOp, r: UOp, block: int) -> bool:
+    """Return True if an index expression grows by a constant from block to block of ``r``."""
+    outer, inner = UOp.range(range_size(r) // block, -1, Role.REDUCE), UOp.range(block, -2, Role.REDUCE)
+    return all(t is outer or outer not in t.ranges
+               for t in linear_form(simplify(bind(index, r, outer * block + inner)))[0])
+
+
+def steps_of_block(kernel: Kernel, outer: UOp, copies: int) -> int:
+    """Return the steps of ``outer`` to unroll, at least ``copies``: as many as share loads of packed elements, such as
+    the low and high halves of the bytes of a block of quantized weights."""
+    folds = [f for f in kernel.folds if outer in f.src[1:] and sum_of_products(f)]
+    loads = [n for f in folds for n in loads_of(f.src[0]) if stride_of(n.src[1], outer) is None]
+    if not loads or len(folds) < len([f for f in kernel.folds if outer in f.src[1:]]):
+        return copies
+    best, least, amount = copies, math.inf, copies
+    while amount <= MOST_STEPS and range_size(outer) % amount == 0:
+        tile = UOp.range(range_size(outer) // amount, -1, Role.REDUCE)
+        at = [(tile * amount + step).simplify() for step in range(amount)]
+        read = len({(n.src[0], simplify(bind(n.src[1], outer, x))) for n in loads for x in at}) / amount
+        if read < FEWER * least:
+            best, least = amount, read
+        amount *= 2
+    return best
 
 
 def products_beside(kernel: Kernel, target: Target, lane: UOp) -> None:
@@ -194,7 +294,9 @@ def lanes_for_stores(kernel: Kernel, target: Target, lanes: int) -> None:
         inner = [r for r in kernel.parallel if r in store.ranges and not any(r in f.ranges for f in kernel.folds)]
         loads = [n for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
                  if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
-        cycles = _long_first(lane_cycles(target, lanes, loads, [store], _long(kernel, target, inner)), lanes)
+        work = sum(n.op.cost for n in toposort(store.src[2], lambda n: n.op is not Ops.FOLD)
+                   if n.op.alu and n.dtype.is_float and not n.ranges.isdisjoint(inner))
+        cycles = _long_first(lane_cycles(target, lanes, loads, [store], _long(kernel, target, inner), work), lanes)
         best = min(cycles, key=lambda r: cycles[r])
         if best is not None and cycles[best] < cycles[None]:
             split(kernel, OptOps.VECTOR, best, min(lanes, power_of_two(range_size(best))))
@@ -273,12 +375,13 @@ def window_opts(kernel: Kernel, target: Target) -> None:
     window_lanes(kernel, target)
     shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
     copies = 1
-    for r in sorted(shared, key=range_size):
+    for r in sorted((r for r in shared if range_size(r) > 1), key=range_size):
         if range_size(r) * copies <= kernel.target.core.written_out:
             copies *= range_size(r)
             apply_to(kernel, OptOps.UPCAST, r)
-    for r in list(kernel.reduces):
-        apply_to(kernel, OptOps.UNROLL, r)
+    for r in kernel.reduces:
+        if range_size(r) > 1:  # a variable's typical value may leave one element or none
+            apply_to(kernel, OptOps.UNROLL, r)
 
 
 def _windows_along(kernel: Kernel, r: UOp) -> int:

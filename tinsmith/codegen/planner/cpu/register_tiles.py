@@ -34,7 +34,7 @@ from tinsmith.codegen.planner.candidate import (
     stride_of,
     the_sum,
 )
-from tinsmith.codegen.planner.cost import Moved, Price, busiest, price, vector_steps
+from tinsmith.codegen.planner.cost import Moved, Price, busiest, loads_of, operations, price, vector_steps
 from tinsmith.codegen.transform.computed_operand import SIDE
 from tinsmith.codegen.transform.skip_masked_blocks import covered_steps
 from tinsmith.ir import Ops, UOp
@@ -128,9 +128,9 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[RegisterTile]:
 
 
 def _load(operand: UOp) -> UOp | None:
-    """Return the only load of an operand, below casts and arithmetic; None if there are several or none."""
-    loads = [n for n in toposort(operand) if n.op is Ops.LOAD]
-    return loads[0] if len(loads) == 1 else None
+    """Return the load of an operand below casts and arithmetic, of several the one with most elements; None if there is
+    none."""
+    return max(loads_of(operand), key=lambda n: count_of(n.src[1].ranges), default=None)
 
 
 def _blocks_of_windows(target: Target, tile: RegisterTile) -> list[int]:
@@ -183,8 +183,8 @@ def _copies_scalars(tile: RegisterTile) -> bool:
 
 def _lies_along(tile: RegisterTile) -> bool:
     """Return True if vectors of the panel can be loaded in place: the lanes are contiguous and unguarded."""
-    load = _load(tile.panel)
-    return load is not None and stride_of(load.src[1], tile.lane) == 1 and len(load.src) == 2
+    steps = [stride_of(n.src[1], tile.lane) for n in loads_of(tile.panel) if len(n.src) == 2]
+    return len(steps) == len(loads_of(tile.panel)) and 1 in steps and all(step in (0, 1) for step in steps)
 
 
 def _as_it_lies(target: Target, tile: RegisterTile) -> Moved:
@@ -213,13 +213,15 @@ def _price(kernel: Kernel, target: Target, tile: RegisterTile) -> Price:
     if not all(stride_of(s.src[1], lane) in (0, 1) for s in kernel.stores):
         blocks = any(amount >= SIDE and all(stride_of(s.src[1], r) == 1 for s in kernel.stores)
                      for r, amount in tile.rows)
-        moved.append(Moved("stored_across", count_of(fold.ranges), not blocks))
+        far = _lines_between(kernel, target, tile, [s.src[1] for s in kernel.stores], fold.ranges)
+        moved.append(Moved("stored_across", count_of(fold.ranges), 0 if blocks else 1 + far))
     slow = costs.same_sets[1] if _crowds_a_set(_load(tile.scalar), fold, target.core) else 1.0
     inner, load = max(fold.src[1:], key=kernel.order.index), _load(tile.scalar)
     written = _unroll_amount(target.core, range_size(inner))
-    if load is not None and any(_same_step(load.src[1], r, inner) for r, _ in tile.rows) and (
+    if load is not None and any(_is_read_again(load.src[1], r, inner) for r, _ in tile.rows) and (
             tile.height * (tile.vectors + 1) + written > target.vector_registers + 4):
         slow *= costs.spilled
+    moved += _functions(target, tile)
     if not tile.pack:
         moved.append(_as_it_lies(target, tile))
     elif tile.block:
@@ -227,6 +229,19 @@ def _price(kernel: Kernel, target: Target, tile: RegisterTile) -> Price:
     elif not any(r in tile.panel.ranges and r is not lane for r in kernel.parallel):
         slow *= busiest(count, tile.vectors, target.threads)
     return price(target, steps, moved, slow) | price(target, None, _packing(kernel, target, tile))
+
+
+def _functions(target: Target, tile: RegisterTile) -> Iterator[Moved]:
+    """Generate the cost of computing operands that are functions of loaded elements: once where they are copied to
+    local memory, else at each use."""
+    used, load = count_of(tile.fold.src[0].ranges), _load(tile.scalar)
+    staged = tile.stages or _copies_scalars(tile) or (load is not None and len(load.src) > 2)
+    for operand, copied, at_use in ((tile.panel, tile.pack, used / (tile.height * tile.lanes)),
+                                    (tile.scalar, staged, used / tile.width)):
+        scattered = copied and any(stride_of(n.src[1], tile.lane) not in (0, 1) for n in loads_of(operand)[1:])
+        often = count_of(operand.ranges) / (1 if scattered else tile.lanes) if copied else at_use
+        if work := operations(operand):
+            yield Moved("operation", often * work)
 
 
 def _packing(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Moved]:
@@ -239,12 +254,23 @@ def _packing(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
     if load is not None and stride_of(load.src[1], lane) == 1:
         yield Moved("along", elements)
     elif load is not None and any(stride_of(load.src[1], r) == 1 for r in kernel.parallel if r is not lane):
-        yield Moved("scattered", elements)
+        yield Moved("scattered", elements, _lines_between(kernel, target, tile, [load.src[1]], tile.panel.ranges))
     else:
         blocks = load is not None and any(stride_of(load.src[1], r) == 1 and range_size(r) % SIDE == 0
                                           for r in tile.fold.src[1:])
         crowded = _per_set(load, lane, tile.width, target.core.page) / target.core.tile.lines_of_set
         yield Moved("across", elements * (1 + crowded), not blocks)
+
+
+def _lines_between(kernel: Kernel, target: Target, tile: RegisterTile, indices: list[UOp],
+                   ranges: frozenset[UOp]) -> bool:
+    """Return True if the lines of elements that are strided along the lanes leave the second cache before the loop
+    along them, around the tiles, comes to their next elements."""
+    batch = [r for r in kernel.parallel if r in tile.panel.ranges and r is not tile.lane]
+    loops = [*batch, tile.lane, *(r for r in kernel.order if r not in batch and r is not tile.lane)]
+    along = [n for n, r in enumerate(loops) if r in kernel.parallel and r is not tile.lane and r not in dict(tile.rows)
+             and all(stride_of(i, r) == 1 for i in indices)]
+    return any(count_of(ranges.intersection(loops[n + 1 :])) * target.core.line > target.l2_bytes // 2 for n in along)
 
 
 def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Moved]:
@@ -259,13 +285,16 @@ def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
         staged, across = len(scalar.src) > 2, abs(stride_of(scalar.src[1], tile.fold.src[-1]) or 0) > 1
     if _is_narrow(scalar):
         yield Moved("copied", distinct) if _copies_scalars(tile) else Moved("widened", products / tile.width, 1)
-    share = 1 / tile.height if across else distinct / reached * size / target.core.line
+    share = _lines_of_step(target, tile, scalar) / tile.height if scalar is not None and across else (
+        distinct / reached * size / target.core.line)
     if tile.stages and scalar is not None:
         again = 1 + (reached - distinct) / distinct / tile.block  # blocks share the elements at their borders
         yield Moved("copied", distinct * again * count_of(frozenset(r for r in scalar.ranges if r not in inside)))
         yield Moved("scalar_line", products / tile.width * distinct / reached * size / target.core.line)
     elif tile.block:  # the first panel brings the lines to L2
         yield Moved("scalar_line", products / tile.width * share)
+    elif scalar is not None and not staged and not across and _conflict(target, tile, scalar):
+        yield Moved("conflict", products / tile.width)
     else:
         far = 2 if _blocks_of_windows(target, tile) else int(distinct * size > target.l2_bytes // 2 and not staged)
         yield Moved("scalar_line", products / tile.width * share, far)
@@ -274,10 +303,26 @@ def _feeding(kernel: Kernel, target: Target, tile: RegisterTile) -> Iterator[Mov
     yield Moved("result_row", results / tile.width, results * size > 4 * target.l2_bytes)
 
 
+def _lines_of_step(target: Target, tile: RegisterTile, load: UOp) -> float:
+    """Return the cache lines that the rows of a tile read in one step, on average over the positions of the tiles."""
+    lines = 1.0
+    for r, amount in tile.rows:
+        reach, line = amount * abs(stride_of(load.src[1], r) or 0) * load.dtype.itemsize, target.core.line
+        lines *= min(1 if line % max(reach, 1) == 0 else 1 + reach * (amount - 1) / amount / line, amount)
+    return lines
+
+
 def _per_set(load: UOp | None, lane: UOp, rows: int, page: int) -> float:
     """Return the cache lines per set of the first cache if ``rows`` rows of an operand are read together."""
     pitch = abs(stride_of(load.src[1], lane) or 0) * load.dtype.itemsize if load is not None else 0
     return rows * math.gcd(pitch, page) / page
+
+
+def _conflict(target: Target, tile: RegisterTile, load: UOp) -> bool:
+    """Return True if the lines of a tile's rows of scalars, and one of the panel, do not fit a set of the first cache:
+    each line leaves it before the next step reads its next element."""
+    ways = target.l1_bytes // target.core.page
+    return math.prod(max(_per_set(load, r, amount, target.core.page), 1) for r, amount in tile.rows) >= ways
 
 
 def _crowds_a_set(scalar: UOp | None, fold: UOp, core: CpuModel) -> bool:
@@ -300,10 +345,11 @@ def _is_narrow(load: UOp | None) -> bool:
     return load is not None and load.dtype.is_float and load.dtype.itemsize == 2
 
 
-def _same_step(index: UOp, a: UOp, b: UOp) -> bool:
-    """Return True if ``index`` has the same stride along ``a`` and ``b``, as for a window that slides over rows."""
-    step = stride_of(index, a)
-    return bool(step) and abs(step or 0) == abs(stride_of(index, b) or 0)
+def _is_read_again(index: UOp, row: UOp, inner: UOp) -> bool:
+    """Return True if several steps of ``inner`` read the same element: they have the stride of ``row``, as for a window
+    that slides over rows, or none, as for an element that is repeated."""
+    step, further = stride_of(index, row), stride_of(index, inner)
+    return further is None or (bool(step) and abs(step or 0) == abs(further))
 
 
 def _unroll_amount(core: CpuModel, size: int, vectors: int = 1) -> int:
@@ -439,9 +485,10 @@ def _live(kernel: Kernel, r: UOp, steps: int) -> int:
     accumulators = count_of(frozenset(x for x in fold.ranges if x.arg[1] is Role.UPCAST))
     for n in toposort(fold):
         if n.op is Ops.LOAD and r in n.src[1].ranges and not any(x.arg[1] is Role.VECTOR for x in n.src[1].ranges):
-            step = abs(stride_of(n.src[1], r) or 1)
+            step = stride_of(n.src[1], r)
             copies = [u for u in n.src[1].ranges if u.arg[1] is Role.UPCAST]
-            if any(0 < abs(stride_of(n.src[1], u) or 0) < steps * step for u in copies):
+            if (step is None and copies) or any(
+                    0 < abs(stride_of(n.src[1], u) or 0) < steps * abs(step or 1) for u in copies):
                 return accumulators + count_of(frozenset(copies)) + steps
     return 0
 

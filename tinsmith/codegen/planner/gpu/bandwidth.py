@@ -297,15 +297,22 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     if any(stride_of(n.src[1], column) not in (0, 1) for n in loads):
         return False
     lanes, results = lanes_for(kernel, target, range_size(column), column, stores=False), results_of(kernel)
-    if 4 * range_size(column) < target.blocks.columns * lanes:
+    outer = next((r for r in kernel.parallel if r.arg[1] is Role.GLOBAL and any(  # groups of columns
+        stride_of(n.src[1], column) == 1 and stride_of(n.src[1], r) == range_size(column) for n in loads)), None)
+    groups = _fixed(outer) if outer is not None else 1
+    if 4 * range_size(column) * max(groups, 1) < target.blocks.columns * lanes:
         return False
     enough = results // lanes >= target.cores * target.resident // 2
+    wished = min(target.blocks.threads if enough else target.blocks.columns, target.block_threads)
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1
     if left is not None:
-        wished = target.blocks.threads if enough else target.blocks.columns
-        beside = amount_for(range_size(left), min(wished, target.block_threads))
+        beside = amount_for(range_size(left), wished)
         split(kernel, OptOps.LOCAL, left, beside)
+    if outer is not None and groups > 1 and 2 * beside <= wished:
+        more = amount_for(groups, wished // beside)
+        split(kernel, OptOps.LOCAL, kernel.numbered[outer.arg[0]], more)
+        beside *= more
     rest = kernel.numbered[down.arg[0]]
     if not enough:
         rest = split(kernel, OptOps.GROUP, rest, min(target.blocks.ways, target.block_threads // beside)) or rest

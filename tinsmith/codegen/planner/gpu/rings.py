@@ -26,7 +26,7 @@ from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
 from tinsmith.codegen.planner.cost import price, staged_steps, storing, waves_of
 from tinsmith.codegen.transform import matrix_units
-from tinsmith.codegen.transform.back_to_back_gemm import greatest, relative_sums
+from tinsmith.codegen.transform.back_to_back_gemm import chained_sums, greatest, relative_sums
 from tinsmith.codegen.transform.computed_operand import inner_contractions, outer_folds
 from tinsmith.codegen.transform.skip_masked_blocks import visible_ends
 from tinsmith.codegen.transform.tma_boxes import loaded
@@ -210,8 +210,11 @@ def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
 def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     """Generate the tiles of the matrix units that list tiles for chains."""
     top = greatest(kernel.sink)
+    if top is None:
+        yield from joined_ways(kernel, target)
+        return
     found = [f for f in outer_folds(kernel.sink) if contraction(f) and any(map(inner_contractions, f.src[0].src))]
-    if top is None or len(found) != 1 or not inner_contractions(top.src[0]):
+    if len(found) != 1 or not inner_contractions(top.src[0]):
         return
     a, b = sorted(found[0].src[0].src, key=lambda s: not inner_contractions(s))
     rows, columns = ([r for r in kernel.parallel if r in x.ranges - y.ranges] for x, y in ((a, b), (b, a)))
@@ -237,6 +240,38 @@ def chain_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             filled = "producer warps fill" if tile.roles else "rings of"
             what = f"a chain of tiles of {side} × {block} with {unit.name}, {filled} {tile.slots} slots"
             yield Candidate(what, price(target, steps), partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
+
+
+def joined_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+    """Generate the tiles for one or two contractions of operands that are computed from common contractions, without
+    row statistics (gradients of attention)."""
+    sums = chained_sums(kernel)
+    pairs = [sorted((c.a, c.b), key=lambda s: not inner_contractions(s)) for f in sums if (c := contraction(f))]
+    if not pairs or len(pairs) > 2 or not all(isinstance(range_size(r), int) for r in kernel.order):
+        return
+    sides = [([r for r in kernel.parallel if r in a.ranges - b.ranges], [r for r in kernel.parallel if r in
+                                                                           b.ranges - a.ranges]) for a, b in pairs]
+    if any(rows != sides[0][0] or len(columns) != 1 for rows, columns in sides) or not sides[0][0]:
+        return
+    row, columns, size = max(sides[0][0], key=range_size), [c for _, (c,) in sides], range_size(sums[0].src[1])
+    inner = dict.fromkeys(c for f in sums for c in inner_contractions(f.src[0]))
+    keys, most = list(dict.fromkeys(f.src[1] for f in sums)), max(map(range_size, columns))
+    others = math.prod(range_size(r) for r in kernel.parallel if r is not row and r not in columns)
+    numbers = [r.arg[0] for r in (row, columns[0], *keys)]
+    stored = {n.dtype for _, b in pairs for n in toposort(b) if n.op is Ops.LOAD}
+    for unit in (u for u in target.units if u.b in stored and u.joined and u.n >= most):
+        for tile in unit.joined:
+            side, block = unit.m * tile.below, tile.between
+            if unit.threads * (tile.below + tile.roles) > target.block_threads or size <= block:
+                continue
+            waves = waves_of(target, (range_size(row),), (side,), others)
+            width = sum(range_size(c.src[-1]) for c in inner) + unit.n * len(sums)
+            length = -(-size // block) * block + target.blocks.begin * tile.roles
+            filled = "producer warps fill" if tile.roles else "rings of"
+            what = (f"a chain of {len(inner) + len(sums)} products, tiles of {side} × {block} with {unit.name}, "
+                    f"{filled} {tile.slots} slots")
+            yield Candidate(what, price(target, staged_steps(target, unit, tile, width, waves, length)),
+                            partial(apply_chain, numbers=numbers, unit=unit, tile=tile))
 
 
 def apply_chain(kernel: Kernel, numbers: list[int], unit: MatrixUnit, tile: UnitTile) -> None:
