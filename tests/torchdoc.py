@@ -32,7 +32,7 @@ def table() -> list[str]:
     """Return the lines of the table: per op, its overloads and who runs them."""
     import torch
 
-    from tinsmith.torch.compiler import decompositions
+    from tinsmith.torch.decompositions import decompositions
     from tinsmith.torch.rules import rule_for
 
     rows: dict[str, dict[str, list[str]]] = {}

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile needs 
 
 import tinsmith.torch as ours  # noqa: E402
 from tests.torch_backend import models  # noqa: E402
-from tinsmith.torch import program  # noqa: E402
+from tinsmith.torch import devices  # noqa: E402
 
 F = torch.nn.functional
 
@@ -20,7 +20,7 @@ F = torch.nn.functional
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A compiler without history, and memory that holds NaN until it is written."""
-    monkeypatch.setattr(program, "empty_strided", lambda shape, strides, dtype: torch.empty_strided(
+    monkeypatch.setattr(devices, "empty_strided", lambda shape, strides, dtype: torch.empty_strided(
         shape, strides, dtype=dtype))
     torch._dynamo.reset()
     ours.report().clear()
@@ -76,17 +76,11 @@ def check_training(model: Any, x: Any, y: Any) -> None:
     assert not fallbacks()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "recurrent"])  # test_sizes.py has that one
 def test_ten_training_steps_and_inference_agree(case: str) -> None:
     make, data = CASES[case]
     x = data()
     check_training(make(), x, torch.randint(10, (x.shape[0],)))
-
-
-def test_a_transformer_with_tied_weights_trains() -> None:
-    tokens = torch.randint(50, (2, 16))
-    check_training(models.Transformer(), tokens, tokens.roll(-1, 1))
-    assert [g.programs for g in ours.report().graphs] == [1, 1, 1]
 
 
 def test_the_name_of_the_backend_is_known() -> None:
@@ -154,19 +148,24 @@ def test_batch_norm_updates_its_buffers() -> None:
     assert other[1].num_batches_tracked.item() == 3
 
 
-def test_an_optimizer_is_compiled_with_its_step() -> None:
-    model = models.perceptron()
+def check_optimizer(kind: str, device: str = "cpu", **more: float) -> None:
+    """Check that some compiled steps of an optimizer leave the parameters that steps of PyTorch leave."""
+    model = models.perceptron().to(device)
     other = copy.deepcopy(model)
-    x, y = torch.randn(4, 8), torch.randint(10, (4,))
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, other)]
+    x, y = torch.randn(4, 8, device=device), torch.randint(10, (4,), device=device)
+    optimizers = [getattr(torch.optim, kind)(m.parameters(), lr=0.01, **more) for m in (model, other)]
     step = torch.compile(optimizers[1].step, backend="tinsmith")
-    for _ in range(3):
+    for _ in range(4):
         for m, update in ((model, optimizers[0].step), (other, step)):
             m.zero_grad()
             F.cross_entropy(m(x), y).backward()
             update()
     for a, b in zip(model.parameters(), other.parameters()):
         assert is_close(b, a)
+
+
+def test_an_optimizer_is_compiled_with_its_step() -> None:
+    check_optimizer("AdamW")
 
 
 # *** what graphs may do with memory ***
@@ -261,25 +260,6 @@ def test_code_between_two_graphs_runs_in_python() -> None:
     assert seen == [pytest.approx(2 * x.sum().item())]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_sizes_that_vary_are_compiled_one_by_one() -> None:
-    model = models.perceptron()
-    run = ours.compile(model, dynamic=True, strict=True)
-    for size in (2, 5, 9, 5):
-        x = torch.randn(size, 8)
-        model.zero_grad()
-        got = run(x)
-        got.square().sum().backward()
-        found = model[0].weight.grad.clone()
-        model.zero_grad()
-        want = model(x)
-        want.square().sum().backward()
-        assert got.shape == want.shape
-        assert is_close(got, want)
-        assert is_close(found, model[0].weight.grad, 1e-3)
-    assert [(g.sizes, g.calls) for g in ours.report().graphs] == [(3, 4), (3, 4)]
-
-
 def test_a_size_may_be_a_result() -> None:
     run = ours.compile(lambda x: (x.view(x.shape[0] * 2, -1) * x.shape[0], x.shape[0] + 1), dynamic=True)
     for rows in (3, 4):
@@ -337,6 +317,18 @@ def test_queries_that_see_no_key_are_zero(kind: str) -> None:
     assert torch.equal(got[1, :, 2:], torch.zeros(2, 3, 8))
     for a, b in zip((got, *torch.autograd.grad(got.square().sum(), (q, k, v))), (want, *gradients)):
         assert is_close(a, b)
+    assert not fallbacks()
+
+
+@pytest.mark.parametrize(("mask", "norm_first"), [("none", False), ("keys", True), ("scores", False)])
+def test_the_inference_op_of_encoder_layers_is_decomposed(mask: str, norm_first: bool) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, norm_first=norm_first)
+    hidden = torch.tensor([[False] * 5, [False, False, True, False, True]])
+    more = {"keys": {"src_key_padding_mask": hidden}, "scores": {"src_mask": torch.ones(5, 5).triu(1).bool()}}
+    x, given = torch.randn(2, 5, 8), more.get(mask, {})
+    layer.eval()
+    with torch.no_grad():
+        assert is_close(ours.compile(layer, strict=True)(x, **given), layer(x, **given))
     assert not fallbacks()
 
 

@@ -1,45 +1,50 @@
 """The backend of ``torch.compile``: AOTAutograd's graphs, compiled for the sizes that come."""
 from __future__ import annotations
 
-import functools
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
 
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, is_from_handler
+from tinsmith.core.settings import settings
+from tinsmith.schedule.passes.dynamic_sizes import Refused
+from tinsmith.torch.decompositions import decompositions
+from tinsmith.torch.devices import reason_against_device
 from tinsmith.torch.executable import Executable, Options
-from tinsmith.torch.lowering import is_getitem, tensors_in
+from tinsmith.torch.layouts import tensors_in
+from tinsmith.torch.lowering import NoRule, is_getitem
 from tinsmith.torch.report import REPORT, GraphRecord
+from tinsmith.torch.sizes import SizeSymbols, VariableSizes, is_symbol
 
-# ops that have rules of their own, which are better than PyTorch's decompositions
-_KEPT = ("_scaled_dot_product_flash_attention_for_cpu", "gelu_backward", "embedding_dense_backward",
-         "native_batch_norm_backward", "native_layer_norm_backward", "native_group_norm_backward",
-         "_softmax_backward_data", "_log_softmax_backward_data", "_safe_softmax", "upsample_nearest2d",
-         "upsample_bilinear2d", "baddbmm", "index_add", "addcmul", "addcdiv", "silu", "rsub", "sigmoid_backward",
-         "tanh_backward", "threshold_backward")
+MOST_RANGES: Final = 8  # programs with variable sizes of one graph
+_MOST_SIZES: Final = 512  # sets of sizes that are ready to run
 
 
-@functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions into core ATen, except those of ops that have a rule undecomposed."""
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    for op in list(table):
-        namespace, name, *_ = str(op).split(".")
-        if namespace == "aten" and name in _KEPT:
-            del table[op]
-    return table
+@dataclass
+class SizeRange:
+    """A graph compiled with variables for its sizes.
+
+    Attributes:
+        executable: its programs.
+        holds: the guard: True for values of the symbols that they serve.
+    """
+
+    executable: Executable
+    holds: Callable[[Sequence[int]], bool]
 
 
 class CompiledGraph:
-    """A graph of AOTAutograd, with one ``Executable`` for each combination of its symbolic sizes.
+    """A graph of AOTAutograd, compiled once for its sizes, or with variables for its symbolic sizes.
+
+    A graph that cannot have variables has one ``Executable`` for each combination of its sizes.
 
     Args:
         kind: "forward", "backward" or "inference".
@@ -51,10 +56,10 @@ class CompiledGraph:
         REPORT.graphs.append(self.record)
         self.nodes = list(module.graph.nodes)
         self.values = {n: n.meta.get("val") for n in self.nodes}
-        self.symbolic = [k for k, n in enumerate(n for n in self.nodes if n.op == "placeholder")
-                         if _is_symbol(self.values[n])]
-        self.dynamic = bool(self.symbolic) or any(map(_has_symbols, self.values.values()))
-        self.executables: dict[tuple[Any, ...], Executable] = {}
+        self.dynamic = any(map(_has_symbols, self.values.values()))
+        self.symbols = SizeSymbols([n for n in self.nodes if n.op == "placeholder"], self.values)
+        self.ranges: list[SizeRange] = []
+        self.executables: dict[tuple[Any, ...], Executable] = {}  # for values of the symbols
         self.only: Executable | None = None
         self.refused = _refused(self.nodes, self.values)
         if self.refused:
@@ -64,13 +69,73 @@ class CompiledGraph:
         elif not self.dynamic:
             self.only = self._compile(self.values)
 
-    def _compile(self, values: dict[Any, Any]) -> Executable:
+    def _compile(self, values: dict[Any, Any], sizes: VariableSizes | None = None,
+                 refused: Mapping[Any, str] | None = None) -> Executable:
         begin = time.perf_counter()
-        with torch.utils._python_dispatch._disable_current_modes():
-            found = Executable(self.module, values, self.record, self.options)
-        self.record.compile_seconds += time.perf_counter() - begin
+        try:
+            with torch.utils._python_dispatch._disable_current_modes(), (
+                    contextlib.nullcontext() if sizes is None else sizes.traced()):
+                found = Executable(self.module, values, self.record, self.options, sizes=sizes, refused=refused)
+        finally:
+            self.record.compile_seconds += time.perf_counter() - begin
         self.record.sizes += 1
         return found
+
+    def _compile_for(self, args: Sequence[Any], key: tuple[int, ...]) -> Executable:
+        """Return the executable of the sizes of ``args``, of which ``key`` has the values of the symbols."""
+        found = next((r.executable.at(key) for r in self.ranges if r.holds(key)), None)
+        if found is not None:
+            return found
+        values = _with_sizes(self.module, args)
+        if self.record.fixed or len(self.ranges) == MOST_RANGES:
+            return self._compile(values)
+        fixed: Executable | None = None
+        refused: dict[Any, str] = {}
+        while True:
+            try:
+                made = self._compile_range(values, key, refused)
+                self.ranges.insert(0, made)
+                self.record.ranges += 1
+                return made.executable.at(key)
+            except NoRule as error:
+                fixed = fixed or self._compile(values)
+                reason = fixed.reasons[error.node]
+                if reason is None:  # there is a rule for fixed sizes
+                    self.record.fixed = str(error)
+                    return fixed
+                refused[error.node] = reason
+            except Refused as error:
+                self.record.fixed = str(error)
+                return fixed or self._compile(values)
+
+    def _compile_range(self, values: dict[Any, Any], key: tuple[int, ...], refused: Mapping[Any, str]) -> SizeRange:
+        """Compile the graph with variables for its sizes.
+
+        Raises:
+            NoRule: naming a node whose rule does not cover variable sizes.
+            Refused: if there is no such program, with the reason.
+        """
+        pinned: frozenset[int] = frozenset()
+        factor = 4
+        while len(pinned) < len(key):
+            try:
+                sizes = VariableSizes(self.symbols, self.values, key, pinned, factor)
+                executable = self._compile(values, sizes, refused)
+            except NoRule:
+                raise
+            except Exception as error:  # an op or a planner that does not take symbolic sizes
+                if is_from_handler(error) or settings.CHECK_IR:
+                    raise
+                if factor == 1:
+                    raise Refused(f"{error}" if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+                                  ) from error
+                factor = 1
+                continue
+            used = sizes.used_as_numbers()
+            if not used:
+                return SizeRange(executable, sizes.guard())
+            pinned |= used
+        raise Refused("each of its sizes is used as a number")
 
     def __call__(self, args: list[Any]) -> Any:
         self.record.calls += 1
@@ -80,46 +145,31 @@ class CompiledGraph:
             given = list(args)
             args.clear()
             return self.module(*given)
-        key = tuple(args[k] for k in self.symbolic)
+        key = self.symbols.read(args)
         found = self.executables.get(key)
         if found is None:
-            found = self.executables[key] = self._compile(_with_sizes(self.module, args))
+            found = self._compile_for(args, key)
+            while len(self.executables) >= _MOST_SIZES:
+                self.executables.pop(next(iter(self.executables)), None)
+            self.executables[key] = found
         return found(args)
 
 
-def _is_symbol(value: Any) -> bool:
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
 def _has_symbols(value: Any) -> bool:
-    return _is_symbol(value) or any(t._has_symbolic_sizes_strides for t in tensors_in(value))
+    return is_symbol(value) or any(t._has_symbolic_sizes_strides for t in tensors_in(value))
 
 
 def _refused(nodes: Sequence[Any], values: Mapping[Any, Any]) -> str:
     """Return the reason why PyTorch must run the complete graph; "" if there is none."""
     unbacked = torch.fx.experimental.symbolic_shapes.free_unbacked_symbols
-    if any(unbacked(v) for v in values.values() if _is_symbol(v) or tensors_in(v)):
+    if any(unbacked(v) for v in values.values() if is_symbol(v) or tensors_in(v)):
         return "sizes that depend on data"
     for n in nodes:
         schema = getattr(n.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             return f"{n.target}, which writes to its arguments"
-    devices = {t.device.type for v in values.values() for t in tensors_in(v)}
-    if not devices <= {"cpu"}:
-        return f"tensors on {', '.join(sorted(devices - {'cpu'}))}: this backend runs on the CPU so far"
-    return ""
-
-
-class _Sizes(torch.fx.Interpreter):  # type: ignore[misc]
-    """An interpreter that keeps the value of each node."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.seen: dict[Any, Any] = {}
-
-    def run_node(self, n: Any) -> Any:
-        self.seen[n] = found = super().run_node(n)
-        return found
+    devices = {t.device for v in values.values() for t in tensors_in(v) if t.device.type != "meta"}
+    return next(filter(None, map(reason_against_device, sorted(devices, key=str))), "")
 
 
 def _with_sizes(module: Any, args: Sequence[Any]) -> dict[Any, Any]:
@@ -127,9 +177,16 @@ def _with_sizes(module: Any, args: Sequence[Any]) -> dict[Any, Any]:
     with torch.utils._python_dispatch._disable_current_modes(), FakeTensorMode(
             allow_non_fake_inputs=True, static_shapes=True) as mode:
         fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in args]
-        interpreter = _Sizes(module)
+        interpreter = torch.fx.Interpreter(module)
+        run_node, seen = interpreter.run_node, dict[Any, Any]()
+
+        def kept(n: Any) -> Any:
+            seen[n] = found = run_node(n)
+            return found
+
+        interpreter.run_node = kept
         interpreter.run(*fakes)
-        return interpreter.seen
+        return seen
 
 
 def compiler(kind: str, options: Options) -> Callable[[Any, Sequence[Any]], Any]:
@@ -142,7 +199,7 @@ def make_boxed(graph: CompiledGraph) -> Callable[[list[Any]], Any]:
     def run(args: list[Any]) -> Any:
         return graph(args)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
+    vars(run)["_boxed_call"] = True
     return run
 
 

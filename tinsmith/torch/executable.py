@@ -1,16 +1,29 @@
 """An FX graph, compiled for fixed sizes: programs, ops of PyTorch and views, run in order on registers."""
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
-from tinsmith.torch.lowering import GraphPart, NoRule, build, is_getitem, is_view, partition, reason_against, tensors_in
-from tinsmith.torch.program import TorchProgram, is_readable, meta_of
+from tinsmith.torch.devices import TorchDevice, torch_device
+from tinsmith.torch.layouts import contiguous, is_readable, tensors_in
+from tinsmith.torch.lowering import (
+    GraphPart,
+    NoRule,
+    build,
+    device_of,
+    is_getitem,
+    is_view,
+    partition,
+    reason_against,
+)
+from tinsmith.torch.program import TorchProgram
 from tinsmith.torch.report import REPORT, Fallback, GraphRecord
+from tinsmith.torch.sizes import FixedSizes, SizeValues, VariableSizes
 
 
 @dataclass(frozen=True)
@@ -28,27 +41,36 @@ class Options:
 
 
 DEFAULT: Final = Options()
+META: Final = torch.device("meta")
 
 
 @dataclass
 class ProgramStep:
-    """Run a program: input registers (inputs in ``copied`` are copied to dense memory), output registers, registers to
-    free."""
+    """Run a program: input registers, output registers, registers to free.
+
+    Inputs in ``copied`` are copied to dense memory, numbers in ``moved`` to the program's device.
+    """
 
     program: TorchProgram
     inputs: list[int]
     outputs: list[int]
     copied: list[int]
+    moved: list[int]
     freed: list[int]
 
     def __call__(self, env: list[Any]) -> None:
         given = [env[n] for n in self.inputs]
         for n in self.copied:
             given[n] = given[n].contiguous()
+        for n in self.moved:
+            given[n] = given[n].to(self.program.device.device, non_blocking=True)
         for n, t in zip(self.outputs, self.program(given)):
             env[n] = t
         for n in self.freed:
             env[n] = None
+
+    def at(self, values: SizeValues, known: dict[Any, Any]) -> ProgramStep:
+        return replace(self, program=self.program.at(values))
 
 
 @dataclass
@@ -66,13 +88,23 @@ class TorchStep:
         find = lambda n: env[self.registers[n]] if n in self.registers else self.constants[n]  # noqa: E731
         args = torch.fx.node.map_arg(tuple(self.node.args), find)
         kwargs = torch.fx.node.map_arg(dict(self.node.kwargs), find)
-        begin = time.perf_counter()
+        begin = _now()
         env[self.output] = self.node.target(*args, **kwargs)
         if self.entry is not None:
             self.entry.calls += 1
-            self.entry.seconds += time.perf_counter() - begin
+            self.entry.seconds += _now() - begin
         for n in self.freed:
             env[n] = None
+
+    def at(self, values: SizeValues, known: dict[Any, Any]) -> TorchStep:
+        return replace(self, constants=known)
+
+
+def _now() -> float:
+    """Return the time; after the GPU's work so far, if the report asks for that."""
+    if REPORT.waits and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @dataclass
@@ -89,20 +121,28 @@ class ViewStep:
         source = env[self.source]
         env[self.output] = source.as_strided(self.shape, self.strides, source.storage_offset() + self.offset)
 
+    def at(self, values: SizeValues, known: dict[Any, Any]) -> ViewStep:
+        return replace(self, shape=values(self.shape), strides=values(self.strides), offset=values(self.offset))
+
 
 class Executable:
-    """A graph compiled for fixed sizes.
+    """A graph compiled for fixed sizes, or for sizes that depend on variables (``at``).
 
     Args:
         module: the FX graph module.
-        values: node → fake tensor, tuple of them, or number.
+        values: node → fake tensor, tuple of them, or number, for the current sizes.
         record: the graph's entry of the report.
         options: the options of the backend.
+        devices: from PyTorch's device to ours.
+        sizes: the sizes as expressions of variables; None: those in ``values``.
+        refused: nodes that PyTorch must run, with the reasons.
     """
 
-    def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord,
-                 options: Options = DEFAULT) -> None:
-        self.values, self.record, self.options = values, record, options
+    def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord, options: Options = DEFAULT,
+                 devices: Callable[[Any], TorchDevice] = torch_device, sizes: VariableSizes | None = None,
+                 refused: Mapping[Any, str] | None = None) -> None:
+        self.values, self.record, self.options, self.devices = values, record, options, devices
+        self.sizes = FixedSizes(values) if sizes is None else sizes
         nodes = list(module.graph.nodes)
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self.result = next(n for n in nodes if n.op == "output").args[0]
@@ -110,7 +150,10 @@ class Executable:
         computed = [n for n in nodes if n.op == "call_function" and not isinstance(
             values[n], (int, float, bool, torch.SymInt))]
         self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in set(computed)}
-        self.reasons = {n: None if is_getitem(n) else reason_against(n, values, options.exact_random) for n in computed}
+        self.reasons = {n: None if is_getitem(n) else reason_against(n, values, options.exact_random, devices)
+                        for n in computed}
+        self.reasons |= refused or {}
+        self.known = {**self.constants, **self.numbers}
         self.registers: dict[Any, int] = {n: k for k, n in enumerate((*self.placeholders, *(
             n for n, v in self.constants.items() if isinstance(v, torch.Tensor))))}
         self.held = [self.constants[n] for n in self.registers if n in self.constants]
@@ -119,6 +162,11 @@ class Executable:
         self.size = len(self.registers)
         self.outputs = [self.registers.get(n, -1) for n in self._returned()]
         self.fixed = [None if n in self.registers else self.numbers.get(n, n) for n in self._returned()]
+        if self.steps and isinstance(self.steps[-1], _FreeStep):
+            self.steps.pop()  # the registers die with the call
+        step = self.steps[0] if len(self.steps) == 1 else None
+        self.direct = isinstance(step, ProgramStep) and not (step.copied or step.moved or self.held) and (
+            step.inputs == list(range(len(self.placeholders))) and step.outputs == self.outputs)
 
     def _returned(self) -> list[Any]:
         return list(self.result) if isinstance(self.result, (tuple, list)) else [self.result]
@@ -130,11 +178,11 @@ class Executable:
         """Make the steps; an op whose rule turns out not to cover its arguments is left to PyTorch."""
         registers = dict(self.registers)
         while True:
-            parts = partition(computed, self._ours)
+            parts = partition(computed, self._ours, lambda n: device_of(n, self.values))
             try:
                 self._build_parts(parts)
             except NoRule as error:
-                if self.options.strict:
+                if self.options.strict or self.sizes.symbolic:
                     raise
                 self.reasons[error.node] = error.reason
                 self.registers, self.steps = dict(registers), []
@@ -156,8 +204,7 @@ class Executable:
                 self._add_program(part, number, last)
                 continue
             for n in part.nodes:
-                self.steps.append(TorchStep(n, self.registers, {**self.constants, **self.numbers}, self._register(n),
-                                            []))
+                self.steps.append(TorchStep(n, self.registers, self.known, self._register(n), []))
             self.steps[-1].freed += self._freed(number, last)
 
     def _register(self, node: Any) -> int:
@@ -183,26 +230,29 @@ class Executable:
                   and not isinstance(self.values[n], (tuple, list))]
         wanted, views = self._views(wanted, set(part.nodes))
         made = [n for n in wanted if n not in views]
-        empty = [n for n in made if self.values[n].numel() == 0]
+        metas = {n: self.sizes.meta(n) for n in made}
+        empty = [n for n in made if metas[n].size == 0]
         outputs = [n for n in made if n not in empty]
         if outputs:
             nodes = _needed(part.nodes, outputs)
-            inputs = list(dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine and tensors_in(
-                self.values[i])))
-            values, copied = dict(self.values), []
-            for k, n in enumerate(inputs):
-                if not is_readable(meta_of(values[n])):
-                    values[n] = values[n].contiguous()
+            inputs = {i: self.sizes.meta(i) for n in nodes for i in n.all_input_nodes if i not in mine and tensors_in(
+                self.values[i])}
+            copied = []
+            for k, (n, meta) in enumerate(inputs.items()):
+                if not is_readable(meta):
+                    inputs[n] = contiguous(meta)
                     copied.append(k)
-            program = build(nodes, inputs, outputs, values, "CPU")
+            moved = [k for k, n in enumerate(inputs) if self.values[n].device not in (part.device, META)]
+            program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device))
             self.steps.append(ProgramStep(program, [self.registers[n] for n in inputs],
-                                          [self._register(n) for n in outputs], copied, []))
+                                          [self._register(n) for n in outputs], copied, moved, []))
         for n in empty:
-            self.steps.append(_EmptyStep(self._register(n), self.values[n]))
+            self.steps.append(_EmptyStep(self._register(n), metas[n].shape, metas[n].strides, self.values[n].dtype,
+                                         part.device))
         for n, source in views.items():
-            v, s = self.values[n], self.values[source]
-            self.steps.append(ViewStep(self.registers[source], self._register(n), tuple(map(int, v.shape)),
-                                       tuple(map(int, v.stride())), int(v.storage_offset()) - int(s.storage_offset())))
+            view = self.sizes.meta(n)
+            self.steps.append(ViewStep(self.registers[source], self._register(n), view.shape, view.strides,
+                                       self.sizes.offset(n) - self.sizes.offset(source)))
         freed = self._freed(number, last)
         if freed:
             self.steps.append(_FreeStep(freed))
@@ -237,8 +287,25 @@ class Executable:
         a, b = self.values[node], self.values[source]
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and b.layout is torch.strided
 
+    def at(self, given: Sequence[int]) -> Executable:
+        """Return the executable for values of the symbols of its sizes."""
+        assert isinstance(self.sizes, VariableSizes)
+        values, symbolic = self.sizes.at(given), self.sizes.values
+        found = copy.copy(self)
+        found.numbers = {n: values.number(symbolic[n]) for n in self.numbers}
+        found.known = {**self.constants, **found.numbers}
+        found.steps = [step.at(values, found.known) for step in self.steps]
+        found.fixed = [found.numbers.get(n, old) for n, old in zip(self._returned(), self.fixed)]
+        return found
+
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Return the results for the tensors and numbers ``args``."""
+        if self.direct:
+            given = list(args)
+            if isinstance(args, list):
+                args.clear()
+            made: list[Any] = self.steps[0].program(given)
+            return made
         env = [*args, *self.held, *([None] * (self.size - len(args) - len(self.held)))]
         if isinstance(args, list):
             args.clear()  # boxed: activations die as soon as they are used
@@ -247,16 +314,21 @@ class Executable:
         return [env[r] if r >= 0 else fixed for r, fixed in zip(self.outputs, self.fixed)]
 
 
+@dataclass
 class _EmptyStep:
     """A result without elements."""
 
-    def __init__(self, output: int, like: Any) -> None:
-        self.output = output
-        self.arguments = tuple(map(int, like.shape)), tuple(map(int, like.stride()))
-        self.dtype = like.dtype
+    output: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    device: Any
 
     def __call__(self, env: list[Any]) -> None:
-        env[self.output] = torch.empty_strided(*self.arguments, dtype=self.dtype)
+        env[self.output] = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+    def at(self, values: SizeValues, known: dict[Any, Any]) -> _EmptyStep:
+        return replace(self, shape=values(self.shape), strides=values(self.strides))
 
 
 class _FreeStep:
@@ -268,6 +340,9 @@ class _FreeStep:
     def __call__(self, env: list[Any]) -> None:
         for n in self.freed:
             env[n] = None
+
+    def at(self, values: SizeValues, known: dict[Any, Any]) -> _FreeStep:
+        return self
 
 
 def _needed(nodes: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

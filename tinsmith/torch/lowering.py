@@ -15,8 +15,11 @@ from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import TinsmithError
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
-from tinsmith.torch.program import DTYPES, Meta, TorchProgram, meta_of, placeholder, result_of
+from tinsmith.torch.devices import TorchDevice, reason_against_device, torch_device
+from tinsmith.torch.layouts import DTYPES, Meta, is_dense, meta_of, placeholder, tensors_in
+from tinsmith.torch.program import TorchProgram, result_of
 from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
+from tinsmith.torch.sizes import FixedSizes, VariableSizes
 
 # ops whose results PyTorch makes as views of their first argument
 VIEWS: Final = frozenset(f"aten.{name}" for name in (
@@ -32,9 +35,11 @@ class GraphPart:
 
     Attributes:
         ours: the nodes become one program; else PyTorch runs each.
+        device: PyTorch's device of the program.
     """
 
     ours: bool
+    device: Any = None
     nodes: list[Any] = field(default_factory=list)
 
 
@@ -48,18 +53,26 @@ def is_getitem(node: Any) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
-def tensors_in(value: Any) -> list[Any]:
-    """Return the tensors in a result: of one tensor, or of a nested tuple or list."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for v in value for t in tensors_in(v)] if isinstance(value, (tuple, list)) else []
+def device_of(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Return PyTorch's device of a node's tensors; None if they are on several, or there are none.
+
+    Numbers of rank 0 on the CPU may be arguments of an op on another device. The random state of attention is on no
+    device while a graph is traced ("meta").
+    """
+    made = {t.device for t in tensors_in(values[node]) if t.device.type != "meta"}
+    read = {t.device for i in node.all_input_nodes for t in tensors_in(values[i])
+            if t.device.type != "meta" and (t.ndim or t.device.type != "cpu")}
+    found = made | read
+    return next(iter(found)) if len(found) == 1 else None
 
 
-def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = False) -> str | None:
+def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = False,
+                   devices: Callable[[Any], TorchDevice] = torch_device) -> str | None:
     """Return the reason why PyTorch must run a node; None if there is a rule for it.
 
     Args:
         exact_random: PyTorch draws all random numbers.
+        devices: from PyTorch's device to ours.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -74,11 +87,10 @@ def reason_against(node: Any, values: Mapping[Any, Any], exact_random: bool = Fa
             return f"a {type(t).__name__} of layout {t.layout}"
         if t.dtype not in DTYPES:
             return f"dtype {str(t.dtype).removeprefix('torch.')}"
-        if t.device.type != "cpu":
-            return f"a tensor on {t.device}"
     if not tensors_in(values[node]):
         return "no tensor as a result"
-    return None
+    device = device_of(node, values)
+    return "tensors on several devices" if device is None else reason_against_device(device, devices) or None
 
 
 def is_plain(t: Any) -> bool:
@@ -87,20 +99,25 @@ def is_plain(t: Any) -> bool:
     return plain and t.layout is torch.strided
 
 
-def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPart]:
+def partition(nodes: Sequence[Any], ours: Callable[[Any], bool],
+              device: Callable[[Any], Any] = lambda n: None) -> list[GraphPart]:
     """Return the parts, in order, such that each needs only earlier ones: as few as the dependencies allow.
 
-    Ops that PyTorch runs keep their order, since they may draw random numbers.
+    Ops that PyTorch runs keep their order, since they may draw random numbers. A program is on one device.
 
     Args:
         nodes: the nodes that compute, in topological order.
         ours: True for a node that has a rule.
+        device: the device of a node that has a rule.
     """
     level: dict[Any, int] = {}  # even: programs, odd: PyTorch
+    where: dict[Any, Any] = {}  # devices of nodes in programs
     latest = -1  # level of the latest op of PyTorch
     for n in nodes:
         mine = ours(n)
-        at = max((level[i] for i in n.all_input_nodes if i in level), default=0 if mine else 1)
+        where[n] = where[n.args[0]] if is_getitem(n) and n.args[0] in where else device(n) if mine else None
+        at = max((level[i] + (mine and level[i] % 2 == 0 and where[i] != where[n])  # a part of another device
+                  for i in n.all_input_nodes if i in level), default=0 if mine else 1)
         if at % 2 == (1 if mine else 0):
             at += 1
         if is_getitem(n) and n.args[0] in level:
@@ -108,10 +125,11 @@ def partition(nodes: Sequence[Any], ours: Callable[[Any], bool]) -> list[GraphPa
         elif not mine:
             at = latest = max(at, latest)
         level[n] = at
-    parts = [GraphPart(k % 2 == 0) for k in range(max(level.values(), default=-1) + 1)]
-    for n in nodes:
-        parts[level[n]].nodes.append(n)
-    return [p for p in parts if p.nodes]
+    parts: dict[tuple[int, Any], GraphPart] = {}
+    for n in sorted(nodes, key=level.__getitem__):
+        at = level[n]
+        parts.setdefault((at, where[n]), GraphPart(at % 2 == 0, where[n])).nodes.append(n)
+    return list(parts.values())
 
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad")
 
@@ -124,15 +142,17 @@ class NoRule(Exception):
         self.node, self.reason = node, reason
 
 
-def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
-          device: str) -> TorchProgram:
+def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
+          sizes: FixedSizes | VariableSizes, device: TorchDevice) -> TorchProgram:
     """Return the program of a part.
 
     Args:
         nodes: the part's nodes, in order.
-        inputs: nodes whose tensors it reads, with the layouts in ``values``.
+        inputs: nodes whose tensors it reads, with the layouts in which it gets them.
         outputs: nodes whose tensors it returns.
-        values: node → fake tensor, nested tuple of them, or number.
+        values: node → fake tensor, nested tuple of them, or number, for the current sizes.
+        sizes: the sizes of the nodes' results.
+        device: the device that it runs on.
 
     Raises:
         NoRule: naming the node that PyTorch must run.
@@ -140,41 +160,45 @@ def build(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], v
     stream = random.state()
     random.restore((0, 0))  # a program's draws are numbered from 0; its calls bring the seed
     try:
-        return _built(nodes, inputs, outputs, values, device)
+        with device.current():
+            return _built(nodes, inputs, outputs, values, sizes, device)
     finally:
         random.restore(stream)
 
 
-def _built(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], values: Mapping[Any, Any],
-           device: str) -> TorchProgram:
+def _built(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
+           sizes: FixedSizes | VariableSizes, device: TorchDevice) -> TorchProgram:
     env: dict[Any, Any] = {}
     buffers = []
-    for n in inputs:
-        meta = meta_of(values[n])
+    for n, meta in inputs.items():
         if 0 in meta.shape:
-            env[n] = Tensor.zeros(*meta.shape, dtype=meta.dtype, device=device)
-            buffers.append(placeholder(Meta((1,), (1,), meta.dtype), device)[1])
+            env[n] = Tensor.zeros(*meta.shape, dtype=meta.dtype, device=device.name)
+            buffers.append(placeholder(Meta((1,), (1,), meta.dtype), device.name)[1])
         else:
-            env[n], buffer = placeholder(meta, device)
+            env[n], buffer = placeholder(meta, device.name)
             buffers.append(buffer)
     for n in nodes:
-        env[n] = env[n.args[0]][n.args[1]] if is_getitem(n) else _applied(n, env, values, device)
+        env[n] = env[n.args[0]][n.args[1]] if is_getitem(n) else _applied(n, env, values, sizes, device.name)
     tensors, results = [], []
     for n in outputs:
-        tensor, result = result_of(env[n], meta_of(values[n]), values[n].dtype)
+        tensor, result = result_of(env[n], sizes.meta(n), values[n].dtype)
         tensors.append(tensor)
         results.append(result)
     return TorchProgram(device, buffers, tensors, results)
 
 
-def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], device: str) -> Any:
+def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], sizes: FixedSizes | VariableSizes,
+             device: str) -> Any:
     """Return the value of one node by its rule, in PyTorch's dtypes and shapes."""
     rule = rule_for(node.target)
     assert rule is not None
-    meta = meta_of(values[node])
-    find = lambda n: env[n] if n in env else values[n]  # noqa: E731
+    meta = sizes.meta(node)
+    find = lambda n: env[n] if n in env else sizes.number(n, device)  # noqa: E731
     args = torch.fx.node.map_arg(tuple(node.args), find)
     kwargs = {k: v for k, v in torch.fx.node.map_arg(dict(node.kwargs), find).items() if k not in _DROPPED}
+    if rule.layout:
+        filled = strides_in_memory(values[node.args[0]]) is not None
+        kwargs["layout"] = sizes.filled(node.args[0]) if filled else None
     try:
         found = apply_rule(rule, args, kwargs, meta, device)
     except Unsupported as error:
@@ -182,6 +206,13 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], devic
     except TinsmithError as error:
         raise NoRule(node, f"the rule does not cover its arguments ({error})") from error
     return checked(node.target, found, meta)
+
+
+def strides_in_memory(t: Any) -> tuple[int, ...] | None:
+    """Return the strides of a tensor of PyTorch that fills its memory; None if it does not."""
+    meta = meta_of(t)
+    filled = is_dense(meta.shape, meta.strides) and not t.storage_offset()
+    return meta.strides if filled and t.untyped_storage().nbytes() == t.numel() * t.element_size() else None
 
 
 def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any, device: str) -> Any:
@@ -203,8 +234,8 @@ def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], m
 def _common(args: Sequence[Any]) -> DType | None:
     """Return the dtype that PyTorch computes with on tensors and numbers of several dtypes."""
     ours = {ours: theirs for theirs, ours in DTYPES.items()}
-    probes = [torch.empty((1,) * min(a.ndim, 1), dtype=ours[a.dtype]) if isinstance(a, Tensor) else a for a in args
-              if isinstance(a, (Tensor, bool, int, float))]
+    probes = [torch.empty((1,) * min(a.ndim, 1), dtype=ours[a.dtype]) if isinstance(a, Tensor) else type(a)()
+              if type(a) in (bool, int, float) else 0 for a in args if isinstance(a, (Tensor, bool, int, float))]
     return DTYPES[torch.result_type(*probes)] if len(probes) == 2 else None
 
 

@@ -5,22 +5,21 @@ Random numbers are counter-based bits (``tensor/create/random.py``), seeded by P
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
-from tinsmith.tensor.math.table import FUNCTIONS
+from tinsmith.ir import UOp
+from tinsmith.tensor.math.table import ELEMENTWISE, FUNCTIONS
+from tinsmith.tensor.sizes.traced import plain
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
 for _name, _row in FUNCTIONS.items():
     rule((_row.torch or _name).replace(".", "_"), promote="result")(getattr(Tensor, _name))
 
-for _name in ("abs", "ceil", "deg2rad", "floor", "frac", "hardsigmoid", "hardswish", "mish", "neg", "rad2deg", "relu",
-              "relu6", "sgn", "sign", "silu", "square", "trunc"):
-    rule(_name, promote="result")(getattr(Tensor, _name))
-
-for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
-    rule(_name)(getattr(Tensor, _name))
+for _name, _elementwise in ELEMENTWISE.items():
+    rule(*_elementwise.aten.split(), promote=_elementwise.promote)(getattr(Tensor, _name))
 
 
 def _one(x: Any) -> Any:
@@ -53,7 +52,7 @@ def _mul(x: Tensor, y: Any) -> Any:
     return x * _one(y)
 
 
-@rule("div.Tensor", "div.Scalar", promote="result")
+@rule("div.Tensor", "div.Scalar", "true_divide.Tensor", promote="result")
 def _div(x: Tensor, y: Any) -> Any:
     return x / y
 
@@ -68,16 +67,6 @@ def _floor_divide(x: Tensor, y: Any) -> Tensor:
     return x.div(y, rounding_mode="floor")
 
 
-@rule("fmod.Tensor", "fmod.Scalar", promote="result")
-def _fmod(x: Tensor, y: Any) -> Tensor:
-    return x.fmod(y)
-
-
-@rule("remainder.Tensor", "remainder.Scalar", promote="result")
-def _remainder(x: Tensor, y: Any) -> Tensor:
-    return x.remainder(y)
-
-
 @rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", promote="result")
 def _pow(x: Tensor, y: Any) -> Tensor:
     return x.pow(_one(y))
@@ -86,14 +75,6 @@ def _pow(x: Tensor, y: Any) -> Tensor:
 @rule("pow.Scalar", promote="result")
 def _rpow(x: Any, y: Tensor) -> Tensor:
     return Tensor.full_like(y, x).pow(y)
-
-_BINARY = {"maximum": Tensor.maximum, "minimum": Tensor.minimum, "fmax": Tensor.fmax, "fmin": Tensor.fmin,
-           "atan2": Tensor.atan2, "copysign.Tensor": Tensor.copysign, "copysign.Scalar": Tensor.copysign,
-           "hypot": Tensor.hypot, "logaddexp": Tensor.logaddexp, "logaddexp2": Tensor.logaddexp2,
-           "xlogy.Tensor": Tensor.xlogy, "heaviside": Tensor.heaviside, "gcd": Tensor.gcd, "lcm": Tensor.lcm}
-
-for _name, _method in _BINARY.items():
-    rule(_name, promote="result")(_method)
 
 
 @rule("addcmul", promote="result")
@@ -173,15 +154,7 @@ def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (1 - y * y)
 
 
-# *** comparisons and logic ***
-def _comparison(name: str) -> None:
-    method = getattr(Tensor, name)
-    rule(f"{name}.Tensor", f"{name}.Scalar", promote="common")(method)
-
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _comparison(_name)
-
-
+# *** logic ***
 def _truth(x: Any) -> Any:
     return x.cast(dtypes.bool) if isinstance(x, Tensor) else x
 
@@ -199,21 +172,6 @@ def _logical_or(x: Tensor, y: Tensor) -> Any:
 @rule("logical_xor")
 def _logical_xor(x: Tensor, y: Tensor) -> Any:
     return _truth(x) ^ _truth(y)
-
-
-@rule("logical_not")
-def _logical_not(x: Tensor) -> Tensor:
-    return x.logical_not()
-
-_BITS = {"bitwise_and": Tensor.bitwise_and, "bitwise_or": Tensor.bitwise_or, "bitwise_xor": Tensor.bitwise_xor,
-         "bitwise_left_shift": Tensor.bitwise_left_shift, "bitwise_right_shift": Tensor.bitwise_right_shift}
-
-for _name, _method in _BITS.items():
-    rule(f"{_name}.Tensor", promote="result")(_method)
-    rule(f"{_name}.{'Tensor_Scalar' if 'shift' in _name else 'Scalar'}", promote="result")(_method)
-
-for _name in ("and", "or", "xor"):
-    rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar", promote="result")(getattr(Tensor, f"bitwise_{_name}"))
 
 
 @rule("bitwise_not")
@@ -301,17 +259,25 @@ def _bernoulli(x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
 
 def _below(x: Tensor, p: float) -> Tensor:
     """Return True with probability ``p``, for each element of ``x``."""
-    return Tensor.rand(*x.shape, dtype=dtypes.float32, device=x.device) < p
+    return _drawn(Tensor.rand, x.shape, dtypes.float32, x.device) < p
+
+
+def _drawn(draw: Callable[..., Tensor], shape: Sequence[Any], dtype: DType, device: Any) -> Tensor:
+    """Return random numbers of a shape; for a symbolic size the first ones of those for the greatest size."""
+    count = plain(math.prod(shape))
+    if not isinstance(count, UOp):
+        return draw(*shape, dtype=dtype, device=device)
+    return draw(count.vmax, dtype=dtype, device=device).shrink(((0, count),)).reshape(*shape)
 
 
 @rule("rand", "rand_like", random=True, creates=True, meta=True)
 def _rand(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
-    return Tensor.rand(*meta.shape, dtype=meta.dtype, device=device)
+    return _drawn(Tensor.rand, meta.shape, meta.dtype, device)
 
 
 @rule("randn", "randn_like", random=True, creates=True, meta=True)
 def _randn(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
-    return Tensor.randn(*meta.shape, dtype=meta.dtype, device=device)
+    return _drawn(Tensor.randn, meta.shape, meta.dtype, device)
 
 
 @rule("full", "full_like", "new_full", "scalar_tensor", creates=True, meta=True)
@@ -343,7 +309,10 @@ def _ones(*_: Any, device: str, meta: Any, **__: Any) -> Tensor:
 
 def _filled(value: Any, device: str, meta: Any) -> Tensor:
     dtype = meta.dtype
-    value = bool(value) if dtype is dtypes.bool else float(value) if dtype.is_float else int(value)
+    if isinstance(value, Tensor):  # a number that is computed from sizes
+        return value.cast(dtype).reshape((1,) * len(meta.shape)).expand(meta.shape)
+    if not isinstance(value, int) or type(value) in (int, bool):
+        value = bool(value) if dtype is dtypes.bool else float(value) if dtype.is_float else int(value)
     return Tensor.full(meta.shape, value, dtype=dtype, device=device)
 
 
@@ -363,7 +332,12 @@ def _steps(length: int, start: Any, step: Any, device: str, meta: Any) -> Any:
     if meta.dtype.is_float:
         wide = dtypes.float64 if meta.dtype is dtypes.float64 else dtypes.float32
         return numbers.cast(wide) * step + start
-    return numbers * int(step) + int(start)
+    return numbers * _whole(step) + _whole(start)
+
+
+def _whole(value: Any) -> Any:
+    """Return a number as an integer."""
+    return value if isinstance(value, int) else int(value)
 
 
 @rule("eye", "eye.m", creates=True, meta=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.tensor.tensor import Tensor
+from tinsmith.torch.layouts import Meta, flattened, is_dense, is_readable, span, strided, unflattened
 from tinsmith.torch.rules.registry import Unsupported, rule
 
 Indices = Sequence[Tensor | None]
@@ -98,8 +99,9 @@ def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale: bool
         total = total / sizes.maximum(1).cast(total.dtype).unsqueeze(-1)
     else:
         sizes = sizes.zeros_like()
-    found = bag if meta[1].shape == bag.shape else Tensor.zeros(*meta[1].shape, dtype=bag.dtype, device=bag.device)
-    return total, found, sizes, sizes
+    # which of them have elements depends on the mode and the device
+    return total, *(t if t.shape == m.shape else Tensor.zeros(*m.shape, dtype=t.dtype, device=t.device)
+                    for t, m in zip((bag, sizes, sizes), meta[1:]))
 
 
 @rule("_embedding_bag_backward")
@@ -140,11 +142,24 @@ def _gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Te
         0, index.reshape(-1)).reshape(index.shape)
 
 
+def _one_each(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
+    """Return True for the element of each row of ``x`` that ``index`` names, if it names one: a comparison, which fuses
+    with what is computed from the result; else None."""
+    dim %= x.ndim
+    if index.shape[dim] != 1 or any(a != b for n, (a, b) in enumerate(zip(x.shape, index.shape)) if n != dim):
+        return None
+    numbers = Tensor.arange(x.shape[dim], dtype=index.dtype, device=x.device)
+    return numbers.reshape([-1 if n == dim else 1 for n in range(x.ndim)]) == index
+
+
 @rule("scatter.src", "scatter.value")
 def _scatter(x: Tensor, dim: int, index: Tensor, source: Any = None, *, value: Any = None) -> Tensor:
     source = value if source is None else source
     if not x.ndim or not index.ndim:
         raise Unsupported("scatter into a scalar")
+    if (chosen := _one_each(x, dim, index)) is not None and (
+            not isinstance(source, Tensor) or source.shape == index.shape):
+        return chosen.where(source.cast(x.dtype) if isinstance(source, Tensor) else source, x)
     return x.scatter(dim, index, source.cast(x.dtype) if isinstance(source, Tensor) else source)
 
 
@@ -152,6 +167,8 @@ def _scatter(x: Tensor, dim: int, index: Tensor, source: Any = None, *, value: A
 def _scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     if not x.ndim or not index.ndim:
         raise Unsupported("scatter into a scalar")
+    if (chosen := _one_each(x, dim, index)) is not None and source.shape == index.shape:
+        return x + chosen.where(source.cast(x.dtype), 0)
     return x.scatter_add(dim, index, source.cast(x.dtype))
 
 
@@ -346,3 +363,25 @@ def _tril(x: Tensor, diagonal: int = 0) -> Tensor:
 @rule("triu")
 def _triu(x: Tensor, diagonal: int = 0) -> Tensor:
     return x.triu(diagonal)
+
+
+# *** memory as a view ***
+@rule("as_strided", layout=True, meta=True)
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None, *,
+                layout: Sequence[int] | None, meta: Meta) -> Tensor:
+    """A view of the whole memory of ``x``, with rows that do not overlap."""
+    if layout is None or not meta.size or not is_readable(Meta(tuple(size), tuple(stride), x.dtype)):
+        raise Unsupported("a view of a part of the memory, or one whose elements overlap")
+    first, room = offset or 0, span(size, stride)
+    flat = flattened(x, layout)
+    flat = flat.shrink([(first, min(first + room, flat.shape[0]))])
+    return strided(flat.pad((0, room - flat.shape[0])), meta.shape, stride)
+
+
+@rule("as_strided_scatter", layout=True)
+def _as_strided_scatter(x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int],
+                        offset: int | None = None, *, layout: Sequence[int] | None) -> Tensor:
+    """Memory that is written through a view of all of it."""
+    if layout is None or offset or source.numel() != x.numel() or not is_dense(size, stride):
+        raise Unsupported("a write to a part of the memory")
+    return unflattened(flattened(source, stride), x.shape, layout)

@@ -1,10 +1,11 @@
 """Rules for reductions, scans, softmax and sorting."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.tensor.math.table import REDUCTIONS
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
@@ -30,29 +31,18 @@ def _wide(x: Tensor, dtype: DType) -> Tensor:
     return x.cast(dtype)
 
 
-@rule("sum", "sum.dim_IntList", meta=True)
-def _sum(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
-    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.sum(a, k))
+def _reduction(name: str) -> Callable[..., Any]:
+    """Return the rule of a method of ``REDUCTIONS``."""
+    method = getattr(Tensor, name)
+    in_result = REDUCTIONS[name].gives in ("sum", "float")
 
+    def reduced(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
+        return _reduced(_wide(x, meta.dtype) if in_result else x, dim, keepdim, method)
+    return reduced
 
-@rule("mean", "mean.dim", meta=True)
-def _mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
-    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.mean(a, k))
-
-
-@rule("prod", "prod.dim_int", meta=True)
-def _prod(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None, *, meta: Any) -> Any:
-    return _reduced(_wide(x, meta.dtype), dim, keepdim, lambda t, a, k: t.prod(a, k))
-
-
-@rule("amax", "max")
-def _amax(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda t, a, k: t.max(a, k))
-
-
-@rule("amin", "min")
-def _amin(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda t, a, k: t.min(a, k))
+for _name, _row in REDUCTIONS.items():
+    if _row.aten:
+        rule(*_row.aten.split(), meta=True)(_reduction(_name))
 
 
 def _with_index(x: Tensor, dim: int, keepdim: bool, values: Any, indices: Any) -> tuple[Tensor, Tensor]:
@@ -110,7 +100,7 @@ def _std(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False
 def _var_mean(x: Tensor, dim: Dims = None, correction: Any = 1, keepdim: bool = False, *,
               meta: Any) -> tuple[Tensor, Tensor]:
     first = meta[0]
-    return _var(x, dim, correction, keepdim, meta=first), _mean(x, dim, keepdim, meta=first)
+    return _var(x, dim, correction, keepdim, meta=first), _reduction("mean")(x, dim, keepdim, meta=first)
 
 
 @rule("linalg_vector_norm", meta=True)

@@ -25,6 +25,8 @@ class AtenRule:
         creates: the function takes ``device``, the device of the result.
         meta: the function takes ``meta``, PyTorch's description of the results (fake tensors).
         random: the results are random numbers; their seed is drawn from PyTorch's generator at each call.
+        layout: the function takes ``layout``, the strides of its first argument in PyTorch's memory; None if the
+            argument does not fill that memory.
     """
 
     function: Callable[..., Any]
@@ -32,6 +34,7 @@ class AtenRule:
     creates: bool = False
     meta: bool = False
     random: bool = False
+    layout: bool = False
 
 
 RULES: Final[dict[str, AtenRule]] = {}
@@ -41,17 +44,17 @@ class Unsupported(Exception):
     """Raised by a rule for arguments that it does not cover; PyTorch then runs the op. The message is the reason."""
 
 
-def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool = False,
-         random: bool = False) -> Callable[[_F], _F]:
+def rule(*names: str, promote: Promote = "", creates: bool = False, meta: bool = False, random: bool = False,
+         layout: bool = False) -> Callable[[_F], _F]:
     """Return a decorator that enters a function in the table under ``names``, such as "add.Tensor".
 
     A name without an overload means the overload ``default``.
     """
     def enter(function: _F) -> _F:
         for name in names:
-            full = name if "." in name else f"{name}.default"
+            full = name if "." in name.removeprefix("prims.") else f"{name}.default"
             assert full not in RULES, f"two rules for {full}"
-            RULES[full] = AtenRule(function, promote, creates, meta, random)
+            RULES[full] = AtenRule(function, promote, creates, meta, random, layout)
         return function
 
     return enter

@@ -1,7 +1,6 @@
-"""Rules for convolutions, pooling, norms, resampling, matrix products and attention."""
+"""Rules for convolutions, pooling, norms, resampling and matrix products."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -198,14 +197,15 @@ def _normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bi
     return y if bias is None else y + bias
 
 
-@rule("_native_batch_norm_legit_no_training")
+@rule("_native_batch_norm_legit_no_training", meta=True)
 def _batch_norm_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
-                          momentum: float, eps: float) -> tuple[Tensor, ...]:
+                          momentum: float, eps: float, meta: Any) -> tuple[Tensor, ...]:
+    """The statistics among the results are empty on the CPU."""
     wide = _wide(x)
     rstd = (_along(x, var) + eps).rsqrt()
     y = _normalized(wide, _along(x, mean), rstd, _along(x, weight), _along(x, bias))
     empty = Tensor.zeros(0, dtype=dtypes.float32, device=x.device)
-    return y, empty, empty
+    return y, *((mean, rstd.reshape(-1)) if meta[1].size else (empty, empty))
 
 
 def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
@@ -217,14 +217,14 @@ def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
     return y, mean.reshape(-1), rstd.reshape(-1), var.reshape(-1)
 
 
-@rule("_native_batch_norm_legit_functional")
+@rule("_native_batch_norm_legit_functional", meta=True)
 def _batch_norm_training(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
-                         training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:
+                         training: bool, momentum: float, eps: float, meta: Any) -> tuple[Tensor, ...]:
     if not training:
-        return (*_batch_norm_inference(x, weight, bias, mean, var, momentum, eps), mean, var)
+        return (*_batch_norm_inference(x, weight, bias, mean, var, momentum, eps, meta), mean, var)
     y, batch_mean, rstd, batch_var = _batch_norm(x, weight, bias, eps)
     count = x.numel() // x.shape[1]
-    unbiased = batch_var * (count / max(count - 1, 1))
+    unbiased = batch_var * count / max(count - 1, 1)
     new_mean = batch_mean * momentum + _wide(mean) * (1 - momentum)
     return y, batch_mean, rstd, new_mean, unbiased * momentum + _wide(var) * (1 - momentum)
 
@@ -280,9 +280,10 @@ def _layer_norm_backward(grad: Tensor, x: Tensor, shape: Sequence[int], mean: Te
 @rule("native_group_norm")
 def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, groups: int,
                 eps: float) -> tuple[Tensor, ...]:
-    parts = _wide(x).reshape(n, groups, -1)
-    mean = parts.mean(-1, True)
-    rstd = ((parts - mean).square().mean(-1, True) + eps).rsqrt()
+    parts = _wide(x).reshape(n, groups, c // groups, *x.shape[2:])
+    row = tuple(range(2, parts.ndim))
+    mean = parts.mean(row, True)
+    rstd = ((parts - mean).square().mean(row, True) + eps).rsqrt()
     y = ((parts - mean) * rstd).reshape(x.shape)
     y = y if weight is None else y * _along(x, weight)
     return y if bias is None else y + _along(x, bias), mean.reshape(n, groups), rstd.reshape(n, groups)
@@ -291,11 +292,13 @@ def _group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c
 @rule("native_group_norm_backward")
 def _group_norm_backward(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int,
                          hxw: int, groups: int, mask: Sequence[bool]) -> tuple[Any, ...]:
-    wide, g = _wide(x).reshape(n, groups, -1), _wide(grad)
-    normal = (wide - _wide(mean).reshape(n, groups, 1)) * _wide(rstd).reshape(n, groups, 1)
-    inner = (g if weight is None else g * _along(x, weight)).reshape(n, groups, -1)
-    first = inner - inner.mean(-1, True) - normal * (inner * normal).mean(-1, True)
-    first = first * _wide(rstd).reshape(n, groups, 1)
+    shape = (n, groups, c // groups, *x.shape[2:])
+    row, one = tuple(range(2, len(shape))), (n, groups, *[1] * (len(shape) - 2))
+    wide, g = _wide(x).reshape(shape), _wide(grad)
+    normal = (wide - _wide(mean).reshape(one)) * _wide(rstd).reshape(one)
+    inner = (g if weight is None else g * _along(x, weight)).reshape(shape)
+    first = inner - inner.mean(row, True) - normal * (inner * normal).mean(row, True)
+    first = first * _wide(rstd).reshape(one)
     per_channel = (0, *range(2, x.ndim))
     return (first.reshape(x.shape) if mask[0] else None,
             (g * normal.reshape(x.shape)).sum(per_channel) if mask[1] else None,
@@ -358,65 +361,3 @@ def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tenso
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = x.matmul(weight.transpose(-1, -2))
     return product if bias is None else product + bias
-
-
-# *** attention ***
-def _bias(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor | None:
-    """Return the bias to add to the scores: -inf where a key is hidden."""
-    bias = None
-    if causal:
-        rows = Tensor.arange(q.shape[-2], device=q.device).reshape(-1, 1)
-        columns = Tensor.arange(k.shape[-2], device=q.device).reshape(1, -1)
-        bias = (columns <= rows).where(0.0, float("-inf"))
-    if mask is not None:
-        other = mask.where(0.0, float("-inf")) if mask.dtype is dtypes.bool else mask.cast(dtypes.float32)
-        bias = other if bias is None else bias + other
-    return bias
-
-
-def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = q.matmul(k.transpose(-1, -2), dtype=_accumulator(q)) * factor
-    bias = _bias(q, k, causal, mask)
-    return scores if bias is None else scores + bias.cast(scores.dtype)
-
-
-def _hidden(q: Tensor, k: Tensor, causal: bool, mask: Tensor) -> Tensor:
-    """Return True for the queries that no key is visible to, with an axis of one element in place of the keys."""
-    bias = _bias(q, k, causal, mask)
-    assert bias is not None
-    return (bias == float("-inf")).all(-1, True)
-
-
-def _accumulator(q: Tensor) -> Any:
-    return dtypes.float32 if q.dtype.itemsize < 4 else q.dtype
-
-
-@rule("_scaled_dot_product_flash_attention_for_cpu")
-def _attention(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
-               attn_mask: Tensor | None = None, scale: float | None = None) -> tuple[Tensor, Tensor]:
-    if dropout_p:
-        raise Unsupported("dropout inside attention")
-    scores = _scores(q, k, is_causal, attn_mask, scale)
-    out, sums = scores.softmax(-1).cast(v.dtype).matmul(v), scores.logsumexp(-1)
-    if attn_mask is None:
-        return out, sums
-    hidden = _hidden(q, k, is_causal, attn_mask)  # such rows are zero, not NaN, and so are their gradients
-    return hidden.where(0, out), hidden.squeeze(-1).where(0, sums)
-
-
-@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
-def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor,
-                        dropout_p: float, is_causal: bool, *, attn_mask: Tensor | None = None,
-                        scale: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of attention from its result and the logarithm of its rows' sums (Dao et al. 2022, algorithm 4)."""
-    if dropout_p:
-        raise Unsupported("dropout inside attention")
-    wide = _accumulator(q)
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    weights = (_scores(q, k, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1).cast(wide)).exp()
-    grad_v = weights.cast(v.dtype).transpose(-1, -2).matmul(grad)
-    grad_weights = grad.matmul(v.transpose(-1, -2), dtype=wide)
-    rows = (grad.cast(wide) * out.cast(wide)).sum(-1, True)
-    grad_scores = (weights * (grad_weights - rows) * factor).cast(q.dtype)
-    return grad_scores.matmul(k), grad_scores.transpose(-1, -2).matmul(q), grad_v
