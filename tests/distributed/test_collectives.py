@@ -53,16 +53,17 @@ assert dist.all_reduce(Tensor(3.0) + r).item() == 3 * n + sum(range(n))
 """
 
 
+IN_PARTS = """
+from tinsmith.distributed.transport import commands
+commands.LIMIT = 5
+"""
+
+
 @needs_mpi
 @pytest.mark.parametrize("count", [2, 4])
 def test_values(count: int, tmp_path: Path, cache: Path) -> None:
-    passes(count, tmp_path, VALUES, cache)
-
-
-@needs_mpi
-def test_large_counts_are_sent_in_parts(tmp_path: Path, cache: Path) -> None:
-    limited = "from tinsmith.distributed.transport import commands\ncommands.LIMIT = 5\n"
-    passes(2, tmp_path, limited + VALUES, cache)
+    """In two processes also with a limit of elements of one call, by which large counts are sent in parts."""
+    passes(count, tmp_path, VALUES + (IN_PARTS + VALUES) * (count == 2), cache)
 
 
 @needs_mpi
@@ -160,11 +161,21 @@ def test_different_orders_name_both_lines(tmp_path: Path, cache: Path) -> None:
 
 
 @needs_mpi
-def test_random_streams_agree(tmp_path: Path, cache: Path) -> None:
-    passes(2, tmp_path, """
+def test_random_streams_agree_and_kernels_are_compiled_once(tmp_path: Path) -> None:
+    """All processes together compile each kernel once, equal ones and those of one process, from an empty cache."""
+    cache = tmp_path / "cache"
+    found = passes(4, tmp_path, """
+        from mpi4py import MPI
+        from tinsmith.core.counters import GlobalCounters
         every = dist.all_gather(Tensor.rand(4).reshape(1, 4)).numpy()
-        assert (every[0] == every[1]).all()
-    """, cache)
+        assert (every == every[0]).all()
+        for k in range(3):
+            (Tensor.ones(3 + k, 5).contiguous().softmax(-1) + 1.5).realize()
+            (Tensor.ones(3 + k, 6 + r).contiguous() * 2 + 1).realize()
+        print(*np.sum(MPI.COMM_WORLD.allgather((GlobalCounters.compile_count, GlobalCounters.schedule_count)), 0))
+    """, cache).split()
+    assert [int(n) for n in found] == [sum(p.is_file() for p in (cache / kind).rglob("*")) for kind in (
+        "llvm", "program")]
 
 
 # *** one process ***

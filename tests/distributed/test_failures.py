@@ -1,6 +1,7 @@
 """A rank that dies, raises, ends or hangs is named, and all end with an exit code."""
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +21,9 @@ from tinsmith.distributed.monitor import ENDED, LATE, SILENT, Monitor, Peer, pro
 HEAD = """
 import os, sys, time
 from tinsmith import Tensor, distributed as dist
+from tinsmith.distributed import watch
 r = dist.rank()
+watch.ending.append(lambda: print("work of rank", r, "is ended", file=sys.stderr, flush=True))
 dist.barrier()
 """
 
@@ -28,12 +31,12 @@ dist.barrier()
 @needs_mpi
 @pytest.mark.parametrize(("fault", "message"), [
     ("os.kill(os.getpid(), 9)", r"died"),
-    ("raise ValueError('bad data')", "raised ValueError: bad data at program.py:6"),
-    ("sys.exit(0)", "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:7 for rank 1"),
-    ("time.sleep(100)", "has been at program.py:6 for "),
-    ("import ctypes; ctypes.PyDLL(None).sleep(100)", "waits in all_reduce(sum, float32, (1,)) at program.py:7"),
+    ("raise ValueError('bad data')", "raised ValueError: bad data at program.py:8"),
+    ("sys.exit(0)", "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:9 for rank 1"),
+    ("time.sleep(100)", "has been at program.py:8 for "),
+    ("import ctypes; ctypes.PyDLL(None).sleep(100)", "waits in all_reduce(sum, float32, (1,)) at program.py:9"),
     ("dist.recv(Tensor([1.0]), 0)", "ranks wait for each other: rank 0 waits in all_reduce(sum, float32, (1,)) at "
-     "program.py:7; rank 1 waits in receive(float32, (1,)) from rank 0 at program.py:6"),
+     "program.py:9; rank 1 waits in receive(float32, (1,)) from rank 0 at program.py:8"),
 ])
 def test_a_fault_of_a_rank_is_named(fault: str, message: str, tmp_path: Path) -> None:
     text = f"if r == 1: {fault}\ndist.all_reduce(Tensor([1.0]))\n"
@@ -41,6 +44,8 @@ def test_a_fault_of_a_rank_is_named(fault: str, message: str, tmp_path: Path) ->
     assert done.returncode != 0
     line = next(line for line in done.stderr.splitlines() if line.startswith("tinsmith: "))
     assert message in line and "rank 1 " in line, done.stderr
+    assert "work of rank 0 is ended" in done.stderr  # of the one that waits, as collectives of NCCL
+    assert "raised" not in message or done.stderr.index(line) < done.stderr.index("work of rank 1 is ended")
 
 
 @needs_mpi
@@ -80,6 +85,20 @@ def test_rank_0_prints(tmp_path: Path) -> None:
 
 
 @needs_mpi
+def test_one_timeline_of_all_processes(tmp_path: Path) -> None:
+    """Each rank is a process of the trace; collectives have a row; the trace of an earlier run is replaced."""
+    for _ in range(2):
+        passes(2, tmp_path, "dist.all_reduce(Tensor([1.0, 2.0]) + 1).numpy()", PROFILE="1")
+    found = json.loads((tmp_path / "program.perfetto.json").read_text())
+    titles = sorted(e["args"]["name"].split(" on ")[0] for e in found if e["name"] == "process_name")
+    assert titles == ["rank 0", "rank 1"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    spans = [e for e in found if e["ph"] == "X" and rows[e["pid"], e["tid"]] == "collectives"]
+    assert {e["pid"] for e in spans} == {1, 2} and all("all_reduce" in e["name"] for e in spans)
+    assert abs(spans[0]["ts"] - spans[-1]["ts"]) < 60e6  # one clock
+
+
+@needs_mpi
 def test_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "program.py"
     script.write_text("import os, sys\nsys.exit(os.environ['TINSMITH_RESTART'] == '0')\n")
@@ -90,9 +109,10 @@ def test_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_mpi
-def test_launch_of_a_module(tmp_path: Path) -> None:
-    done = run_python(["-m", "tinsmith", "launch", "-n", "2", "-m", "tinsmith", "explain-error", "E040"], tmp_path)
-    assert done.returncode == 0 and done.stdout.count("E040") >= 2, done.stderr
+def test_launch_of_a_module_and_of_code(tmp_path: Path) -> None:
+    for program, output in ((["-m", "calendar", "2026", "2"], "February 2026"), (["-c", "print('an', 'id')"], "an id")):
+        done = run_python(["-m", "tinsmith", "launch", "-n", "2", *program], tmp_path)
+        assert done.returncode == 0 and done.stdout.count(output) == 2, done.stderr
 
 
 @needs_mpi
@@ -135,7 +155,7 @@ assert dist.all_reduce(Tensor([1.0])).item() == 2
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("tinsmith: ")]
     assert len(said) == 1 and said[0].startswith("tinsmith: rank 1 on ") and "holds the interpreter's lock" in said[0]
-    assert "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:10" in said[0]
+    assert "rank 0 waits in all_reduce(sum, float32, (1,)) at program.py:12" in said[0]
 
 
 @needs_mpi

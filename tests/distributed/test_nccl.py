@@ -8,15 +8,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.distributed import test_collectives
+from tests.distributed import test_collectives, test_pipeline
 from tests.distributed.running import HEAD, clean, program
 from tests.golden.running import environment
 from tinsmith import Tensor, TinyJit
 from tinsmith.backend.cuda.driver import gpu_count
 from tinsmith.core.errors import DeviceError
+from tinsmith.distributed import watch
 from tinsmith.distributed.transport import commands, nccl
 from tinsmith.distributed.world import ProcessGroup
 
@@ -64,6 +67,50 @@ def passes(folder: Path, text: str, count: int = 2, **settings: str) -> None:
     """Run a script that must succeed in all processes, to its end."""
     for code, out in (found := torchrun(count, folder, text, **settings)):
         assert code == 0 and "is done" in out, found
+
+
+class FakeError(Exception):
+    """An error of NCCL."""
+
+
+class FakeGPU:
+    """A GPU that a thread can use."""
+
+    number = 0
+
+    def use(self) -> None:
+        pass
+
+
+def test_communicators_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a fault ends this process: once each, in the order in which they were made, also after an error."""
+    aborted: list[Any] = []
+
+    def comm_abort(comm: Any) -> None:
+        aborted.append(comm)
+        if comm == "first":
+            raise FakeError
+
+    names = iter(("first", None, "second"))
+    monkeypatch.setattr(nccl, "library", lambda: SimpleNamespace(NCCLError=FakeError, comm_abort=comm_abort))
+    monkeypatch.setattr(nccl, "_connected", lambda group, gpu: next(names))
+    monkeypatch.setattr(watch, "ending", [])
+    monkeypatch.setattr(watch, "queued", [])
+    gpu: Any = FakeGPU()
+    for name in ("a", "b", "c"):
+        group = ProcessGroup(name, (0, 1))
+        assert nccl._communicator(group, gpu) == nccl._communicator(group, gpu)
+    watch.end_work()
+    watch.end_work()
+    assert aborted == ["first", "second"]
+
+
+def test_bindings() -> None:
+    """The functions of NCCL that are called have these arguments."""
+    found = pytest.importorskip("nccl.bindings.nccl", reason="nccl4py is not installed")
+    for line in ("comm_abort(comm)", "comm_init_rank_scalable(int nranks, int myrank, int n_id, comm_ids, config)",
+                 "group_start()", "group_end()"):
+        assert getattr(found, line.partition("(")[0]).__doc__.startswith(line)
 
 
 @pytest.mark.cuda
@@ -190,6 +237,32 @@ for axis, rules in (("model", {"0.*": ("model",), "2.weight": (None, "model"), "
         found.append((y.numpy(), (dist.all_gather(g) if sharded else g).numpy()))
     assert np.allclose(found[0][0], found[1][0], atol=1e-4)
     assert np.allclose(found[0][1], found[1][1], atol=1e-4), axis
+""")
+
+
+@pytest.mark.cuda
+@needs_two
+@pytest.mark.parametrize("text", [test_pipeline.EQUAL, test_pipeline.TRAINING], ids=["values", "training"])
+def test_pipeline_of_gpus(text: str, tmp_path: Path) -> None:
+    """Activations and gradients go from GPU to GPU, eagerly and in a capture, in both schedules."""
+    check = "assert pipe._gpu == 'CUDA' or pipe._gpu.startswith('CUDA:'), pipe._gpu"
+    passes(tmp_path, text.replace("atol=2e-6", "atol=1e-4").replace("rtol=1e-5", "rtol=1e-3") + check)
+
+
+@pytest.mark.cuda
+@needs_two
+def test_pipeline_of_layers_that_communicate(tmp_path: Path) -> None:
+    """Each pass is a program of its own, and runs as it is made."""
+    passes(tmp_path, test_pipeline.MODEL + """
+layers = made()
+loss = loss_of(run(layers, Tensor(x)), Tensor(y)).backward()
+for schedule in ("1f1b", "gpipe"):
+    pipe = dist.pipeline(made(), dist.mesh(stage=n), loss=loss_of, microbatches=4, schedule=schedule,
+                         communicates=True)
+    found = pipe.step(Tensor(x), Tensor(y))
+    assert np.isclose(found.item(), loss.item(), rtol=1e-3)
+    for name, t in get_state_dict(pipe.layers).items():
+        assert np.allclose(t.grad.numpy(), get_state_dict(dict(enumerate(layers)))[name].grad.numpy(), atol=1e-4)
 """)
 
 

@@ -57,6 +57,17 @@ for schedule, split, count in zip(("1f1b", "gpipe", "1f1b"), splits, (4, 4, 0)):
         assert np.allclose(pipe(x1).numpy(), run(layers, Tensor(x)).numpy(), atol=1e-5)
 """
 
+TARGETS = MODEL + """
+pipe = dist.pipeline(made(), dist.mesh(stage=n), microbatches=2, split=(3, 4),
+                     loss=lambda a, b: (a - b).square().mean())
+step = TinyJit(lambda x, y: pipe.step(x, y))
+target = Tensor(rng.normal(size=(10, 4)).astype(np.float32)).realize()
+want = (run(made(), Tensor(x)) - target).square().mean().item()
+for _ in range(4):
+    assert np.isclose(step(Tensor(x).realize(), target).item(), want, rtol=1e-5)
+assert target.grad is None and step.replays >= 1
+"""
+
 TRAINING = MODEL + """
 def trained(mesh, captured, steps=5):
     layers = made(lambda x: x.dropout(0.5))
@@ -159,6 +170,12 @@ def test_training_captures_random_draws_and_checkpoints(tmp_path: Path, cache: P
 
 
 @needs_mpi
+def test_targets_of_floats_get_no_gradient(tmp_path: Path, cache: Path) -> None:
+    """Their gradient would be computed at the end of the captured function, and with it the messages once more."""
+    passes(2, tmp_path, TARGETS, cache)
+
+
+@needs_mpi
 def test_with_data_and_tensor_parallelism(tmp_path: Path, cache: Path) -> None:
     passes(4, tmp_path, PRODUCTS, cache)
 
@@ -206,6 +223,34 @@ def test_no_order_can_wait_for_ever(schedule: str, stages: int, microbatches: in
             assert kept[s] <= (stages - s if schedule == "1f1b" else microbatches)
         assert moved, "a deadlock"
     assert max(free) == 2 * (microbatches + stages - 1) and not any(kept)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("stages", range(2, 7))
+@pytest.mark.parametrize("microbatches", [1, 2, 5, 12])
+def test_no_order_of_waiting_messages_can_wait_for_ever(schedule: str, stages: int, microbatches: int) -> None:
+    """By NCCL a send waits for its receiver: messages to and from one process between two passes are one call."""
+    left: list[list[set[tuple[int, int, bool, int]]]] = []  # calls: messages (source, target, backward, microbatch)
+    for s in range(stages):
+        calls: list[set[tuple[int, int, bool, int]]] = []
+        unsent: set[tuple[int, int, bool, int]] = set()
+        for backward, k in order(schedule, s, stages, microbatches):
+            source = s + 1 if backward else s - 1
+            come = {(source, s, backward, k)} if 0 <= source < stages else set()
+            together = unsent and come and next(iter(unsent))[1] == source
+            calls += [unsent | come] if together else [c for c in (unsent, come) if c]
+            target = s - 1 if backward else s + 1
+            unsent = {(s, target, backward, k)} if 0 <= target < stages else set()
+        left.append([*calls, *([unsent] if unsent else [])])
+    open_ = [set(calls[0]) if calls else set() for calls in left]
+    while any(open_):
+        sent = {m for m in set().union(*open_) if m in open_[m[0]] and m in open_[m[1]]}
+        assert sent, "a deadlock"
+        for s, calls in enumerate(left):
+            open_[s] -= sent
+            if calls and not open_[s]:
+                calls.pop(0)
+                open_[s] = set(calls[0]) if calls else set()
 
 
 def test_microbatches_of_one_process() -> None:

@@ -57,6 +57,21 @@ def test_small_messages() -> None:
         assert told == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
 
 
+def test_messages_do_not_wait_and_keep_their_order() -> None:
+    """Both processes send first; messages with another tag, or in the other direction, are apart."""
+    def work(group: StoreGroup) -> Any:
+        other = 1 - group.rank
+        for k in range(3):
+            group.isend([group.rank, k], other, 0)
+        group.isend("last", other, 5)
+        tagged = group.recv(other, 5)
+        return tagged, [group.recv(other, 0) for _ in range(3)], group.bcast(group.rank, 1)
+
+    for rank, (tagged, found, root) in enumerate(_in_threads(2, work)):
+        assert tagged == "last" and root == 1
+        assert found == [[1 - rank, k] for k in range(3)]
+
+
 def test_groups_do_not_hear_each_other() -> None:
     def work(group: StoreGroup) -> Any:
         part = group.Split(group.rank % 2, -group.rank)

@@ -129,18 +129,63 @@ def test_reports_are_extrapolated_by_each_number() -> None:
     assert found.communication == pytest.approx(5 / 9)
 
 
-def test_a_pipeline_is_an_error_that_names_the_reason(tmp_path: Path) -> None:
-    _links(tmp_path)
-    (tmp_path / "pipe.py").write_text("""
+PIPELINE = """
+import os
 import numpy as np
-from tinsmith import Tensor, nn
+from tinsmith import Tensor, TinyJit, nn
 from tinsmith import distributed as dist
-pipe = dist.pipeline([nn.Linear(4, 4), nn.Linear(4, 2)], dist.mesh(stage=2), microbatches=2,
-                     loss=Tensor.sparse_categorical_crossentropy)
-with Tensor.train():
-    pipe.step(Tensor(np.ones((4, 4), np.float32)), Tensor(np.zeros(4, np.int32)))
-""")
-    done = subprocess.run([sys.executable, "-m", "tinsmith", "simulate", "pipe.py", "--links", "links.json", "--mesh",
-                           "stage=2"], cwd=tmp_path, env=clean(environment(tmp_path / "cache")), text=True,
-                          capture_output=True, timeout=120)
-    assert done.returncode == 1 and "stages of a dist.pipeline wait for each other" in done.stderr
+
+mesh = dist.mesh(data=1, stage=-1)
+layers = [nn.Linear(64, 64) for _ in range(4)]
+loss = lambda x, y: ((x - y) ** 2).mean()
+pipe = dist.pipeline(layers, mesh, loss=loss, microbatches=4, schedule=os.environ["SCHEDULE"])
+optimizer = nn.optim.SGD(nn.state.get_parameters(pipe), lr=0.01)
+
+@TinyJit
+@Tensor.train()
+def step(x, y):
+    optimizer.zero_grad()
+    loss = pipe.step(x, y)
+    optimizer.step()
+    return loss
+
+x = Tensor(np.ones((64, 64), np.float32))
+for _ in range(100):
+    step(x, x)
+"""
+
+
+def _pipeline(folder: Path, schedule: str, *more: str, script: str = PIPELINE) -> subprocess.CompletedProcess[str]:
+    (folder / "pipeline.py").write_text(script)
+    return subprocess.run([sys.executable, "-m", "tinsmith", "simulate", "pipeline.py", "--links", "links.json",
+                           "--mesh", "data=1,stage=2", *more], cwd=folder, text=True, capture_output=True, timeout=120,
+                          env=clean(environment(folder / "cache", SCHEDULE=schedule)))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_stages_of_a_pipeline_wait_for_each_other(schedule: str, tmp_path: Path) -> None:
+    """Both stages have the same step; messages take the time of the link, and idle time is that of the schedule."""
+    links = replace(_links(tmp_path), within=Link(1e-6, 1e9))
+    (tmp_path / "links.json").write_text(links.dumps())
+    found = []
+    for rank in ("0", "1"):
+        done = _pipeline(tmp_path, schedule, "--json", "--rank", rank)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    first, last = found
+    assert first["stages"] == last["stages"] and first["seconds"] == pytest.approx(last["seconds"], rel=1e-6)
+    each = 1e-6 + 4 * 16 * 64 / 1e9
+    for report, (kernels, messages, idle, peak) in zip(found, first["stages"]):
+        assert report["exposed"]["post stage"] == pytest.approx(4 * each)
+        assert report["exposed"]["receive stage"] == pytest.approx(4 * each)
+        assert kernels + messages + idle == pytest.approx(report["seconds"]) and report["peak"] == peak
+    ideal = 1 / (4 + 1)  # (stages - 1) / (microbatches + stages - 1), if messages took no time
+    shares = [idle / first["seconds"] for _, _, idle, _ in first["stages"]]  # the last stage has the loss, too
+    assert ideal / 2 < shares[0] < 2 * ideal and 0 < shares[1] < shares[0], shares
+
+
+def test_a_stage_that_fails_ends_the_simulation(tmp_path: Path) -> None:
+    _links(tmp_path)
+    bad = PIPELINE.replace("((x - y) ** 2).mean()", "{}['bad loss']")
+    done = _pipeline(tmp_path, "1f1b", script=bad)
+    assert done.returncode != 0 and "bad loss" in done.stderr and "another stage failed" in done.stderr

@@ -78,6 +78,76 @@ def step(x, y):
 losses = [step(a, b).item() for _, (a, b) in zip(range(30), windows)]
 """
 
+BATCH_NORM = """
+rng = np.random.default_rng(0)
+x = rng.normal(3, 2, size=(3, 8, 5, 4)).astype(np.float32)
+
+def made(sync):
+    Tensor.manual_seed(1)
+    model = [nn.BatchNorm(5), nn.Linear(4, 3), nn.BatchNorm(5)]
+    model[0].weight.assign(Tensor.arange(5) + 1.0).realize()
+    return dist.sync_batch_norm(model) if sync else model
+
+def trained(model, rows, reduce):
+    optimizer = nn.optim.SGD(nn.state.get_parameters(model), lr=0.1)
+    @TinyJit
+    @Tensor.train()
+    def step(x):
+        optimizer.zero_grad()
+        y = model[2](model[1](model[0](x)))
+        loss = (y * y * y.sigmoid()).mean()
+        loss.backward()
+        if reduce:
+            dist.all_reduce_gradients(optimizer)
+            loss = dist.all_reduce(loss, "mean")
+        optimizer.step()
+        return loss
+    return [step(Tensor(v[rows]).realize()).item() for _ in range(2) for v in x]
+
+one, several = made(False), made(True)
+assert np.allclose(trained(one, slice(0, 8), False), trained(several, slice(r * 8 // n, (r + 1) * 8 // n), True),
+                   rtol=1e-4)
+for name, t in nn.state.get_state_dict(one).items():
+    assert np.allclose(t.numpy(), nn.state.get_state_dict(several)[name].numpy(), atol=1e-4), name
+"""
+
+# Dropout, gradient accumulation in two parts, autocast, and averages of the parameters.
+TECHNIQUES = """
+import contextlib
+rng = np.random.default_rng(0)
+data = rng.normal(size=(4, 16, 8)).astype(np.float32)
+targets = (data.sum(-1) > 0).astype(np.int32)
+
+def trained(rows, reduce):
+    Tensor.manual_seed(2)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
+    optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=0.01)
+    average = nn.optim.EMA(optimizer.params, 0.9)
+    losses = []
+    with Tensor.train():
+        for x, y in zip(data, targets):
+            optimizer.zero_grad()
+            for part in (slice(0, 8), slice(8, 16)):
+                a, b = x[part][rows], y[part][rows]
+                with Tensor.autocast("bfloat16"), dist.rows() if reduce else contextlib.nullcontext():
+                    loss = model(Tensor(a)).float().sparse_categorical_crossentropy(Tensor(b)) / 2
+                loss.backward()
+                losses.append(dist.all_reduce(loss, "mean").item() if reduce else loss.item())
+            if reduce:
+                dist.all_reduce_gradients(optimizer)
+            optimizer.step()
+            average.update()
+    return losses, [t.numpy() for t in average.averages]
+
+if n == 1:
+    raise SystemExit
+every = slice(0, 8)
+one, averages = trained(every, False)
+several, others = trained(slice(r * 8 // n, (r + 1) * 8 // n), True)
+assert np.allclose(one, several, rtol=0.05), (one, several)
+assert all(np.allclose(a, b, atol=0.01) for a, b in zip(averages, others))
+"""
+
 END = """
 import json, hashlib
 from tinsmith.nn.state import get_state_dict
@@ -108,6 +178,17 @@ def test_losses_do_not_depend_on_the_number_of_processes(text: str, tmp_path: Pa
     for count in (2, 4):
         several = trained(count, tmp_path, text, cache)
         assert np.allclose(one["losses"], several["losses"], rtol=2e-3), (count, one["losses"], several["losses"])
+
+
+@needs_mpi
+@pytest.mark.parametrize("count", [2, 4])
+def test_synchronized_batch_norm_is_that_of_the_whole_batch(count: int, tmp_path: Path, cache: Path) -> None:
+    passes(count, tmp_path, BATCH_NORM, cache)
+
+
+@needs_mpi
+def test_dropout_accumulated_gradients_mixed_precision_and_averages(tmp_path: Path, cache: Path) -> None:
+    passes(2, tmp_path, TECHNIQUES, cache)
 
 
 @needs_mpi

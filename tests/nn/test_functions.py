@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.special
 from tests.nn.helpers import arrays, check_gradient
 from tinsmith import Tensor, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
+from tinsmith.tensor.create import random
 
 sigmoid = scipy.special.expit
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] = {
@@ -211,6 +213,31 @@ def test_attention() -> None:
         Tensor(np.concatenate([q, q], 1)[:, :4]).scaled_dot_product_attention(few, few)
     with pytest.raises(ShapeError, match=r"3 heads of query .*that divide them"):
         Tensor(q).scaled_dot_product_attention(few, few, enable_gqa=True)
+
+
+def test_dropout_of_a_part_of_a_batch_is_that_part_of_the_whole_mask() -> None:
+    """``dist.rows`` sets the part for its own thread."""
+    def dropped(rows: int, part: tuple[int, int] | None = None) -> np.ndarray:
+        Tensor.manual_seed(5)
+        if part is not None:
+            random.rows.append(part)
+        try:
+            with Tensor.train():
+                return Tensor.ones(rows, 4).dropout(0.5).numpy()
+        finally:
+            if part is not None:
+                random.rows.pop()
+
+    whole = dropped(6)
+    for n in range(3):
+        np.testing.assert_array_equal(dropped(2, (n, 3)), whole[2 * n : 2 * n + 2])
+    random.rows.append((1, 2))
+    try:
+        with ThreadPoolExecutor(1) as other:
+            np.testing.assert_array_equal(other.submit(dropped, 6).result(), whole)
+    finally:
+        random.rows.pop()
+    assert not random.rows
 
 
 def test_dropout() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tinsmith import GlobalCounters, Tensor, TinyJit, dtypes
 from tinsmith.core.errors import FileFormatError
 from tinsmith.nn.io.ggml import KINDS, unpacked
+from tinsmith.nn.io.gguf_header import TYPES
 from tinsmith.nn.state import gguf_load
 
 gguf = pytest.importorskip("gguf", reason="pip install 'tinsmith[gguf]'")
@@ -68,6 +69,8 @@ def test_a_quantized_type_is_what_the_package_says(kind: str) -> None:
 
 
 def test_every_type_of_the_package_is_here() -> None:
+    named = {t.value: t.name for t in gguf.GGMLQuantizationType}
+    assert {number: named[number] for number in TYPES} == TYPES
     plain = {"BF16", "F16", "F32"}
     assert {t.name for t in gguf.quants._type_traits} - plain <= KINDS.keys()
 

@@ -413,7 +413,7 @@ def _write(saving: Saving, path: Path, number: int, rank: int, size: int, arrays
             (folder / f"{rank}.failed").write_text(f"{type(error).__name__}: {error}")
         saving.error = error if isinstance(error, CommunicationError) else CommunicationError(
             "dist.save_checkpoint", f"rank {rank} cannot write to {os.fspath(folder)!r}: {error}",
-            "a folder with space that all processes may write")
+            "one folder for all processes, with space, that all may write")
 
 
 def _put(file: Path, arrays: dict[str, Array], notes: dict[str, str]) -> None:
@@ -445,7 +445,7 @@ def _until(folder: Path, ready: Any) -> None:
         for failed in folder.glob("*.failed"):
             raise CommunicationError("dist.save_checkpoint", f"rank {failed.stem} cannot write to "
                                      f"{os.fspath(folder)!r}: {failed.read_text()}",
-                                     "a folder with space that all processes may write")
+                                     "one folder for all processes, with space, that all may write")
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
 

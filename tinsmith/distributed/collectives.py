@@ -16,7 +16,7 @@ from tinsmith.distributed.transport import nccl
 from tinsmith.distributed.transport.commands import value
 from tinsmith.distributed.world import ProcessGroup, group_of
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.autograd.function import Function
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.tensor import Tensor
 
@@ -162,7 +162,7 @@ def barrier(axis: str | None = None) -> None:
 
 def reduced(x: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return the lazy reduction of all processes' ``x``."""
-    if op == "mean":
+    if op == "mean" and not nccl.is_used(x, group):
         return reduced(x, "sum", group).mul(1.0 / group.size).cast(x.dtype)
     if not by_kernel(x, group):
         return value("all_reduce", group, tuple(x.shape), x, op)
@@ -189,7 +189,7 @@ def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
 
 def scattered(rows: Tensor, op: str, group: ProcessGroup) -> Tensor:
     """Return this process's row of the reduction of all processes' ``rows``; lazy."""
-    if op == "mean":
+    if op == "mean" and not nccl.is_used(rows, group):
         return scattered(rows, "sum", group).mul(1.0 / group.size).cast(rows.dtype)
     if not by_kernel(rows, group):
         return value("reduce_scatter", group, tuple(rows.shape[1:]), rows, op)

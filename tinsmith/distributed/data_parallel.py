@@ -5,6 +5,7 @@ each process keeps only a part of the optimizer's state (1), and of the reduced 
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -25,7 +26,8 @@ from tinsmith.distributed.world import Mesh, ProcessGroup, divided, group_of, st
 from tinsmith.nn.optim import Optimizer
 from tinsmith.nn.state import get_state_dict
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.host_data import on_host
+from tinsmith.tensor.create import random
+from tinsmith.tensor.host_data import host_value, on_host
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -73,7 +75,9 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     lines = [values for _, values in buckets]
     on_gpu = all(nccl.is_used(values, group) for values in lines)
     wanted = on_gpu or len(set(world().hosts)) > 1 if overlap is None else overlap
-    if wanted and (on_gpu or all(on_host(values) for values in lines)):
+    if wanted and on_gpu and not any(by_kernel(values, group) for values in lines):
+        found = reduced_beside(lines, op, group, [*Tensor.take_losses(), *statistics])
+    elif wanted and all(on_host(values) for values in lines):
         found = reduced_meanwhile(lines, op, group)
         realize_tensors([*found, *Tensor.take_losses(), *statistics])
     else:
@@ -83,6 +87,22 @@ def all_reduce_gradients(optimizer: Optimizer, op: str = "mean", axis: str | Non
     for (members, _), values in zip(buckets, found):
         for p, g in zip(members, unflat(values, members)):
             p.grad = g.detach()
+
+
+def reduced_beside(lines: Sequence[Tensor], op: str, group: ProcessGroup, others: Sequence[Tensor]) -> list[Tensor]:
+    """Return the reductions of all processes' ``lines`` by NCCL beside kernels, realized with ``others``.
+
+    Each is the memory that NCCL writes to, and complete only after the command that waits for it. Nothing reads it in
+    this program; later programs come after all its commands.
+    """
+    found: list[Tensor] = []
+    for n, x in enumerate(lines):
+        found.append(host_value(nccl.begin("all_reduce", group, n, (op,)), tuple(x.shape), x, after=found[-1:]))
+    ends: list[Tensor] = []
+    for n, (x, total) in enumerate(zip(lines, found)):  # reads both: their memory is needed until here
+        ends.append(host_value(nccl.end(group, n), (1,), x, after=[total, found[-1], *ends[-1:]]))
+    realize_tensors([*found, *ends, *others])
+    return found
 
 
 def reduced_meanwhile(lines: Sequence[Tensor], op: str, group: ProcessGroup) -> list[Tensor]:
@@ -131,6 +151,26 @@ def _buckets(parameters: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
         bucket.append(p)
         filling[key] = bucket, held + size
     return found
+
+
+@contextlib.contextmanager
+def rows(axis: str | None = None) -> Iterator[None]:
+    """In this block, or decorated function, the first axis of values is this process's part of a batch: dropout draws
+    this part of the mask of the whole batch, so the numbers do not depend on the number of processes.
+
+    >>> with rows(), Tensor.train():
+    ...     Tensor.ones(4, 2).dropout(0.5).shape
+    (4, 2)
+
+    Args:
+        axis: an axis of the mesh, along which processes have different rows; all processes unless given.
+    """
+    group = group_of("dist.rows", axis)
+    random.rows.append((group.rank, group.size))
+    try:
+        yield
+    finally:
+        random.rows.pop()
 
 
 def replicate(model: Any, source: int = 0) -> Any:

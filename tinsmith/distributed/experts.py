@@ -14,7 +14,7 @@ from tinsmith.core.errors import ArgumentError, ShapeError
 from tinsmith.distributed.collectives import exchanged
 from tinsmith.distributed.world import ProcessGroup
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.autograd.function import Function
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -91,7 +91,7 @@ def command(count: int, program: Sequence[str], hosts: Sequence[str] = (), hostf
     """Return the command that starts ``count`` processes of a Python program.
 
     Args:
-        program: script and its arguments, or "-m" and a module.
+        program: script and its arguments, "-m" and a module, or "-c" and code.
         hosts: names of hosts, such as "node1:4" for four processes on node1; default: this host.
         hostfile: a file with such names, instead of ``hosts``.
 

@@ -31,7 +31,7 @@ AGENT: Final = 1.0  # seconds between two reports of an agent
 LEFT: Final = 3.0  # seconds after the end of the program until an agent kills the ranks that are left
 
 _STOPPED: Final = "T"  # by a signal; "t" is a debugger's
-_MESSAGES: Final = ("send", "receive", "post")
+_MESSAGES: Final = ("send", "receive", "post", "exchange")
 
 
 class Peer:
@@ -172,8 +172,8 @@ class Monitor:
                 found["group"], found["world"]):
             return False
         if own["kind"] in _MESSAGES:
-            return (found["kind"] in _MESSAGES and found["kind"] != own["kind"] and found["tag"] == own["tag"]
-                    and rank.number in found["ranks"])
+            fits = found["kind"] != own["kind"] or own["kind"] == "exchange"
+            return found["kind"] in _MESSAGES and fits and found["tag"] == own["tag"] and rank.number in found["ranks"]
         return bool(found["call"] == own["call"] and found["kind"] not in _MESSAGES)
 
     def _look_for_silence(self, now: float, needed: Iterable[int]) -> None:
@@ -242,7 +242,8 @@ class Monitor:
         found: dict[str, list[int]] = {}
         for rank in ranks:
             call = rank.waiting or {}
-            to = {"send": f" to rank {call['ranks'][0]}", "receive": f" from rank {call['ranks'][0]}"}
+            to = {"send": f" to rank {call['ranks'][0]}", "receive": f" from rank {call['ranks'][0]}",
+                  "exchange": f" with rank {call['ranks'][0]}"}
             found.setdefault(f"{call['what']}{to.get(call['kind'], '')} at {call['line']}", []).append(rank.number)
         return [f"{numbered(n)} wait{'s' * (len(n) == 1)} in {what}" for what, n in found.items()]
 

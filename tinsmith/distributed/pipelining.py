@@ -4,10 +4,13 @@ GPipe (Huang et al. 2019) runs all forward passes, then all backward passes. 1F1
 2021) alternates them as soon as it can: as fast, but a stage keeps the activations of at most as many microbatches as
 there are stages after it.
 
-A step is one program in each process. Messages are its host commands, each of which depends on the one before, so
-they run in the order of ``passes``. Sends do not wait, and a receive waits for a pass that comes earlier in the
-partial order of all passes (forward: the stage before; backward: the stage after), which each process's order extends:
-there is always a process that can go on.
+A step is one program in each process. Messages are its commands, each of which depends on the one before, so they run
+in the order of ``passes``. A receive waits for a pass that comes earlier in the partial order of all passes (forward:
+the stage before; backward: the stage after), which each process's order extends: there is always a process that can go
+on, as long as a send does not wait. By MPI it does not. By NCCL, in the stream of a GPU, it waits until the receiver
+takes the message; so a send to a process from which the next message comes is one call with that receive, as in
+Megatron-LM (Narayanan et al. 2021). NCCL's messages need no tags: those between two
+processes in one direction are all activations, or all gradients, and come in the order of the microbatches.
 
 Collectives run when they are called. Where layers or the loss call them (tensor parallelism), each pass is a program,
 or several, which run as they are made, in the same order.
@@ -20,9 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError, shown, user_line
 from tinsmith.distributed import watch
+from tinsmith.distributed.transport import nccl
 from tinsmith.distributed.transport.commands import NOT_IN, value
 from tinsmith.distributed.world import Mesh, divided, note_stage, world
 from tinsmith.nn.state import get_parameters, get_state_dict
@@ -149,6 +154,8 @@ class Pipeline:
         self._plans: dict[Any, _Plan] = {}
         own = list(get_state_dict(self.layers).values())
         realize_tensors(own)
+        self._gpu = nccl.gpu_of(self._group)  # the device of messages by NCCL
+        self._device = next((t.device for t in own if isinstance(t.device, str)), Device.DEFAULT)
         _note_stages(self, layers, mesh, axis)
 
     @property
@@ -176,6 +183,8 @@ class Pipeline:
             DTypeError: if a stage's result is no tensor of floats.
         """
         xs, ys = _cut(x, self._microbatches, "x"), _cut(y, self._microbatches, "y")
+        # no gradient of targets: computed later, it would send and receive the messages again
+        ys = [t.detach() if isinstance(t, Tensor) else t for t in ys]
         if len(xs) != len(ys):
             raise ArgumentError("Pipeline.step", f"{len(xs)} microbatches of x, {len(ys)} of y", "as many of both")
         run = _Run(self, xs)
@@ -199,6 +208,7 @@ class Pipeline:
             else:
                 run.send(out, self.stage + 1, _FORWARD)
             kept[k] = own, out
+        run.flush()
         found = run.shared(total)
         realize_tensors([found, *(t.grad for t in run.parameters if t.grad is not None), *run.state])
         return found
@@ -218,8 +228,9 @@ class Pipeline:
                 found.append(out)
             else:
                 run.send(out, self.stage + 1, _FORWARD)
+        run.flush()
         run.agree()
-        like = found or [Tensor.zeros(shape, dtype=dtype, device="CPU") for shape, dtype in run.plan.results]
+        like = found or [Tensor.zeros(*shape, dtype=dtype, device=self._device) for shape, dtype in run.plan.results]
         outputs = [run.broadcast(t) for t in like]
         realize_tensors([*outputs, *run.state])
         return outputs[0] if len(outputs) == 1 else outputs[0].cat(*outputs[1:]).realize()
@@ -237,8 +248,9 @@ class _Run:
         self.seed = random.state()[0]
         self.state = list({id(t): t for t in get_state_dict(pipe.layers).values()}.values())
         self.parameters = [t for t in self.state if t.dtype.is_float and t.requires_grad is not False]
-        self.token = Tensor.zeros(1, dtype=dtypes.float32, device="CPU").contiguous()
+        self.token = Tensor.zeros(1, dtype=dtypes.float32, device=pipe._gpu or "CPU").contiguous()
         self.after: list[Tensor] = []
+        self.unsent: tuple[Tensor, int] | None = None  # a message of NCCL and its receiver, for the next command
         self.told: list[Any] = []  # MPI's requests
         self.prefix = 0  # random draws of the layers before this stage
 
@@ -247,6 +259,7 @@ class _Run:
     def forward(self, k: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input and the result of this stage for microbatch ``k``."""
         if self.group.rank:
+            self.flush(self.group.rank - 1)  # ahead of the next microbatch's shape, for which the host waits
             x = self.received(self.expected(k), self.group.rank - 1, _FORWARD)
             x.requires_grad = True
         else:
@@ -300,27 +313,49 @@ class _Run:
 
     def command(self, kind: str, shape: tuple[int, ...], x: Tensor, *options: int | str) -> Tensor:
         """Return the result of a command that comes after all others."""
-        found = value(kind, self.group, shape, x, *options, after=[self.token, *self.after], by_host=True)
+        gpu = self.pipe._gpu
+        x = x.to(gpu) if gpu else x
+        found = value(kind, self.group, shape, x, *options, after=[self.token, *self.after], by_host=gpu is None)
         if self.pipe._at_once:
             realize_tensors([found, *self.after])
         self.after, self.token = [], found
         return found
 
     def send(self, x: Tensor, target: int, tag: int) -> None:
-        """Send a message, after the commands before."""
+        """Send a message, after the commands before; by NCCL with the next receive, or before the next command."""
         if self.pipe._at_once:
             self.after.append(x)  # which then has memory of its own
-        self.command("post", (1,), x.detach(), target, tag)
+        if self.pipe._gpu is None:
+            self.command("post", (1,), x.detach(), target, tag)
+        else:
+            self.flush()
+            self.unsent = x.detach(), target
+
+    def flush(self, unless: int = -1) -> None:
+        """Send the message that waits for the next command, if its receiver is not ``unless``."""
+        if self.unsent is not None and self.unsent[1] != unless:
+            (x, target), self.unsent = self.unsent, None
+            self.command("send", (1,), x, target, 0)
 
     def received(self, what: _Value, source: int, tag: int) -> Tensor:
-        """Return a message, received after the commands before."""
-        like = Tensor.zeros(1, dtype=what.dtype, device="CPU").contiguous()
-        return self.command("receive", what.shape, like, source, tag)
+        """Return a message, received after the commands before, on the device of this stage's layers."""
+        self.flush(source)
+        if self.unsent is not None:
+            (x, _), self.unsent = self.unsent, None
+            if x.dtype is not what.dtype:
+                raise DTypeError("dist.pipeline", f"a stage gives {x.dtype!r} for one microbatch, {what.dtype!r} for "
+                                 "another", "layers that return one dtype")
+            found = self.command("exchange", what.shape, x, source, 0)
+        else:
+            like = Tensor.zeros(1, dtype=what.dtype, device=self.pipe._gpu or "CPU").contiguous()
+            found = self.command("receive", what.shape, like, source, 0 if self.pipe._gpu else tag)
+        return found.to(self.pipe._device)
 
     def shared(self, total: Tensor | None) -> Tensor:
         """Return the loss of the last stage in all processes. With it all messages of the step have arrived."""
         self.agree()
-        found = Tensor.zeros(1, dtype=dtypes.float32, device="CPU") if total is None else total.reshape(1)
+        device = self.pipe._device
+        found = Tensor.zeros(1, dtype=dtypes.float32, device=device) if total is None else total.reshape(1)
         if self.group.size > 1:
             found = self.command("all_reduce", (1,), found, "sum")
         return found.reshape(()).detach()
@@ -337,7 +372,7 @@ class _Run:
         """Return the shape and dtype of microbatch ``k`` as the stage before gives it."""
         if k == len(self.plan.inputs):
             shape, dtype, prefix = self._hear(self.group.rank - 1)
-            self.plan.inputs.append(_Value(shape, getattr(dtypes, dtype)))
+            self.plan.inputs.append(_Value(tuple(shape), getattr(dtypes, dtype)))
             self.prefix = prefix
         return self.plan.inputs[k]
 

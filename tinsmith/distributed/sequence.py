@@ -13,7 +13,7 @@ from tinsmith.distributed.collectives import gathered_along, rows_along, scatter
 from tinsmith.distributed.data_parallel import part, part_size
 from tinsmith.distributed.world import ProcessGroup, group_of
 from tinsmith.tensor.arguments import integer
-from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.autograd.function import Function
 from tinsmith.tensor.tensor import Tensor
 
 

@@ -19,9 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from tinsmith.core.disk_cache import renew_turns
 from tinsmith.core.errors import line_of, place
 
 PERIOD = 1.0  # seconds between two signs
+_FREE = 2.0  # seconds for ``ending``; the agent of the host kills processes that are left after 3
 _SIGNALS = (signal.SIGTERM,)
 
 
@@ -56,6 +58,7 @@ class Waiting(NamedTuple):
 
 sending: list[int] = []  # ranks that messages of this process are on their way to
 queued: list[Callable[[], Waiting | None]] = []  # functions that return a collective in the queue of a GPU
+ending: list[Callable[[], None]] = []  # functions that end work on devices, called before a fault ends this process
 _now: list[Waiting] = []
 _failed: list[Waiting] = []  # the last call that raised
 
@@ -77,6 +80,15 @@ def _call() -> dict[str, Any] | None:
     found = list(_now)  # other threads change it
     found += [call for look in queued if not found and (call := look()) is not None]
     return found[-1].message() if found else None
+
+
+def end_work() -> None:
+    """Call the functions of ``ending`` in a thread, and wait for it no longer than ``_FREE`` seconds: they call
+    libraries that are in an unknown state."""
+    for end in ending:
+        thread = threading.Thread(target=end, name="tinsmith-ending", daemon=True)
+        thread.start()
+        thread.join(_FREE)
 
 
 def say(text: str) -> None:
@@ -178,6 +190,7 @@ class Watcher:
             ready, _, _ = select.select([self.connection, self.woken], [], [], PERIOD)
             if self.woken in ready and self.woken.recv(64)[-1] in _SIGNALS:
                 self.tell(state="stopped")
+                end_work()
                 os._exit(128 + signal.SIGTERM)
             if self.connection in ready:
                 data = b""
@@ -186,11 +199,13 @@ class Watcher:
                 if not data:
                     return  # the monitor is gone
                 time.sleep(0.2)  # its message comes first
+                end_work()
                 os._exit(1)
             self.sign()
 
     def sign(self) -> None:
         """Report the collective in which this process waits, its current line, and the receivers of its messages."""
+        renew_turns()
         frame = sys._current_frames().get(self.main)
         self.tell(line=place(*line_of(frame)), waiting=_call(), sending=list(sending))
 
@@ -203,6 +218,7 @@ class Watcher:
         self.tell(raised=f"{kind.__name__}: {text[:200]}", line=place(*line_of(frames[-1] if frames else None)),
                   waiting=_failed[-1].message() if _failed else None)
         time.sleep(0.2)  # the monitor speaks before the launcher ends all
+        end_work()
         self.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def end(self) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from tinsmith.backend.cpu import os_calls
 from tinsmith.backend.cuda.driver import gpu_count
 from tinsmith.backend.device import Device
+from tinsmith.core import disk_cache, timeline
 from tinsmith.core.errors import ArgumentError, CommunicationError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.core.settings import settings
@@ -165,7 +166,8 @@ class World:
         hosts: the host of each process.
         mpi: ``mpi4py.MPI``, or ``rendezvous.STORE`` under ``torchrun``; None in a program of one process.
         turn: the lock held while a thread communicates.
-        simulated: sizes of axes of meshes that replace the program's; None unless this process alone simulates a rank.
+        simulated: sizes of axes of meshes that replace the program's; None unless this process simulates a rank.
+        streams: True if the simulated machine has GPUs, in whose streams collectives run.
     """
 
     group: ProcessGroup
@@ -176,6 +178,7 @@ class World:
     turn: threading.RLock = field(default_factory=threading.RLock)
     thread: int = 0
     simulated: dict[str, int] | None = None
+    streams: bool = False
 
     def check_thread(self) -> None:
         """Check that this thread may communicate.
@@ -270,8 +273,10 @@ def local_rank() -> int:
     return world().local_rank
 
 
-def share_cores(found: LauncherVariables) -> None:
-    """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it."""
+def share_host(found: LauncherVariables) -> None:
+    """Set ``THREADS`` to this process's share of the host's cores, unless the user has set it; let the processes of a
+    program compile each kernel once."""
+    disk_cache.take_turns[:] = [True] if found.size > 1 else []
     if settings.THREADS == 0 and (count := threads_of(found, len(os_calls.usable_cpus()), os.cpu_count() or 1)):
         settings.THREADS = count
 
@@ -299,6 +304,7 @@ def _started(found: LauncherVariables) -> World:
     random.restore(told[0][1:3])
     address = watch.Address(*told[0][3])
     watch.Watcher(address, number, everyone.Abort)
+    timeline.parts[:] = [timeline.Participant(number, host, address.token)]
     watch.print_as(number, settings.RANKS)
     local = [n for n, (other, *_) in enumerate(told) if other == host]
     if agent is not None:

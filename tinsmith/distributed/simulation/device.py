@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from tinsmith.backend.cpu.device import host_target
+from tinsmith.backend.cuda.stream_calls import FUNCTIONS
 from tinsmith.backend.device import Allocator, Compiled, Compiler
 from tinsmith.backend.memory import Buffer, MemoryBlock
 from tinsmith.backend.program import Program
@@ -24,10 +25,12 @@ from tinsmith.codegen.render.llvm import LLVMRenderer
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, user_line
 from tinsmith.distributed.simulation.links import Links
+from tinsmith.distributed.simulation.peers import Peers
 from tinsmith.distributed.world import ProcessGroup
 from tinsmith.ir.ops.scans import WRITERS
 
 STEP: Final = "simulated_step"  # the host function that marks the end of an optimizer's step
+MESSAGES: Final = ("send", "receive", "post", "exchange")
 
 
 class SimulatedEvent(NamedTuple):
@@ -35,7 +38,8 @@ class SimulatedEvent(NamedTuple):
 
     Attributes:
         lane: "queue" for kernels, and collectives that the queue waits for; "links" for collectives beside it.
-        kind: "kernel", "copy", "wait" (for a collective on the links), or the kind of the collective.
+        kind: "kernel", "copy", "wait" (for a collective on the links), "idle" (for another stage of a pipeline), or the
+            kind of the collective.
         name: of the kernel or the collective.
         group: the name of the group of processes; "" for kernels.
         work: operations of a kernel, or bytes of a collective.
@@ -61,21 +65,23 @@ class SimulatedTimeline:
     """The clock of the simulated process.
 
     Attributes:
+        peers: the other stages of a pipeline.
         now: the time of the queue, in seconds.
         free: the time at which the links are free.
         slowdown: factor on the time of kernels.
         steps: for each optimizer step, the position in ``events`` after it, and its time.
-        pending: collectives that were started, by (group, number).
+        pending: the time at which collectives end that were started, by the name of the work.
         at_step: called after each step.
     """
 
     links: Links
+    peers: Peers
     slowdown: float = 1.0
     now: float = 0.0
     free: float = 0.0
     events: list[SimulatedEvent] = field(default_factory=list)
     steps: list[tuple[int, float]] = field(default_factory=list)
-    pending: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
     groups: dict[str, ProcessGroup] = field(default_factory=dict)
     at_step: Callable[[], None] = lambda: None
     has_read: bool = False
@@ -85,35 +91,53 @@ class SimulatedTimeline:
         self.events.append(SimulatedEvent("queue", kind, name, self.now, self.now + seconds, group, work, bound))
         self.now += seconds
 
+    def kernel(self, name: str, launch: float, seconds: float, work: float, bound: str) -> None:
+        """Run a kernel."""
+        self.run("kernel", name, launch + seconds * self.slowdown, "", work, bound)
+
     def collective(self, kind: str, group: ProcessGroup, options: Sequence[Any], nbytes: int) -> None:
-        """Run a collective that the queue waits for; the links run one at a time."""
+        """Run a collective that the queue waits for; the links run one at a time. Simulated stages begin together."""
         self.groups[group.name] = group
         self._wait_until(self.free, kind, group)
-        pair = kind in ("send", "receive", "post")
-        ranks = [group.ranks[group.rank], group.ranks[options[0]]] if pair else group.ranks
-        seconds = self.links.seconds(kind, nbytes, ranks)
-        self.run(kind, f"{kind} {group.size}", seconds, group.name, nbytes)
+        stages = self.peers.knows(group)
+        if stages is not None:
+            self._wait_until(max(self.peers.all(stages, self.now)), "idle", group, "idle")
+        self.run(kind, f"{kind} {group.size}", self.links.seconds(kind, nbytes, group.ranks), group.name, nbytes)
         self.free = self.now
 
-    def start(self, kind: str, group: ProcessGroup, number: int, nbytes: int) -> None:
+    def message(self, kind: str, group: ProcessGroup, options: Sequence[Any], nbytes: int, stream: bool) -> None:
+        """Run a message to or from another stage.
+
+        In the stream of a GPU, by NCCL, it begins when both stages have come to it. By MPI a send does not wait, and
+        each side copies the data, because processes of one host communicate through its memory.
+        """
+        self.groups[group.name] = group
+        peer, tag = options
+        if stream or kind != "receive":
+            self.peers.send(group, peer, tag, self.now)
+        if stream or kind == "receive":
+            self._wait_until(self.peers.receive(group, peer, tag), "idle", group, "idle")
+        seconds = self.links.seconds(kind, nbytes, [group.ranks[group.rank], group.ranks[peer]])
+        self.run(kind, f"{kind} {group.size}", seconds, group.name, nbytes)
+
+    def start(self, kind: str, group: ProcessGroup, work: str, nbytes: int) -> None:
         """Start a collective on the links; where it takes the cores of kernels, the queue waits for it."""
         if not self.links.overlaps:
             self.collective(kind, group, (), nbytes)
-            self.pending[group.name, number] = self.now, self.now
+            self.pending[work] = self.now
             return
         self.groups[group.name] = group
         begin = max(self.now, self.free)
-        self.free = begin + self.links.seconds(kind, nbytes, group.ranks)
+        self.pending[work] = self.free = begin + self.links.seconds(kind, nbytes, group.ranks)
         self.events.append(SimulatedEvent("links", kind, f"{kind} {group.size}", begin, self.free, group.name, nbytes))
-        self.pending[group.name, number] = begin, self.free
 
-    def finish(self, group: ProcessGroup, number: int) -> None:
+    def finish(self, group: ProcessGroup, work: str) -> None:
         """Wait for a collective that was started."""
-        self._wait_until(self.pending.pop((group.name, number))[1], "all_reduce", group)
+        self._wait_until(self.pending.pop(work), "all_reduce", group)
 
-    def _wait_until(self, end: float, kind: str, group: ProcessGroup) -> None:
+    def _wait_until(self, end: float, name: str, group: ProcessGroup, kind: str = "wait") -> None:
         if end > self.now:
-            self.run("wait", kind, end - self.now, group.name)
+            self.run(kind, name, end - self.now, group.name)
 
     def step(self) -> None:
         """Mark the end of an optimizer's step."""
@@ -163,28 +187,43 @@ class SimulatedProgram(Program):
         kernel, timeline = self.kernel, self.timeline
         assert isinstance(kernel, KernelProgram)  # lowered in this process, because the compiler has no key
         launch, seconds, bound = timeline.links.kernel(kernel, machine)
-        seconds = launch + seconds * timeline.slowdown
-        return functools.partial(timeline.run, "kernel", kernel.name, seconds, "", kernel.work.operations, bound)
+        return functools.partial(timeline.kernel, kernel.name, launch, seconds, kernel.work.operations, bound)
 
     def _host(self, machine: Machine) -> Callable[[], None]:
-        """Return the action of a command: a collective, by the name under which ``commands`` registered it."""
+        """Return the action of a command: a collective, by the name under which ``commands`` or ``nccl`` registered
+        it."""
         name, dtype, shapes, shape = self.kernel.host
         timeline, size = self.timeline, getattr(dtypes, dtype).itemsize
         given, result = math.prod(shapes[-1]) * size, math.prod(shape) * size
         if name == STEP:
             return timeline.step
         if name.startswith("mpi_start_"):
-            kind, group, number, _ = WRITERS[name].args  # type: ignore[attr-defined]
-            return functools.partial(timeline.start, kind, group, number, given)
+            kind, group, number, _ = _arguments(name)
+            return functools.partial(timeline.start, kind, group, f"{group.name}/{number}", given)
         if name.startswith("mpi_finish_"):
-            group, number = WRITERS[name].args  # type: ignore[attr-defined]
-            return functools.partial(timeline.finish, group, number)
-        if name.startswith("mpi_"):
-            kind, group, options = WRITERS[name].args  # type: ignore[attr-defined]
+            group, number = _arguments(name)
+            return functools.partial(timeline.finish, group, f"{group.name}/{number}")
+        called = FUNCTIONS.get(name)
+        if called is not None or name.startswith("mpi_"):
+            kind, group, options = _arguments(name)
+            if called is not None and called.ends:
+                return functools.partial(timeline.finish, group, called.ends)
+            if called is not None and called.beside:
+                return functools.partial(timeline.start, kind, group, called.beside, given)
             nbytes = result if kind in ("all_gather", "receive") else given
+            if kind in MESSAGES:
+                return functools.partial(timeline.message, kind, group, options, nbytes, called is not None)
             return functools.partial(timeline.collective, kind, group, options, nbytes)
         seconds = self.kernel.bytes / machine.memory[-1].all
         return functools.partial(timeline.run, "kernel", self.kernel.name, seconds, "", 0.0, "memory")
+
+
+def _arguments(name: str) -> tuple[Any, ...]:
+    """Return the arguments with which a command of ``distributed.transport`` was registered."""
+    called = FUNCTIONS.get(name)
+    command: Any = WRITERS[name] if called is None else called.enqueue
+    assert isinstance(command, functools.partial)
+    return command.args
 
 
 class SimulatedDevice(Compiled):

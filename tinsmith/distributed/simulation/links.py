@@ -21,8 +21,8 @@ from tinsmith.core.errors import ArgumentError
 from tinsmith.target.target import Target
 
 FOLDER: Final = Path(__file__).with_name("machines")
-KINDS: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "receive", "post",
-                "barrier")
+KINDS: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "send")
+_MESSAGES: Final = ("send", "receive", "post", "exchange")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Link:
 
     def of(self, kind: str) -> tuple[float, float]:
         """Return the seconds of a call, and the bandwidth, of a kind of collective."""
-        call, bandwidth = self.kinds.get(kind, (self.call, self.bandwidth))
+        call, bandwidth = self.kinds.get("send" if kind in _MESSAGES else kind, (self.call, self.bandwidth))
         return call, bandwidth
 
     def seconds(self, kind: str, nbytes: float, count: int) -> float:
@@ -126,7 +126,7 @@ class Links:
         here, many = max(hosts.values(), default=1), len(hosts)
         if many == 1:
             return self.within.seconds(kind, nbytes, count)
-        if here == 1 or kind in ("send", "receive", "post"):
+        if here == 1 or kind in _MESSAGES:
             return self.between.seconds(kind, nbytes, count)
         if kind == "all_reduce":
             halves = [self.within.seconds(half, nbytes, here) for half in ("reduce_scatter", "all_gather")]
@@ -138,9 +138,10 @@ class Links:
             return max(self.within.seconds(kind, nbytes * here / count, here), outside)
         return self.within.seconds(kind, nbytes, here) + self.between.seconds(kind, nbytes, many)
 
-    def slowdown(self, local_size: int, threads: int) -> float:
-        """Return the factor on the time of kernels where processes share the cores of a host."""
-        return max(local_size * threads / self.cores, 1.0) if self.cores else 1.0
+    def slowdown(self, local_size: int, threads: int, busy: float = 1.0) -> float:
+        """Return the factor on the time of kernels where processes share the cores of a host. ``busy``: the share of
+        the time in which a process has work."""
+        return max(local_size * threads * busy / self.cores, 1.0) if self.cores else 1.0
 
     def machine(self, target: Target, device: str) -> Machine:
         """Return the rates of the device, for predictions of kernels."""

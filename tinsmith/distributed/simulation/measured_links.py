@@ -44,6 +44,8 @@ def measure(path: Path) -> int:
         few, many = (_seconds(group, kind, nbytes, ROUNDS) for nbytes in (SMALL, LARGE))
         unit = Link(0.0, 1.0).seconds(kind, LARGE - SMALL, group.size)
         kinds[kind] = [few, unit / max(many - few, 1e-9)]
+    few, many = (_message(group, nbytes, ROUNDS) for nbytes in (SMALL, LARGE))
+    kinds["send"] = [few, (LARGE - SMALL) / max(many - few, 1e-9)]
     barrier = _seconds(group, "barrier", SMALL, ROUNDS)
     memory = os_calls.total_memory()
     here = Link(0.0, min(b for _, b in kinds.values()), barrier, kinds)
@@ -73,6 +75,20 @@ def _cores(group: ProcessGroup) -> float:
     run("all_reduce", group, ("max",), anywhere, usable)
     local, count = world().local_size, int(anywhere.sum())
     return float(min(total[0] * local / group.size * max(count / local, 1), count))
+
+
+def _message(group: ProcessGroup, nbytes: int, rounds: int) -> float:
+    """Return the median seconds of a message: half of the way there and back, between neighbours."""
+    x = np.ones(nbytes // 4, np.float32)
+    peer, times, out = group.rank ^ 1, np.zeros(rounds), np.zeros(1, np.float32)
+    for n in range(rounds if peer < group.size else 0):
+        start = time.perf_counter()
+        for kind in ("send", "receive") if group.rank < peer else ("receive", "send"):
+            run(kind, group, (peer, 0), out if kind == "send" else x, x)
+        times[n] = (time.perf_counter() - start) / 2
+    slowest = np.empty(rounds)
+    run("all_reduce", group, ("max",), slowest, times)
+    return float(np.median(slowest))
 
 
 def _seconds(group: ProcessGroup, kind: str, nbytes: int, rounds: int) -> float:

@@ -3,6 +3,7 @@
 The script runs once, in one process that takes itself for one rank of a world of any size. Its graphs are scheduled and
 lowered as ever, for a device that runs nothing (``device.py``): kernels take the time of the roofline model,
 collectives that of the links (``links.py``). The script is ended after some optimizer steps; the last one is reported.
+Stages of a pipeline are simulated together, in a process each (``peers.py``).
 """
 from __future__ import annotations
 
@@ -16,18 +17,20 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tinsmith.backend.device import Device
 from tinsmith.core.counters import GlobalCounters
-from tinsmith.core.errors import ArgumentError, CommunicationError, TinsmithError
+from tinsmith.core.errors import ArgumentError, TinsmithError
 from tinsmith.core.terminal import bytes_text, percent, time_text
 from tinsmith.distributed import world as worlds
 from tinsmith.distributed.simulation.device import STEP, SimulatedDevice, SimulatedEvent, SimulatedTimeline, renderer_of
 from tinsmith.distributed.simulation.links import Links
 from tinsmith.distributed.simulation.measured_links import measure
+from tinsmith.distributed.simulation.peers import Peers, SimulatedCommunicator, Start
+from tinsmith.distributed.transport.rendezvous import STORE
 from tinsmith.ir.ops.scans import WRITERS
 from tinsmith.nn.optim import Optimizer
 from tinsmith.tensor.helpers import held_tensors
@@ -36,31 +39,11 @@ from tinsmith.tensor.tensor import Tensor
 
 NAMES: Final = ("CPU", "CUDA")  # devices that scripts name; both are the simulated one
 ROWS: Final = 10  # of the critical path in a report
+OTHER: Final = "--other-stage"  # the option by which the process of another stage is started
 
 
 class Ended(BaseException):
     """Enough steps are simulated: the script ends."""
-
-
-class NoCommunicator:
-    """MPI's communicator of a world in which nobody answers."""
-
-    def Dup(self) -> NoCommunicator:
-        return self
-
-    def Split(self, color: int, key: int) -> NoCommunicator:
-        return self
-
-    def isend(self, *_: object, **__: object) -> None:
-        """Raise: the schedule of a stage depends on what the others tell it.
-
-        Raises:
-            CommunicationError: always.
-        """
-        raise CommunicationError("tinsmith simulate", "stages of a dist.pipeline wait for each other, and one rank "
-                                 "alone is simulated", "a mesh without stages, such as data=8,model=8")
-
-    recv = bcast = isend
 
 
 @dataclass(frozen=True)
@@ -71,6 +54,7 @@ class StepReport:
         seconds: of the step.
         kernels: the time of kernels, by the bound ("arithmetic", "memory" or "launch").
         exposed: the time in which the queue waits for collectives, by "kind axis".
+        idle: the time in which the queue waits for other stages of a pipeline.
         hidden: the time of collectives beside kernels, the same way.
         operations: arithmetic operations.
         parameters, gradients, state: bytes in the parameters of optimizers, their gradients, and the other tensors of
@@ -78,6 +62,7 @@ class StepReport:
         peak: the most bytes allocated at a time during the step.
         capacity: bytes of the device's memory.
         path: the longest parts of the critical path: (what, count, seconds).
+        stages: of a pipeline, for each stage: seconds of kernels, of communication and idle ones; peak bytes.
     """
 
     mesh: str
@@ -94,6 +79,8 @@ class StepReport:
     peak: int
     capacity: int
     path: list[tuple[str, int, float]]
+    idle: float = 0.0
+    stages: list[tuple[float, float, float, int]] = field(default_factory=list)
 
     @property
     def communication(self) -> float:
@@ -109,25 +96,32 @@ class Simulation:
         mesh: sizes of the mesh's axes; their product is the number of processes.
         rank: the process whose schedule is made.
         steps: optimizer steps until the script is ended.
+        start, given: see ``Peers``: the simulations of other stages of a pipeline.
     """
 
-    def __init__(self, links: Links, mesh: dict[str, int], rank: int = 0, steps: int = 3) -> None:
+    def __init__(self, links: Links, mesh: dict[str, int], rank: int = 0, steps: int = 3, start: Start | None = None,
+                 given: str = "") -> None:
         self.links, self.mesh, self.rank, self.steps = links, mesh, rank, steps
         self.size = math.prod(mesh.values())
         if not 0 <= rank < self.size:
             raise ArgumentError("tinsmith simulate", f"rank {rank} of {self.size} processes", "--rank 0")
-        local = min(links.per_host, self.size)
-        threads = max(round(links.cores) // local, 1)
-        self.timeline = SimulatedTimeline(links, links.slowdown(local, threads), at_step=self._at_step)
-        self.renderer = renderer_of(links, threads)
+        self.local = min(links.per_host, self.size)
+        self.threads = max(round(links.cores) // self.local, 1)
+        self.peers = Peers(rank, start, given)
+        self.timeline = SimulatedTimeline(links, self.peers, links.slowdown(self.local, self.threads),
+                                          at_step=self._at_step)
+        self.renderer = renderer_of(links, self.threads)
         self.optimizers: list[Optimizer] = []
         self.peak = 0
 
     def run(self, script: Callable[[], object]) -> StepReport:
         """Run a script, and return the report of its last step."""
-        with self._world(), contextlib.suppress(Ended), _marked_steps(self.optimizers):
-            script()
-        return self.report()
+        try:
+            with self._world(), contextlib.suppress(Ended), _marked_steps(self.optimizers):
+                script()
+            return self._with_stages(self.report())
+        finally:
+            self.peers.end()
 
     @contextlib.contextmanager
     def _world(self) -> Iterator[None]:
@@ -136,36 +130,63 @@ class Simulation:
         for name in NAMES:
             Device.register(name, lambda canonical: SimulatedDevice(canonical, self.timeline, self.renderer))
         WRITERS.setdefault(STEP, lambda out, *_: None)
-        here, per = NoCommunicator(), self.links.per_host
+        here, per = SimulatedCommunicator(self.peers), self.links.per_host
         # one host per process where collectives run beside kernels, which all_reduce_gradients does between hosts
         hosts = [str(r if self.links.overlaps else self.links.host(r)) for r in range(self.size)]
         group = worlds.ProcessGroup("world", tuple(range(self.size)), self.rank, here, here)
-        worlds.install(worlds.World(group, self.rank % per, min(per, self.size), tuple(hosts), simulated=self.mesh))
+        here.group = group
+        worlds.GROUPS_MADE.append(_bind)
+        worlds.install(worlds.World(group, self.rank % per, min(per, self.size), tuple(hosts), STORE,
+                                    simulated=self.mesh, streams=self.links.device.get("renderer") == "cuda"))
         yield
 
     def _at_step(self) -> None:
+        if self.peers.group is not None:  # a stage that waits leaves its cores to others
+            shares = self.peers.all(self.peers.group, self._busy())
+            self.timeline.slowdown = self.links.slowdown(self.local, self.threads, sum(shares) / len(shares))
         if len(self.timeline.steps) >= self.steps:
             raise Ended
         GlobalCounters.peak_on = GlobalCounters.memory_on.copy()
 
-    def report(self) -> StepReport:
-        """Return the report of the last step; of the whole script if it has no two steps."""
+    def _last_step(self) -> tuple[list[SimulatedEvent], float]:
+        """Return the events and the seconds of the last step; of the whole script if it has no two steps."""
         line = self.timeline
         ends = [(0, 0.0), *line.steps] if line.steps else [(0, 0.0), (len(line.events), line.now)]
         (first, begin), (last, end) = ends[-2:]
-        events = line.events[first:last]
+        return line.events[first:last], end - begin
+
+    def _busy(self) -> float:
+        """Return the share of the last step in which the queue does not wait for other stages."""
+        events, seconds = self._last_step()
+        return 1.0 - sum(e.seconds for e in events if e.kind == "idle") / seconds if seconds else 1.0
+
+    def _with_stages(self, own: StepReport) -> StepReport:
+        """Return a report with the numbers of all stages."""
+        found = {self.rank: own}
+        others = [r for r in self.peers.ranks if r != self.rank]
+        for rank, fields in zip(others, self.peers.reports()):
+            found[rank] = StepReport(**fields)
+        stages = [(sum(r.kernels.values()), sum(r.exposed.values()), r.idle, r.peak) for _, r in sorted(found.items())]
+        return replace(own, stages=stages) if len(stages) > 1 else own
+
+    def report(self) -> StepReport:
+        """Return the report of the last step; of the whole script if it has no two steps."""
+        line = self.timeline
+        events, seconds = self._last_step()
+        idle = sum(e.seconds for e in events if e.kind == "idle")
         kernels: dict[str, float] = {}
         for e in events:
             if e.lane == "queue" and not e.group:
                 kernels[e.bound or e.kind] = kernels.get(e.bound or e.kind, 0.0) + e.seconds
-        exposed, hidden = self._by_axis(events, "queue"), self._by_axis(events, "links")
+        talking = [e for e in events if e.kind != "idle"]
+        exposed, hidden = self._by_axis(talking, "queue"), self._by_axis(talking, "links")
         waits = self._by_axis([e for e in events if e.kind == "wait"], "queue")
         hidden = {k: max(v - waits.get(k, 0.0), 0.0) for k, v in hidden.items()}
         parameters, gradients, state = self._memory()
         mesh = ", ".join(f"{k}={v}" for k, v in self.mesh.items())
-        return StepReport(mesh, self.links.name, len(line.steps), end - begin, kernels, exposed, hidden,
+        return StepReport(mesh, self.links.name, len(line.steps), seconds, kernels, exposed, hidden,
                       sum(e.work for e in events if e.kind == "kernel"), parameters, gradients, state,
-                      max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory, self._path(events))
+                      max(GlobalCounters.peak_on[name] for name in NAMES), self.links.memory, self._path(events), idle)
 
     def _axis(self, group: str) -> str:
         """Return the axis of a group of processes: "all" for the world."""
@@ -204,6 +225,11 @@ class Simulation:
         return _bytes(parameters.values()), _bytes(gradients), _bytes(state)
 
 
+def _bind(group: worlds.ProcessGroup) -> None:
+    """Tell the communicator of a new group its ranks."""
+    group.checks.group = group
+
+
 def _bytes(tensors: Any) -> int:
     return sum(t.numel() * t.dtype.itemsize for t in tensors)
 
@@ -221,11 +247,11 @@ def _marked_steps(optimizers: list[Optimizer]) -> Iterator[None]:
             token = Tensor.zeros(1, device=self.params[0].device).contiguous()
             host_value(STEP, (1,), token, after=[self.params[0].detach()]).realize()
 
-    Optimizer.step = step  # type: ignore[method-assign]
+    type.__setattr__(Optimizer, "step", step)
     try:
         yield
     finally:
-        Optimizer.step = original  # type: ignore[method-assign]
+        type.__setattr__(Optimizer, "step", original)
 
 
 # *** the command ***
@@ -244,12 +270,16 @@ def text(report: StepReport) -> str:
         f"  kernels           {time_text(busy)}: {bounds}",
         f"  communication     {time_text(waits)}, {percent(r.communication)} of the step"]
     lines += [f"    {name:<26} {time_text(s)}" for name, s in _longest(r.exposed)]
+    if r.idle:
+        lines += [f"  idle              {time_text(r.idle)}, {percent(r.idle / step)} of the step, for other stages"]
     lines += [
         f"  beside kernels    {time_text(sum(r.hidden.values()))}",
         f"memory per device   {bytes_text(r.peak)} of {bytes_text(r.capacity)}"
         + (" (too little)" if r.peak > r.capacity else ""),
         f"  parameters {bytes_text(r.parameters)}, gradients {bytes_text(r.gradients)}, optimizer "
         f"{bytes_text(r.state)}, activations and temporaries {bytes_text(rest)}",
+        *[f"  stage {n}: kernels {time_text(k)}, communication {time_text(c)}, idle {time_text(i)}; {bytes_text(peak)}"
+          for n, (k, c, i, peak) in enumerate(r.stages)],
         "critical path"]
     lines += [f"  {percent(s / step):>6}  {time_text(s):>8}  {count:>5} x {name}" for name, count, s in r.path[:ROWS]]
     return "\n".join(lines)
@@ -291,6 +321,7 @@ def simulate(arguments: Sequence[str]) -> int:
                              "arguments; all numbers of the report are linear in the layers")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--measure", metavar="FILE", help="measure this machine under mpirun, and write the file")
+    parser.add_argument(OTHER, default="", help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="module", help="a module instead of a script")
     parser.add_argument("script", nargs="?",
                         help="what follows it and is no option above is the script's, or all after --")
@@ -307,14 +338,24 @@ def simulate(arguments: Sequence[str]) -> int:
         if chosen.extrapolate:
             report = _extrapolated(list(arguments), *chosen.extrapolate)
         else:
-            simulation = Simulation(Links.load(chosen.links), mesh_sizes(chosen.mesh), chosen.rank, chosen.steps)
-            with contextlib.redirect_stdout(sys.stderr):  # values that the script prints are not computed
+            other = chosen.other_stage
+            simulation = Simulation(Links.load(chosen.links), mesh_sizes(chosen.mesh),
+                                    int(other.split(":")[3]) if other else chosen.rank, chosen.steps,
+                                    functools.partial(_started, arguments), other)
+            with (open(os.devnull, "w") as nowhere,
+                  contextlib.redirect_stdout(nowhere if other else sys.stderr)):  # what is printed is not computed
                 report = simulation.run(functools.partial(_run_script, chosen.script, chosen.module, rest))
     except TinsmithError as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(asdict(report)) if chosen.json else text(report))
+    print(json.dumps(asdict(report)) if chosen.json or chosen.other_stage else text(report))
     return 0
+
+
+def _started(arguments: Sequence[str], given: str) -> subprocess.Popen[str]:
+    """Start the simulation of another rank by the same command."""
+    return subprocess.Popen([sys.executable, "-m", "tinsmith", "simulate", OTHER, given, *arguments],
+                            stdout=subprocess.PIPE, text=True)
 
 
 def depths(words: str) -> tuple[int, int, int]:
@@ -363,10 +404,14 @@ def extrapolated(a: StepReport, b: StepReport, t: float) -> StepReport:
 
     counts = [{name: count for name, count, _ in r.path} for r in (a, b)]
     times = lines(*({name: s for name, _, s in r.path} for r in (a, b)))
-    path = [(k, round(line(counts[0].get(k, 0), counts[1].get(k, 0))), s) for k, s in _longest(times)]
+    path = [(k, max(round(line(counts[0].get(k, 0), counts[1].get(k, 0))), 1), s) for k, s in _longest(times)]
     kernels, exposed = lines(a.kernels, b.kernels), lines(a.exposed, b.exposed)
     # a wait does not get shorter than nothing, so the time is the sum of the parts
-    return replace(b, seconds=sum(kernels.values()) + sum(exposed.values()), kernels=kernels, exposed=exposed,
+    idle = max(line(a.idle, b.idle), 0.0)
+    stages = [(line(k, p), line(c, q), max(line(i, r), 0.0), round(line(m, n)))
+              for (k, c, i, m), (p, q, r, n) in zip(a.stages, b.stages)]
+    return replace(b, seconds=sum(kernels.values()) + sum(exposed.values()) + idle, kernels=kernels, exposed=exposed,
+                   idle=idle, stages=stages,
                    hidden=lines(a.hidden, b.hidden), operations=line(a.operations, b.operations),
                    parameters=round(line(a.parameters, b.parameters)),
                    gradients=round(line(a.gradients, b.gradients)), state=round(line(a.state, b.state)),

@@ -1,4 +1,4 @@
-"""How values get from one process to others: collectives and messages as commands of programs.
+"""Transport of values between processes: collectives and messages as commands of programs.
 
 - ``commands.py``: collectives on the host's memory by MPI, and the choice between MPI and NCCL; ``messages.py``: sends
   that do not wait.

@@ -1,7 +1,8 @@
 """Collectives that overlap with kernels: a command starts one, and a later command waits for its result.
 
-A thread runs them one after the other, by the same blocking calls of MPI, on a communicator of its own: the bits are
-those of a collective that the program waits for. Where MPI allows only one thread at a time, they run as they start.
+NCCL runs them in a second stream of the GPU (``nccl.begin``). For MPI, a thread runs them one after the other, by the
+same blocking calls, on a communicator of its own: the bits are those of a collective that the program waits for. Where
+MPI allows only one thread at a time, they run as they start.
 """
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from tinsmith.core.errors import CommunicationError
 from tinsmith.distributed import watch
-from tinsmith.distributed.transport import nccl, order
+from tinsmith.distributed.transport import order
 from tinsmith.distributed.transport.commands import Array, all_reduce, all_to_all
 from tinsmith.distributed.world import ProcessGroup, world
-from tinsmith.ir.ops.scans import WRITERS
+from tinsmith.ir.ops.scans import WAITS, WRITERS
 from tinsmith.tensor.host_data import host_value
 from tinsmith.tensor.tensor import Tensor
 
@@ -98,8 +99,6 @@ def start(kind: str, group: ProcessGroup, number: int, x: Tensor, *options: str,
         number: of the collective among those that are started before the next ``finish``.
         after: as of ``commands.value``.
     """
-    if nccl.is_used(x, group):
-        return host_value(nccl.begin(kind, group, number, options), (1,), x, after=after)
     if group.background is None:  # all processes of the group are here at the same time
         with world().turn:
             group.background = group.comm.Dup()
@@ -114,10 +113,9 @@ def finish(group: ProcessGroup, number: int, x: Tensor, after: Sequence[Tensor])
     Args:
         after: with the token of ``start``.
     """
-    if nccl.is_used(x, group):
-        return host_value(nccl.end(group, number), tuple(x.shape), x, after=after)
     name = "_".join(("mpi_finish", str(number), group.name))
     WRITERS.setdefault(name, functools.partial(_finish, group, number))
+    WAITS.add(name)
     return host_value(name, tuple(x.shape), x, after=after)
 
 

@@ -6,7 +6,11 @@ program (``backend.cuda.stream_calls``): in a capture it is part of the CUDA gra
 each run, compares the processes' sequences as for MPI. The monitor cannot see where a GPU is: what is reported as
 waiting for another rank may still be behind kernels, and is not judged as a deadlock.
 
-Work beside kernels (``begin`` and ``end``) runs in a second stream, with memory of its own for the result.
+Work beside kernels (``begin`` and ``end``) runs in a second stream. It writes to the memory of its result, which is
+complete after the call that ends it.
+
+A fault in a rank leaves the others' GPUs in calls that never end. So before it ends a process, all its communicators
+are aborted.
 """
 from __future__ import annotations
 
@@ -27,11 +31,12 @@ from tinsmith.backend.cuda.driver import CudaGPU
 from tinsmith.backend.cuda.stream_calls import FUNCTIONS, StreamFunction
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError, CommunicationError
+from tinsmith.core.errors import ArgumentError, CommunicationError, TinsmithError
 from tinsmith.distributed import watch
 from tinsmith.distributed.transport import order
 from tinsmith.distributed.transport.rendezvous import STORE
 from tinsmith.distributed.world import GROUPS_MADE, ProcessGroup, world
+from tinsmith.ir.ops.scans import WAITS
 
 if TYPE_CHECKING:
     from tinsmith.codegen.launch import Launch
@@ -41,12 +46,14 @@ _ID_BYTES: Final = 128  # of ncclUniqueId
 _UUID_BYTES: Final = 16
 _SEEN: Final = 256
 
+_communicators: Final[list[tuple[Any, CudaGPU]]] = []  # those of this process
+
 # NCCL's numbers (nccl.h, ncclDataType_t and ncclRedOp_t)
 _TYPES: Final = {"int8": 0, "uint8": 1, "bool": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
                  "float32": 7, "float64": 8, "bfloat16": 9}
-_OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3}
+_OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}  # the mean of floats only
 _BYTES: Final = _TYPES["uint8"]
-_MESSAGES: Final = ("send", "receive")  # between two processes
+_MESSAGES: Final = ("send", "receive", "exchange")  # between two processes
 
 
 @functools.cache
@@ -74,7 +81,9 @@ def is_used(x: Tensor, group: ProcessGroup, kind: str = "all_reduce", options: S
     Raises:
         ArgumentError: for the tag of a message under ``torchrun``: NCCL has no tags, and there is no MPI.
     """
-    device = Device[x.device] if isinstance(x.device, str) and world().simulated is None and kind in _RUN else None
+    if world().simulated is not None:
+        return world().streams and kind in _RUN and (kind not in _MESSAGES or not options[1])
+    device = Device[x.device] if isinstance(x.device, str) and kind in _RUN else None
     if not isinstance(device, CUDADevice):
         return False
     if kind not in _MESSAGES:
@@ -96,13 +105,40 @@ def _prepare(group: ProcessGroup) -> None:
 GROUPS_MADE.append(_prepare)
 
 
+def gpu_of(group: ProcessGroup) -> str | None:
+    """Return the name of the default device if messages of the group go through NCCL, from GPU to GPU; else None. All
+    processes of the group ask at the same time."""
+    if group.size == 1:
+        return None
+    if world().simulated is not None:
+        return Device.DEFAULT if world().streams else None
+    device = Device[Device.DEFAULT]
+    used = isinstance(device, CUDADevice) and _communicator(group, device.gpu) is not None
+    return Device.DEFAULT if used else None
+
+
 def _communicator(group: ProcessGroup, gpu: CudaGPU) -> Any:
     """Return the communicator of a group on a GPU; None if a process of the group has no NCCL, or two have one GPU."""
     if gpu.number not in group.nccl:
-        group.nccl[gpu.number] = _connected(group, gpu)
+        group.nccl[gpu.number] = comm = _connected(group, gpu)
+        if comm is not None:
+            _communicators.append((comm, gpu))
+            if abort not in watch.ending:
+                watch.ending.append(abort)
         if _under_way.first not in watch.queued:
             watch.queued.append(_under_way.first)
     return group.nccl[gpu.number]
+
+
+def abort() -> None:
+    """Abort all communicators, in the order in which they were made, which is that of the other processes: calls of
+    NCCL that are under way end, in streams and in threads."""
+    nccl = library()
+    while _communicators:
+        comm, gpu = _communicators.pop(0)
+        with contextlib.suppress(nccl.NCCLError, TinsmithError):  # this process ends anyway
+            gpu.use()
+            nccl.comm_abort(comm)
 
 
 def _connected(group: ProcessGroup, gpu: CudaGPU) -> Any:
@@ -172,19 +208,22 @@ def value(kind: str, group: ProcessGroup, options: tuple[int | str, ...]) -> str
 
 
 def begin(kind: str, group: ProcessGroup, number: int, options: tuple[int | str, ...]) -> str:
-    """Return the name of a HOST node that starts a collective beside kernels; see ``background.start``."""
+    """Return the name of a HOST node that starts a collective beside kernels, for its result."""
     name = "_".join(("nccl_start", kind, str(number), *map(str, options), group.name))
     if name not in FUNCTIONS:
-        FUNCTIONS[name] = StreamFunction(functools.partial(_begin, kind, group, options, number),
-                                         functools.partial(_announce, kind, group, options), _launched, beside=True)
+        FUNCTIONS[name] = StreamFunction(functools.partial(_enqueue, kind, group, options),
+                                         functools.partial(_announce, kind, group, options), _launched,
+                                         beside=f"{group.name}/{number}")
     return name
 
 
 def end(group: ProcessGroup, number: int) -> str:
-    """Return the name of a HOST node that waits for a collective and takes its result; see ``background.finish``."""
+    """Return the name of a HOST node that waits for a collective, for its token."""
     name = "_".join(("nccl_finish", str(number), group.name))
     if name not in FUNCTIONS:
-        FUNCTIONS[name] = StreamFunction(functools.partial(_end, group, number))
+        FUNCTIONS[name] = StreamFunction(functools.partial(_end, "all_reduce", group, ()),
+                                         ends=f"{group.name}/{number}")
+        WAITS.add(name)
     return name
 
 
@@ -267,35 +306,25 @@ def _receive(nccl: Any, comm: Any, stream: int, d: _Data, source: int, _tag: int
     nccl.recv(d.out, d.made * d.itemsize, _BYTES, source, comm, stream)
 
 
+def _exchange(nccl: Any, comm: Any, stream: int, d: _Data, peer: int, _tag: int) -> None:
+    """Send a message to a process and receive one from it; neither waits for the other."""
+    nccl.group_start()
+    try:
+        _send(nccl, comm, stream, d, peer, 0)
+        _receive(nccl, comm, stream, d, peer, 0)
+    finally:
+        nccl.group_end()
+
+
 _RUN: Final[dict[str, Callable[..., None]]] = {
     "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather,
-    "broadcast": _broadcast, "all_to_all": _all_to_all, "send": _send, "receive": _receive}
-
-_results: Final[dict[tuple[str, int, int, int], Any]] = {}  # memory of collectives beside kernels, kept for replays
+    "broadcast": _broadcast, "all_to_all": _all_to_all, "send": _send, "receive": _receive, "exchange": _exchange}
 
 
-def _result(group: ProcessGroup, number: int, gpu: CudaGPU, nbytes: int) -> int:
-    key = group.name, number, gpu.number, nbytes
-    if key not in _results:
-        _results[key] = Device[gpu.name].allocator.alloc(nbytes)
-    return int(_results[key].address)
-
-
-def _begin(kind: str, group: ProcessGroup, options: tuple[Any, ...], number: int, gpu: CudaGPU, stream: int, out: int,
-           sources: Sequence[int], launch: Launch) -> None:
-    """Enqueue a collective whose result ``_end`` takes; ``out`` is the token that orders the two."""
-    _, dtype, shapes, _ = launch.host
-    count, itemsize = prod(shapes[-1]), _itemsize(dtype)
-    result = _result(group, number, gpu, count * itemsize)
-    _run(kind, group, options, gpu, stream, _Data(result, sources[-1], count, count, dtype, group.size))
-    gpu.call(gpu.driver.cuMemsetD8Async, out, 0, itemsize, stream)
-
-
-def _end(group: ProcessGroup, number: int, gpu: CudaGPU, stream: int, out: int, sources: Sequence[int],
-         launch: Launch) -> None:
-    _, dtype, _, shape = launch.host
-    nbytes = prod(shape) * _itemsize(dtype)
-    gpu.call(gpu.driver.cuMemcpyDtoDAsync, out, _result(group, number, gpu, nbytes), nbytes, stream)
+def _end(kind: str, group: ProcessGroup, options: tuple[Any, ...], gpu: CudaGPU, stream: int, out: int,
+         sources: Sequence[int], launch: Launch) -> None:
+    """Write the token; the stream or the graph waits before."""
+    gpu.call(gpu.driver.cuMemsetD8Async, out, 0, _itemsize(launch.host[1]), stream)
 
 
 # *** announcements, and calls under way ***

@@ -65,7 +65,7 @@ def _differ(group: ProcessGroup, kind: str, recent: list[str], line: tuple[str, 
         f"dist.{kind}", f"call {group.calls - len(recent) + n + 1} of {group} differs: {'; '.join(calls)}",
         "the same collectives, in the same order, with the same shapes in all processes", line)
 
-_SENT: Final = ("send", "receive", "post")  # between two processes: no place in the order of a group
+_SENT: Final = ("send", "receive", "post", "exchange")  # between two processes: no place in the order of a group
 
 
 def call_of(kind: str, group: ProcessGroup, options: tuple[Any, ...], dtype: str, shape: tuple[int, ...]

@@ -4,9 +4,9 @@ Rank 0 serves them. ``torchrun`` keeps a server of its own at ``MASTER_PORT``, a
 first free one of the next ``PORTS`` ports, and a process recognizes it by a hash of the launcher's variables. Like
 PyTorch's store it protects from mistakes, not from attackers: use it in a network that you trust.
 
-There is one request: give bytes to a named exchange, and get what all its processes gave. ``StoreGroup`` and ``STORE``
-have those methods of ``mpi4py``'s communicators and module that the rest of the package uses for small messages;
-tensors in the memory of the host are refused.
+There is one request: give bytes to a named exchange, and get what all its processes gave; the sender of a message does
+not wait for them. ``StoreGroup`` and ``STORE`` have those methods of ``mpi4py``'s communicators and module that the
+rest of the package uses for small messages; tensors in the memory of the host are refused.
 """
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ class _Server(socketserver.ThreadingTCPServer):
         self.unread: dict[str, int] = {}
         self.changed = threading.Condition()
 
-    def exchanged(self, name: str, rank: int, size: int, own: bytes) -> list[bytes]:
-        """Return what all ``size`` processes give, once they have."""
+    def exchanged(self, name: str, rank: int, size: int, own: bytes, wait: bool = True) -> list[bytes]:
+        """Return what all ``size`` processes give, once they have; nothing, at once, for one that does not wait."""
         with self.changed:
             given = self.given.setdefault(name, {})
             given[rank] = own
+            self.unread[name] = self.unread.get(name, 0) + wait
             if len(given) == size:
-                self.unread[name] = size
                 self.changed.notify_all()
+            if not wait:
+                return []
             while len(given) < size:
                 self.changed.wait()
             self.unread[name] -= 1
@@ -80,7 +82,8 @@ class _Connection(socketserver.StreamRequestHandler):
                 if not 0 <= request["bytes"] <= MOST:
                     return
                 own = self.rfile.read(request["bytes"])
-                found = self.server.exchanged(request["name"], request["rank"], request["size"], own)
+                found = self.server.exchanged(request["name"], request["rank"], request["size"], own,
+                                              request["wait"])
                 self.wfile.write(json.dumps([len(v) for v in found]).encode() + b"\n" + b"".join(found))
 
 
@@ -107,10 +110,11 @@ class Store:
         server = _served(ports, word) if rank == 0 else None
         self.file = _connected("127.0.0.1" if server else host, ports, word, wait).makefile("rwb")
 
-    def exchanged(self, name: str, rank: int, size: int, own: bytes) -> list[bytes]:
-        """Return what ``size`` processes give to an exchange, in the order of their ranks; each name is used once."""
+    def exchanged(self, name: str, rank: int, size: int, own: bytes, wait: bool = True) -> list[bytes]:
+        """Return what ``size`` processes give to an exchange, in the order of their ranks; nothing for one that does
+        not wait. Each name is used once."""
         with self.lock, _lost_is_an_error():
-            request = {"name": name, "rank": rank, "size": size, "bytes": len(own)}
+            request = {"name": name, "rank": rank, "size": size, "bytes": len(own), "wait": wait}
             self.file.write(json.dumps(request).encode() + b"\n" + own)
             self.file.flush()
             line = self.file.readline()
@@ -180,6 +184,7 @@ class StoreGroup:
     def __init__(self, store: Store, name: str, size: int, rank: int) -> None:
         self.store, self.name, self.size, self.rank = store, name, size, rank
         self.calls = 0
+        self.messages: dict[str, int] = {}  # numbers of messages, by the two processes and the tag
 
     def Get_size(self) -> int:
         return self.size
@@ -202,6 +207,22 @@ class StoreGroup:
     def Bcast(self, values: np.ndarray[Any, Any], root: int) -> None:
         rows = self.exchanged(values.tobytes() if self.rank == root else b"")
         values[...] = np.frombuffer(rows[root], values.dtype).reshape(values.shape)
+
+    def bcast(self, value: Any, root: int) -> Any:
+        return self.allgather(value)[root]
+
+    def isend(self, value: Any, dest: int, tag: int) -> None:
+        """Send a value to a process; it does not wait."""
+        self._message(self.rank, dest, tag, json.dumps(value).encode(), wait=False)
+
+    def recv(self, source: int, tag: int) -> Any:
+        return json.loads(self._message(source, self.rank, tag, b"", wait=True)[0])
+
+    def _message(self, source: int, dest: int, tag: int, own: bytes, wait: bool) -> list[bytes]:
+        """Take part in the next exchange between two processes with a tag: 0 sends, 1 receives."""
+        name = f"{self.name}/{source}to{dest}t{tag}"
+        self.messages[name] = number = self.messages.get(name, 0) + 1
+        return self.store.exchanged(f"{name}/{number}", int(wait), 2, own, wait)
 
     def Barrier(self) -> None:
         self.exchanged(b"")

@@ -1,8 +1,8 @@
 """GGUF files (metadata and weights of language models), and the GGML block formats in them.
 
 A block is a row of bytes with packed low-bit integers and their scale factors. Dequantization to float32 returns a lazy
-graph over the bytes, so it fuses into the kernel that reads the values. The package ``gguf`` parses the header and
-provides the codebooks of the IQ formats, and a NumPy implementation that the tests compare with.
+graph over the bytes, so it fuses into the kernel that reads the values. ``gguf_header.py`` parses the header. The
+package ``gguf`` provides the codebooks of the IQ formats, and a NumPy implementation that the tests compare with.
 """
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.object_lifetime import WeakTable
+from tinsmith.nn.io.gguf_header import TensorEntry, read_header
+from tinsmith.tensor.helpers import muladd
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -34,10 +36,13 @@ class QuantizedType(NamedTuple):
 
 
 def _fields(packed: Tensor, bits: int, group: int) -> Tensor:
-    """Unpack ``bits``-bit fields of bytes ``[n, k]``: per ``group`` of bytes the lowest fields first, then the next."""
+    """Unpack ``bits``-bit fields of bytes ``[n, k]``: per ``group`` of bytes the lowest fields first, then the next.
+
+    Bytes are widened before they are split, so that the fields of a byte share the conversion.
+    """
     per = 8 // bits
-    shifts = Tensor.arange(per, dtype=dtypes.uint8).reshape(1, 1, per, 1) * bits
-    out: Tensor = (packed.reshape(packed.shape[0], -1, 1, group) >> shifts) & (2**bits - 1)
+    shifts = Tensor.arange(per, dtype=dtypes.int32).reshape(1, 1, per, 1) * bits
+    out: Tensor = (packed.reshape(packed.shape[0], -1, 1, group).cast(dtypes.int32) >> shifts) & (2**bits - 1)
     return out.reshape(packed.shape[0], -1)
 
 
@@ -59,9 +64,11 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 def _scaled(factors: Tensor, values: Tensor, offsets: Tensor | None = None) -> Tensor:
     """Return values ``[n, size]`` times factors ``[n, parts]`` (``size / parts`` values each), minus the offsets."""
     n, parts = factors.shape
-    out = factors.reshape(n, parts, 1) * values.float().reshape(n, parts, -1)
-    out = out if offsets is None else out - offsets.reshape(n, parts, 1)
-    return out.reshape(n, -1)
+    values, factors = values.float().reshape(n, parts, -1), factors.reshape(n, parts, 1)
+    if offsets is None:
+        return (factors * values).reshape(n, -1)
+    factors, offsets = (t.expand(*values.shape) for t in (factors, -offsets.reshape(n, parts, 1)))
+    return values._new(muladd(values.uop, factors.uop, offsets.uop)).reshape(n, -1)
 
 
 def _looked_up(table: Any, index: Tensor) -> Tensor:
@@ -195,7 +202,11 @@ def _iq4_xs(b: Tensor) -> Tensor:
 
 def _grid(kind: str) -> Any:
     """Return the codebook of an IQ format from the package ``gguf``: one row of values per index."""
-    package = importlib.import_module("gguf.quants")
+    try:
+        package = importlib.import_module("gguf.quants")  # imported on first use: it is optional
+    except ImportError:
+        raise ArgumentError(kind, "its codebook is in the package gguf, which is not installed",
+                            "pip install 'tinsmith[gguf]'") from None
     holder = getattr(package, {"IQ1_M": "IQ1_S"}.get(kind, kind))
     holder.init_grid()
     return holder.grid[0, 0]
@@ -343,56 +354,39 @@ def gguf_load(fn: str | os.PathLike[str] | Tensor,
     each kernel that reads such a tensor dequantizes them; ``realize`` would expand the tensor to float32.
 
     Raises:
-        ArgumentError: if the package ``gguf`` is not installed.
+        ArgumentError: if a tensor's format has a codebook (``IQ1_S`` to ``IQ3_S``) and the package ``gguf``, which
+            contains it, is not installed.
         FileFormatError: if the file is not GGUF, is truncated, or has a type that Tinsmith does not support.
     """
-    try:
-        package = importlib.import_module("gguf")  # imported on first use: it is optional
-    except ImportError:
-        raise ArgumentError("gguf_load", "the package gguf is not installed", "pip install 'tinsmith[gguf]'") from None
     path = str(fn.device).partition(":")[2] if isinstance(fn, Tensor) else os.fspath(fn)
-    if not path:
-        raise ArgumentError("gguf_load", f"reads files, got a tensor on {fn.device!r}",  # type: ignore[union-attr]
-                            "the file's path")
+    if isinstance(fn, Tensor) and not path:
+        raise ArgumentError("gguf_load", f"reads files, got a tensor on {fn.device!r}", "the file's path")
     try:
-        reader = _reader(package, path)
-        metadata = {name: f.contents() for name, f in reader.fields.items() if not name.startswith("GGUF.")}
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError) as error:
+        metadata, entries = read_header(path)
+    except (ValueError, OverflowError, RecursionError) as error:
         raise FileFormatError("gguf_load", f"{path!r} is no GGUF file: {error!r:.200}", "a complete file") from None
     packed: list[Tensor] = []
-    file = Tensor(Path(path))
-    tensors = {t.name: _tensor(file, t, device, packed) for t in reader.tensors}
+    file, length = Tensor(Path(path)), os.path.getsize(path)
+    tensors = {t.name: _tensor(file, length, t, device, packed) for t in entries}
     realize_tensors(packed)
     return metadata, tensors
 
 
-def _reader(package: Any, path: str) -> Any:
-    class Reader(package.GGUFReader):  # type: ignore[misc]
-        def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **options: Any) -> Any:
-            """Read ``count`` values at an offset; raise if the file ends before, where the package returns fewer."""
-            found = super()._get(offset, dtype, count, *more, **options)
-            if len(found) < count:
-                raise ValueError(f"{count} numbers at byte {offset} go beyond the file's end")
-            return found
-
-    return Reader(path)
-
-
-def _tensor(file: Tensor, t: Any, device: str | None, packed: list[Tensor]) -> Tensor:
-    """Return one tensor of the file; append the bytes of a quantized one to ``packed``."""
-    shape, kind, start = tuple(int(n) for n in reversed(t.shape)), t.tensor_type.name, int(t.data_offset)
-    plain = _PLAIN.get(kind)
-    if plain is None and kind not in KINDS:
-        raise FileFormatError("gguf_load", f"{t.name!r} is of type {kind}", f"one of {', '.join(KINDS)}")
-    size, nbytes = (1, plain.itemsize) if plain else KINDS[kind][:2]
-    count = math.prod(shape)
-    if count % size or int(t.n_bytes) != count // size * nbytes:
-        raise FileFormatError("gguf_load", f"{t.name!r} of shape {shape} has {t.n_bytes} bytes",
-                              "a complete file")
+def _tensor(file: Tensor, length: int, t: TensorEntry, device: str | None, packed: list[Tensor]) -> Tensor:
+    """Return one tensor of the file of ``length`` bytes; append the bytes of a quantized one to ``packed``."""
+    plain = _PLAIN.get(t.kind)
+    if plain is None and t.kind not in KINDS:
+        raise FileFormatError("gguf_load", f"{t.name!r} is of type {t.kind}", f"one of {', '.join(KINDS)}")
+    size, nbytes = (1, plain.itemsize) if plain else KINDS[t.kind][:2]
+    count = math.prod(t.shape)
+    end = t.start + count // size * nbytes
+    if count % size or end > length or (t.shape and t.shape[-1] % size):
+        raise FileFormatError("gguf_load", f"{t.name!r} of shape {t.shape} in blocks of {size} numbers ends at byte "
+                              f"{end} of {length}", "a complete file")
     if not count:
-        return Tensor.empty(*shape, dtype=plain or dtypes.float32, device=device, requires_grad=False)
-    part = file[start : start + int(t.n_bytes)]
+        return Tensor.empty(*t.shape, dtype=plain or dtypes.float32, device=device, requires_grad=False)
+    part = file[t.start : end]
     if plain:
-        return part.bitcast(plain).reshape(*shape).to(device)
+        return part.bitcast(plain).reshape(*t.shape).to(device)
     packed.append(part.to(device))
-    return matrix(packed[-1], kind, shape)
+    return matrix(packed[-1], t.kind, t.shape)

@@ -19,7 +19,7 @@ _SHOWN = {"neg_slope": "negative_slope", "axis": "dim"}  # argument name of the 
 class _Method(Layer):
     """A layer that calls one ``Tensor`` method. ``inplace`` is accepted and ignored: the result is a new tensor."""
 
-    method: ClassVar[Callable[..., Tensor]]
+    method: ClassVar[Callable[..., Any]]
 
     def __init__(self, inplace: bool = False) -> None:
         flag(type(self).__name__, "inplace", inplace)
@@ -30,7 +30,8 @@ class _Method(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors(type(self).__name__, [x])
-        return type(self).method(x, **self._options)
+        result: Tensor = type(self).method(x, **self._options)
+        return result
 
 
 class ReLU(_Method):

@@ -57,7 +57,7 @@ class BatchNorm(_Running):
         track_running_stats: keep running mean and variance, updated by each call in training.
         momentum: weight of the latest batch in the running statistics; None: the mean of all batches.
         synced: compute the statistics over the batch of all devices. False: each device uses its shard alone, and the
-            running statistics are means over devices.
+            running statistics are means over devices. Over processes, ``distributed.sync_batch_norm`` does so.
         bias: False: no shift.
 
     >>> from tinsmith import nn
@@ -100,15 +100,19 @@ class BatchNorm(_Running):
         if groups > 1:
             wide = wide.reshape(groups, -1, *x.shape[1:])
         extra = wide.ndim - x.ndim
-        mean, centred, variance = wide._statistics((extra, *range(2 + extra, wide.ndim)))
+        mean, centred, variance, parts = self._moments(wide, (extra, *range(2 + extra, wide.ndim)))
         if self.track_running_stats and Tensor.training:
             with Tensor.no_grad():
-                self._track(mean.detach(), variance.detach(), wide.numel() // self.num_features // groups)
+                self._track(mean.detach(), variance.detach(), parts * wide.numel() // self.num_features // groups)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = (variance + self.eps).rsqrt()
         out = centred * (scale if self.weight is None else scale * self.weight.reshape(shape))
         out = (out if self.bias is None else out + self.bias.reshape(shape)).cast(x.dtype)
         return out.reshape(x.shape) if groups > 1 else out
+
+    def _moments(self, x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return (mean, x - mean, variance) along ``axes``, and the number of parts like ``x`` that they are of."""
+        return *x._statistics(axes), 1
 
     def _groups(self, x: Tensor) -> int:
         """Return the number of devices that the batch is sharded over."""
@@ -192,7 +196,8 @@ class GroupNorm(Layer):
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError("GroupNorm", f"input {x.shape}, {self.num_channels} channels",
                              f"an input [N, {self.num_channels}, …]")
-        return self._scaled(x.reshape(x.shape[0], self.num_groups, -1).layernorm(-1, self.eps).reshape(x.shape))
+        parts = x.reshape(x.shape[0], self.num_groups, self.num_channels // self.num_groups, *x.shape[2:])
+        return self._scaled(parts.layernorm(tuple(range(2, parts.ndim)), self.eps).reshape(x.shape))
 
     def _scaled(self, x: Tensor) -> Tensor:
         shape = (1, -1, *[1] * (x.ndim - 2))

@@ -9,20 +9,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tinsmith.core.errors import ArgumentError, ShapeError
+from tinsmith.ir import UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.nn.describe import Layer, arguments
 from tinsmith.tensor.arguments import choice, flag, number, size
-from tinsmith.tensor.autograd.backward import Function
+from tinsmith.tensor.autograd.function import Function
 from tinsmith.tensor.base import check_tensors
 from tinsmith.tensor.tensor import Tensor
 
 Parts = Sequence[Tensor]
 _ONE_KERNEL: Final = 16
+_FEWEST_STEPS: Final = 16  # of a time loop over a symbolic length
 
 
 class CellKind(NamedTuple):
@@ -220,7 +222,7 @@ def _of_input(kind: CellKind, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 class _CellLayer(Layer):
     """The base of the cells: one step of a recurrent layer."""
 
-    kind: ClassVar[CellKind]
+    kind: CellKind
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         op = type(self).__name__
@@ -286,11 +288,25 @@ class RNNCell(_CellLayer):
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
-        self.kind = _RNN[choice("RNNCell", "nonlinearity", nonlinearity, _RNN)]  # type: ignore[misc]
+        self.kind = _RNN[choice("RNNCell", "nonlinearity", nonlinearity, _RNN)]
         super().__init__(input_size, hidden_size, bias)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         return self._step(x, None if h is None else [h])[0]
+
+
+def _padded(x: Tensor, lengths: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor | Sequence[int]]:
+    """Return an input ``[T, N, in]`` of a symbolic length padded to a fixed number of steps, and the lengths of its
+    sequences: the time loop runs in Python. Steps beyond the length leave the state unchanged.
+
+    The steps are 16, 64, 256, …; the condition on the length becomes a guard of a capture.
+    """
+    count, steps = x.shape[0], _FEWEST_STEPS
+    while not count < steps + 1:
+        steps *= 4
+    if lengths is None:
+        lengths = Tensor.full((x.shape[1],), count, device=x.device)
+    return x.pad(((0, steps - count), None, None)), lengths
 
 
 class _Layers(Layer):
@@ -338,6 +354,9 @@ class _Layers(Layer):
         x = x.unsqueeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
         if not x.shape[0]:
             raise ShapeError(op, f"input {x.shape} has no steps", "a sequence of one step or more")
+        count = x.shape[0]
+        if isinstance(count, UOp):
+            x, lengths = _padded(x, lengths)
         whole = [(self.num_layers * many, x.shape[1], width) for width in self._widths]
         if state is None:
             state = [Tensor.zeros(*shape, dtype=x.dtype, device=x.device) for shape in whole]
@@ -353,6 +372,7 @@ class _Layers(Layer):
             last.append(ends)
             out = outputs if keep is None else keep.where(outputs, 0)
             x = Tensor.cat(*(out[:, n].flip(0) if n else out[:, n] for n in range(many)), dim=-1)
+        x = x[:count] if isinstance(count, UOp) else x
         x = x.squeeze(1) if flat else x.transpose(0, 1) if self.batch_first else x
         found = [Tensor.cat(*(ends[n] for ends in last)) for n in range(self.kind.states)]
         return x, [e.squeeze(1) for e in found] if flat else found

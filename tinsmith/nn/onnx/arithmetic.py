@@ -11,19 +11,12 @@ from typing import Any, Final
 from tinsmith.core.dtypes import dtypes
 from tinsmith.nn.onnx import neural
 from tinsmith.nn.onnx.values import DTYPES, NARROW, axis_of, cast, constant, noted, number, type_of
+from tinsmith.tensor.math.table import onnx_methods
 from tinsmith.tensor.tensor import Tensor
 
-Unary = Callable[[Tensor], Tensor]
-
-SIMPLE: Final[dict[str, Unary]] = {
-    "Abs": Tensor.abs, "Acos": Tensor.acos, "Acosh": Tensor.acosh, "Asin": Tensor.asin, "Asinh": Tensor.asinh,
-    "Atan": Tensor.atan, "Atanh": Tensor.atanh, "BitwiseNot": Tensor.bitwise_not, "Ceil": Tensor.ceil,
-    "Cos": Tensor.cos, "Cosh": Tensor.cosh, "Erf": Tensor.erf, "Exp": Tensor.exp, "Floor": Tensor.floor,
-    "Identity": lambda x: x, "IsNaN": Tensor.isnan, "Log": Tensor.log, "Mish": Tensor.mish, "Neg": Tensor.neg,
-    "Not": Tensor.logical_not, "Reciprocal": Tensor.reciprocal, "Relu": Tensor.relu, "Round": Tensor.round,
-    "Sigmoid": Tensor.sigmoid, "Sign": Tensor.sign, "Sin": Tensor.sin, "Sinh": Tensor.sinh,
-    "Softplus": Tensor.softplus, "Softsign": Tensor.softsign, "Sqrt": Tensor.sqrt, "Tan": Tensor.tan,
-    "Tanh": Tensor.tanh, "HardSwish": Tensor.hardswish}
+# Operators that are a method: its name is in the table of methods.
+SIMPLE: Final[dict[str, Callable[..., Tensor]]] = {
+    "Identity": lambda x: x, **{operator: getattr(Tensor, name) for operator, name in onnx_methods().items()}}
 
 
 def Add(x: Tensor, y: Tensor) -> Tensor:
@@ -56,40 +49,10 @@ def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
     return x << y if direction == "LEFT" else x >> y
 
 
-def BitwiseAnd(x: Tensor, y: Tensor) -> Tensor:
-    return x & y
-
-
-def BitwiseOr(x: Tensor, y: Tensor) -> Tensor:
-    return x | y
-
-
-def BitwiseXor(x: Tensor, y: Tensor) -> Tensor:
-    return x ^ y
-
-And, Or, Xor = BitwiseAnd, BitwiseOr, BitwiseXor
-
-
 def Equal(x: Any, y: Any) -> Tensor:
     if not isinstance(x, Tensor):  # text
         return constant(x == y)
     return x.eq(y)
-
-
-def Less(x: Tensor, y: Tensor) -> Tensor:
-    return x < y
-
-
-def LessOrEqual(x: Tensor, y: Tensor) -> Tensor:
-    return x <= y
-
-
-def Greater(x: Tensor, y: Tensor) -> Tensor:
-    return x > y
-
-
-def GreaterOrEqual(x: Tensor, y: Tensor) -> Tensor:
-    return x >= y
 
 
 def Max(*xs: Tensor) -> Tensor:

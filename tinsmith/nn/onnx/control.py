@@ -8,7 +8,7 @@ Python lists, optional values may be None, and texts are host arrays of Python s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,13 +17,18 @@ from tinsmith.core.errors import DTypeError, FileFormatError
 from tinsmith.nn.onnx.values import axis_of, constant, ints, known, number
 from tinsmith.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from tinsmith.nn.onnx.graph import OnnxGraph
-
 Scope = Mapping[str, Any]
 
 
-def If(condition: Tensor, then_branch: OnnxGraph, else_branch: OnnxGraph, scope: Scope) -> Any:
+class Subgraph(Protocol):
+    """A graph that is an attribute of a control-flow operator: the part of ``OnnxGraph`` that the operators use."""
+
+    outputs: list[str]
+
+    def run(self, values: Sequence[Any], scope: Scope) -> list[Any]: ...
+
+
+def If(condition: Tensor, then_branch: Subgraph, else_branch: Subgraph, scope: Scope) -> Any:
     return tuple((then_branch if number(condition) else else_branch).run([], scope))
 
 
@@ -31,7 +36,7 @@ def _stacked(values: list[Tensor], axis: int = 0) -> Tensor:
     return values[0].stack(*values[1:], dim=axis)
 
 
-def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scope) -> Any:
+def Loop(count: Any, condition: Any, *carried: Any, body: Subgraph, scope: Scope) -> Any:
     most = None if count is None else int(number(count))
     going = condition is None or bool(number(condition))
     states, n = list(carried), 0
@@ -45,7 +50,7 @@ def Loop(count: Any, condition: Any, *carried: Any, body: OnnxGraph, scope: Scop
     return (*states, *(_stacked(values) if values else Tensor.empty(0) for values in collected))
 
 
-def Scan(*given: Any, body: OnnxGraph, scope: Scope, num_scan_inputs: int, scan_input_axes: Any = None,
+def Scan(*given: Any, body: Subgraph, scope: Scope, num_scan_inputs: int, scan_input_axes: Any = None,
          scan_input_directions: Any = None, scan_output_axes: Any = None, scan_output_directions: Any = None,
          directions: Any = None, opset: int = 9) -> Any:
     if opset < 9:  # batches come first, and a length before all inputs

@@ -29,6 +29,7 @@ PREVIEW: Final = "ai.onnx.preview.training"
 LEARNING: Final = ("LabelEncoder", "ArrayFeatureExtractor", "Binarizer")  # of ai.onnx.ml
 OPERATORS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **{("", name): f for name, f in arithmetic.SIMPLE.items()},
+    **{("", name): f for name, f in shapes.REDUCERS.items()},
     **{("", name): f for module in MODULES for name, f in vars(module).items()
        if name[0].isupper() and inspect.isfunction(f) and name not in LEARNING},
     **{("ai.onnx.ml", name): vars(control)[name] for name in LEARNING},

@@ -1,6 +1,7 @@
 """RNN, GRU and LSTM over given weights, in both directions."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ _FUNCTIONS: Final[dict[str, Callable[[Tensor, float | None, float | None], Tenso
     "elu": lambda x, a, b: arithmetic.Elu(x, 1.0 if a is None else a)}
 
 
+def _clipped(f: Callable[..., Tensor], a: float | None, b: float | None, clip: float | None, x: Tensor) -> Tensor:
+    return f(x if clip is None else x.clip(-clip, clip), a, b)
+
+
 def _activations(names: Any, usual: list[str], directions: int, alpha: Any, beta: Any,
                  clip: float | None) -> list[list[Callable[[Tensor], Tensor]]]:
     """Return the functions of each direction, in order."""
@@ -33,7 +38,7 @@ def _activations(names: Any, usual: list[str], directions: int, alpha: Any, beta
                                 f"one of {', '.join(_FUNCTIONS)}")
         a, b = (parts.pop(0) if parts else None for parts in (alphas, betas))
         f = _FUNCTIONS[name.lower()]
-        out.append(lambda x, f=f, a=a, b=b: f(x if clip is None else x.clip(-clip, clip), a, b))  # type: ignore[misc]
+        out.append(functools.partial(_clipped, f, a, b, clip))
     size = len(usual)
     return [out[n * size : (n + 1) * size] for n in range(directions)]
 

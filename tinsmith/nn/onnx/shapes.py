@@ -1,14 +1,16 @@
 """ONNX operators that move, select and place elements, and reductions, scans and sorts."""
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ShapeError
 from tinsmith.nn.onnx.values import DTYPES, axis_of, constant, ints, known, number, to_float_and_back
+from tinsmith.tensor.math.table import REDUCTIONS
 from tinsmith.tensor.tensor import Tensor
 
 
@@ -316,41 +318,29 @@ def _filled(x: Tensor, axes: tuple[int, ...], keep: int, value: Any) -> Tensor:
     return Tensor.full(tuple(shape), value, dtype=x.dtype)
 
 
-def ReduceSum(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    over = _axes(x, axes, noop_with_empty_axes)
-    return x if over is None else x.sum(over, keepdim=bool(keepdims)).cast(x.dtype) if over else x
-
-
-def ReduceMean(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    over = _axes(x, axes, noop_with_empty_axes)
-    return x if not over else x.mean(over, keepdim=bool(keepdims)).cast(x.dtype)
-
-
-def ReduceProd(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    over = _axes(x, axes, noop_with_empty_axes)
-    return x if not over else x.prod(over, keepdim=bool(keepdims)).cast(x.dtype)
-
-
-def ReduceMax(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+def _reduce(name: str, x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+    """Return the reduction by a method of ``REDUCTIONS``, in the operand's dtype."""
     over = _axes(x, axes, noop_with_empty_axes)
     if not over:
         return x
-    return _filled(x, over, keepdims, x.dtype.min) if _is_empty(x, over) else x.max(over, keepdim=bool(keepdims))
+    empty = REDUCTIONS[name].empty
+    if empty and _is_empty(x, over):
+        least = {"least": x.dtype.min, "greatest": x.dtype.max, "-inf": -math.inf}
+        return _filled(x, over, keepdims, least[empty])
+    found: Tensor = getattr(x, name)(over, bool(keepdims))
+    return found.cast(x.dtype)
 
 
-def ReduceMin(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    over = _axes(x, axes, noop_with_empty_axes)
-    if not over:
-        return x
-    return _filled(x, over, keepdims, x.dtype.max) if _is_empty(x, over) else x.min(over, keepdim=bool(keepdims))
+# Operators that are a method: its name is in the table of methods.
+REDUCERS: Final = {row.onnx: functools.partial(_reduce, name) for name, row in REDUCTIONS.items() if row.onnx}
 
 
 def ReduceL1(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    return ReduceSum(x.abs(), axes, keepdims, noop_with_empty_axes)
+    return _reduce("sum", x.abs(), axes, keepdims, noop_with_empty_axes)
 
 
 def ReduceSumSquare(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    return ReduceSum(x * x, axes, keepdims, noop_with_empty_axes)
+    return _reduce("sum", x * x, axes, keepdims, noop_with_empty_axes)
 
 
 def ReduceL2(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
@@ -359,16 +349,7 @@ def ReduceL2(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axe
 
 
 def ReduceLogSum(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    return ReduceSum(x, axes, keepdims, noop_with_empty_axes).log().cast(x.dtype)
-
-
-def ReduceLogSumExp(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    over = _axes(x, axes, noop_with_empty_axes)
-    if not over:
-        return x
-    if _is_empty(x, over):
-        return _filled(x, over, keepdims, float("-inf"))
-    return x.logsumexp(over, keepdim=bool(keepdims)).cast(x.dtype)
+    return _reduce("sum", x, axes, keepdims, noop_with_empty_axes).log().cast(x.dtype)
 
 
 def _arg(x: Tensor, axis: int, keepdims: int, last: int, least: bool) -> Tensor:

@@ -67,7 +67,7 @@ class Moments(Optimizer):
         g = grad.uop.cast(dtype)  # the square of a small 16-bit float would be 0
         if self.weight_decay and not self.decoupled:
             g = g + p.detach().uop.cast(dtype) * self.weight_decay
-        keep: Any = self._each(n, self.b1)[0] if isinstance(self.b1, TensorBase) else self.b1
+        keep: Any = self._each(n, self.b1)[0] if isinstance(self.b1, Tensor) else self.b1
         m = moment.assign(moment._new(moment.uop * keep + g * (1 - keep))).uop
         v = square.assign(square._new(square.uop * self.b2 + (g * g) * (1 - self.b2))).uop
         if self.amsgrad:

@@ -289,7 +289,7 @@ class Optimizer:
 
 
 # What ``Optimizer(…)`` takes is what its ``__init__`` takes; ``help`` and editors ask ``__new__`` first.
-Optimizer.__new__.__wrapped__ = Optimizer.__init__  # type: ignore[attr-defined]
+Optimizer.__new__.__dict__["__wrapped__"] = Optimizer.__init__
 
 
 def _is_narrow(dtype: DType) -> bool:

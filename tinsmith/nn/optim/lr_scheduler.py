@@ -14,7 +14,6 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.nn.optim.base import Optimizer
 from tinsmith.tensor.arguments import choice, flag, integer, number, shown
-from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.realize import realize_tensors
 from tinsmith.tensor.tensor import Tensor
 
@@ -433,7 +432,7 @@ class ReduceLROnPlateau(LRScheduler):
         if metrics is None:
             raise ArgumentError("ReduceLROnPlateau", "no value of the metric", "scheduler.step(loss)")
         with Tensor.no_grad():
-            given = metrics.detach() if isinstance(metrics, TensorBase) else Tensor([float(metrics)])
+            given = metrics.detach() if isinstance(metrics, Tensor) else Tensor([float(metrics)])
             value = given.reshape(1).cast(dtypes.float32).to(self.best.device)
             margin = self.best.abs() * self.threshold if self.relative else self.threshold
             better = (value - self.best) * self.sign > margin
