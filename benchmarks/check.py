@@ -81,8 +81,8 @@ def _captured(f: Callable[..., Any], *shapes: tuple[int, ...], grad: bool = Fals
     return partial(TinyJit(step), *inputs)
 
 
-def _quantized(kind: str, rows: int, cols: int) -> Call:
-    """Return a product of a vector and a matrix of GGML's format ``kind``, dequantized by the kernel that reads it."""
+def _quantized(kind: str, rows: int, cols: int, vectors: int = 1) -> Call:
+    """Return products of vectors and a matrix of GGML's format ``kind``, dequantized by the kernel that reads it."""
     import numpy as np
 
     from tinsmith import Tensor, TinyJit
@@ -90,8 +90,8 @@ def _quantized(kind: str, rows: int, cols: int) -> Call:
 
     size, nbytes, _ = KINDS[kind]
     blocks = np.random.default_rng(0).integers(0, 64, rows * cols // size * nbytes, np.uint8)
-    packed, x = Tensor(blocks).realize(), Tensor.randn(cols).realize()
-    return partial(TinyJit(lambda b, v: (matrix(b, kind, (rows, cols)) @ v).realize()), packed, x)
+    packed, x = Tensor(blocks).realize(), Tensor.randn(vectors, cols).realize()
+    return partial(TinyJit(lambda b, v: v.linear(matrix(b, kind, (rows, cols)).T).realize()), packed, x)
 
 
 def _lstm() -> Call:
@@ -169,6 +169,8 @@ def rows() -> tuple[Row, ...]:
         *(Row(name, "copy", partial(_case, name)) for name in copy),
         *(Row(f"{kind} matvec 4096²", "copy", partial(_quantized, kind, 4096, 4096))
           for kind in ("Q8_0", "Q4_0", "Q4_K", "Q6_K")),
+        *(Row(f"{kind} 4 rows of 1024→2816", "product", partial(_quantized, kind, 2816, 1024, 4))
+          for kind in ("Q8_0", "Q4_0", "Q4_K")),
         Row("batch norm 16×64×56² + backward", "copy", _batch_norm),
         Row("log_softmax 2048×1000 + backward", "copy", lambda: _captured(
             lambda x, y: x.log_softmax() * y, (2048, 1000), (2048, 1000), grad=True)),

@@ -53,7 +53,8 @@ class Program:
         y = x
         for n, step in enumerate(self.steps):
             y = step.apply(y).contiguous() if n in stored else step.apply(y)
-        return [y, *(y * y).sum().gradient(x)] if self.gradient else [y]
+        results = [y, *(y * y).sum().gradient(x)] if self.gradient else [y]
+        return [r.contiguous() for r in results]  # in memory of its own, not a view of the argument
 
 
 def _weights(*shape: int) -> Any:

@@ -1,7 +1,8 @@
 """``torchrun --nproc-per-node 2 -m benchmarks.data_parallel``: GPUs that communicate through NCCL.
 
-Prints the time of an all-reduce, beside PyTorch's in the same processes if it is installed, and of a training step of a
-GPT on one GPU and on all, with gradients reduced beside the backward pass and after it.
+Prints the time of an all-reduce, beside PyTorch's in the same processes if it is installed; of a training step of a GPT
+on one GPU and on all, with gradients reduced beside the backward pass and after it; and of one with the layers in
+stages of a pipeline.
 """
 from __future__ import annotations
 
@@ -111,18 +112,47 @@ def training(batch: int, length: int, width: int, layers: int) -> None:
         del step, model, optimizer
 
 
+def pipelines(batch: int, length: int, width: int, layers: int, microbatches: int) -> None:
+    """Print the time of a step on one batch of all GPUs' rows, with the layers in a stage per GPU."""
+    rng, count = np.random.default_rng(0), dist.world_size()
+    ids, targets = (Tensor(rng.integers(0, VOCABULARY, (batch * count, length), np.int32)).realize() for _ in range(2))
+    for schedule in ("1f1b", "gpipe"):
+        Tensor.manual_seed(0)
+        model = dist.pipeline(
+            gpt(VOCABULARY, width, layers, length, head=64), dist.mesh(stage=count), microbatches=microbatches,
+            schedule=schedule, loss=lambda logits, y: logits.float().sparse_categorical_crossentropy(y))
+        optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=1e-4)
+
+        @TinyJit
+        @Tensor.train()
+        def step(x: Tensor, y: Tensor, model: Any = model, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            with Tensor.autocast("bfloat16"):
+                loss = model.step(x, y)
+            optimizer.step()
+            return loss.realize()
+
+        losses = [step(ids, targets).item() for _ in range(4)]
+        seconds = _median(lambda step=step: step(ids, targets), Device[Device.DEFAULT].synchronize, 3)
+        print(f"GPT of {layers} layers of {width}, {batch * count}×{length} in {microbatches} microbatches, {schedule} "
+              f"in {count} stages: {seconds * 1e3:.2f} ms; loss {losses[-1]:.3f}", flush=True)
+        del step, model, optimizer
+
+
 def main() -> None:
-    """Run both parts."""
+    """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("batch", 8), ("length", 1024), ("width", 768), ("layers", 12)):
+    for name, default in (("batch", 8), ("length", 1024), ("width", 768), ("layers", 12), ("microbatches", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", choices=("all-reduce", "training"))
+    parser.add_argument("--only", choices=("all-reduce", "training", "pipeline"))
     given = parser.parse_args()
     dist.init()
-    if given.only != "training":
+    if given.only in (None, "all-reduce"):
         all_reduces()
-    if given.only != "all-reduce":
+    if given.only in (None, "training"):
         training(given.batch, given.length, given.width, given.layers)
+    if given.only in (None, "pipeline"):
+        pipelines(given.batch, given.length, given.width, given.layers, given.microbatches)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """``python -m benchmarks.simulation``: steps in 2 and 4 processes under MPI, and what ``tinsmith simulate`` predicts.
 
-With arguments it is the program that is measured and simulated: ``mlp WIDTH ROWS`` or ``gpt [--zero3]``, on a mesh of
-the axes data and model, whose sizes are in the environment (``DATA``, ``MODEL``).
+With arguments it is the program that is measured and simulated: ``mlp WIDTH ROWS``, ``gpt [--zero3]`` or ``pipeline
+SCHEDULE``, on a mesh of the axes data, stage and model, whose sizes are in the environment (``DATA``, ``STAGE``,
+``MODEL``). With ``--only pipeline`` it measures rows that begin so.
 """
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -21,8 +23,12 @@ from tinsmith import distributed as dist
 from tinsmith.examples.gpt_distributed import gpt, rules
 
 STEPS, WARM = 20, 5
-MLP = [(f"mlp {width} {rows}", n, 1) for width, rows in ((512, 256), (1024, 512), (256, 1024)) for n in (2, 4)]
-GPT = [("gpt", 2, 1), ("gpt", 4, 1), ("gpt", 1, 2), ("gpt --zero3", 2, 1), ("gpt", 2, 2), ("gpt --zero3", 2, 2)]
+AXES = ("data", "stage", "model")
+MLP = [(f"mlp {width} {rows}", n, 1, 1) for width, rows in ((512, 256), (1024, 512), (256, 1024)) for n in (2, 4)]
+GPT = [("gpt", 2, 1, 1), ("gpt", 4, 1, 1), ("gpt", 1, 1, 2), ("gpt --zero3", 2, 1, 1), ("gpt", 2, 1, 2),
+       ("gpt --zero3", 2, 1, 2)]
+PIPELINES = [(f"pipeline {schedule}", 1, n, 1) for schedule in ("1f1b", "gpipe") for n in (2, 4)] + [
+    ("pipeline 1f1b", 2, 2, 1)]
 
 
 def program(kind: str, *options: str) -> None:
@@ -30,13 +36,18 @@ def program(kind: str, *options: str) -> None:
     import numpy as np
 
     dist.init()
-    mesh = dist.mesh(data=int(os.environ["DATA"]), model=int(os.environ["MODEL"]))
+    mesh = dist.mesh(**{axis: int(os.environ[axis.upper()]) for axis in AXES})
     Tensor.manual_seed(0)
     x: Any
     if kind == "mlp":
         width, rows = map(int, options)
         layers = [nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Linear(width, 2)]
         x, y = np.ones((rows // mesh.size("data"), width), np.float32), np.zeros(rows // mesh.size("data"), np.int32)
+    elif kind == "pipeline":
+        pipe = dist.pipeline(gpt(2048, 256, 6, 128, 64), mesh, loss=Tensor.sparse_categorical_crossentropy,
+                             microbatches=8, schedule=options[0])
+        layers = list(pipe.layers.values())
+        x = y = np.zeros((16 // mesh.size("data"), 128), np.int32)
     else:
         layers = dist.shard(gpt(2048, 256, 2, 128, 64), mesh, rules("--zero3" in options))
         x = y = np.zeros((8 // mesh.size("data"), 128), np.int32)
@@ -46,6 +57,11 @@ def program(kind: str, *options: str) -> None:
     @Tensor.train()
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
+        if kind == "pipeline":
+            loss = pipe.step(x, y)
+            dist.all_reduce_gradients(optimizer, axis="data")
+            optimizer.step()
+            return loss
         for n, layer in enumerate(layers):
             x = layer(x).relu() if kind == "mlp" and n < len(layers) - 1 else layer(x)
         loss = x.sparse_categorical_crossentropy(y) if kind == "mlp" else dist.vocabulary_cross_entropy(x, y, "model")
@@ -70,22 +86,27 @@ def run(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-def main() -> None:
-    """Measure the links, then each row, and print the errors of the predictions."""
+def main(only: str = "") -> None:
+    """Measure the links, then each row that begins with ``only``, and print the errors of the predictions."""
     print(f"{machine()}\n\n| step | processes | measured | predicted | error |\n| --- | --- | --- | --- | --- |")
+    rows = [row for row in (*MLP, *GPT, *PIPELINES) if row[0].startswith(only)]
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         for n in (2, 4):
             measure = ["-m", "tinsmith", "simulate", "--measure", f"{folder}/{n}.json"]
             run("-m", "tinsmith", "launch", "-n", str(n), *measure)
-        for what, data, model in (*MLP, *GPT):
-            n, sizes = str(data * model), {"DATA": str(data), "MODEL": str(model)}
+        for what, *sizes in rows:
+            n, shown = str(math.prod(sizes)), ",".join(f"{axis}={size}" for axis, size in zip(AXES, sizes))
+            given = {axis.upper(): str(size) for axis, size in zip(AXES, sizes)}
             script = [str(Path(__file__)), *what.split()]
-            took = float(run("-m", "tinsmith", "launch", "-n", n, *script, **sizes).split()[-1])
+            took = float(run("-m", "tinsmith", "launch", "-n", n, *script, **given).split()[-1])
             found = json.loads(run("-m", "tinsmith", "simulate", "--json", "--links", f"{folder}/{n}.json", "--mesh",
-                                   f"data={data},model={model}", *script, **sizes))["seconds"]
-            print(f"| {what}, data={data}, model={model} | {n} | {took * 1e3:.3g} ms | {found * 1e3:.3g} ms | "
-                  f"{found / took - 1:+.0%} |", flush=True)
+                                   shown, *script, **given))["seconds"]
+            print(f"| {what}, {shown} | {n} | {took * 1e3:.3g} ms | {found * 1e3:.3g} ms | {found / took - 1:+.0%} |",
+                  flush=True)
 
 
 if __name__ == "__main__":
-    program(*sys.argv[1:]) if sys.argv[1:] else main()
+    if sys.argv[1:2] in ([], ["--only"]):
+        main(*sys.argv[2:])
+    else:
+        program(*sys.argv[1:])

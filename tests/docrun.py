@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -158,9 +159,14 @@ def _run_console(b: Block, cwd: Path) -> list[str]:
 
 
 def _shell(command: str, cwd: Path, **settings: str) -> str:
-    done = subprocess.run(command, shell=True, cwd=cwd, env=environment(cwd / "cache", **settings), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=110, check=False)
-    return done.stdout
+    with subprocess.Popen(command, shell=True, cwd=cwd, env=environment(cwd / "cache", **settings), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                          start_new_session=True) as process:
+        try:
+            return process.communicate(timeout=110)[0]
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the shell and all that it has started
+            raise
 
 
 def _cut(real: list[str], shown: list[str]) -> list[str]:

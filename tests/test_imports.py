@@ -29,8 +29,6 @@ FLOOR = {"core": 0, "shape": 1, "ir": 2, "target": 2.5, "codegen": 3, "backend":
 OPTIONAL = {"llvmlite", "PIL", "tokenizers", "sklearn", "rich", "torch", "tqdm", "jax", "mpi4py", "msvcrt", "fcntl",
             "z3", "pyopencl", "graphviz", "psutil"}
 MAX_LINES = 1000
-# Packages in which type-only imports may not create cycles either.
-STRICT = ("ir", "codegen", "schedule", "runtime", "inspect")
 
 
 def module_name(path: Path) -> str:
@@ -105,9 +103,8 @@ def test_imports_stand_at_the_top(module: str) -> None:
 
 
 def test_no_circles() -> None:
-    """Module-level imports have no cycles, except type-only imports outside the packages in ``STRICT``."""
-    below = {m: {n for n, inside, typing, _ in parsed(m)[0] if n in MODULES and not inside and n != m
-                 and not (typing and package(m) not in STRICT)} for m in MODULES}
+    """Module-level imports have no cycles, type-only imports included."""
+    below = {m: {n for n, inside, _, _ in parsed(m)[0] if n in MODULES and not inside and n != m} for m in MODULES}
     while below:
         free = {m for m, found in below.items() if not found & below.keys()}
         assert free, f"a circle among {sorted(below)}"

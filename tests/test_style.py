@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ def test_ruff() -> None:
 
 def test_mypy_strict() -> None:
     check("mypy", "--strict", "tinsmith")
+
+
+def test_mypy_has_no_exemptions() -> None:
+    """No line or file is exempt; pyproject.toml only names packages of others that have no types."""
+    comments = re.compile(r"#\s*(type:\s*ignore|mypy:)|no_type_check")
+    assert not [p for p in (ROOT / "tinsmith").rglob("*.py") if comments.search(p.read_text("utf-8"))]
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
+    assert all(set(o) <= {"module", "ignore_missing_imports", "follow_imports"} for o in options["overrides"])
+    assert not [m for o in options["overrides"] for m in o["module"] if m.startswith("tinsmith")]
 
 
 def test_the_list_of_slow_tests_names_tests() -> None:

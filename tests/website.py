@@ -22,8 +22,8 @@ from tests.docrun import blocks  # noqa: E402
 PARTS = {
     ("Learn", "学习"): ["lessons/README.md"],
     ("Use", "使用"): ["from_pytorch.md", "torch.md", "from_tinygrad.md", "rosetta.md", "semantics.md", "data.md",
-                    "layers.md", "formats.md", "training.md", "distributed.md", "gradients.md", "jit.md", "plan.md",
-                    "devices.md", "symbolic.md", "cuda.md", "settings.md", "errors.md", "api.md"],
+                    "layers.md", "formats.md", "training.md", "distributed.md", "clusters.md", "gradients.md", "jit.md",
+                    "plan.md", "devices.md", "symbolic.md", "cuda.md", "settings.md", "errors.md", "api.md"],
     ("Look inside", "看内部"): ["tour.md", "viz.md", "explain.md", "profiling.md", "sources.md", "opts.md", "search.md",
                              "performance.md", "performance-history.md", "numerics.md"],
     ("Build", "构建"): ["design.md", "glossary.md", "ir.md", "layouts.md", "walk.md", "new_accelerator.md"],

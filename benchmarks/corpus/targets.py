@@ -50,7 +50,7 @@ TARGETS: dict[str, Callable[[], Renderer]] = {
 RENDERED: dict[str, Callable[[], Renderer]] = {"hip": HIPRenderer, "webgpu": WGSLRenderer}  # of whole networks alone
 
 
-class _Nowhere(Allocator):
+class Nowhere(Allocator):
     """An allocator of memory that stores nothing."""
 
     def alloc(self, nbytes: int) -> Any:
@@ -66,7 +66,7 @@ class _Nowhere(Allocator):
         target.cast("B")[:] = bytes(target.nbytes)
 
 
-class _Unrun(Compiled):
+class Unrun(Compiled):
     """A device whose programs are never run."""
 
     def run(self, calls: Sequence[Call]) -> None:
@@ -79,5 +79,5 @@ def device_name(target: str) -> str:
 
 
 for _target, _renderer in (TARGETS | RENDERED).items():
-    Device.register(device_name(_target), lambda name, make=_renderer: _Unrun(
-        name, _Nowhere(), Compiler(), Program, make()))
+    Device.register(device_name(_target), lambda name, make=_renderer: Unrun(
+        name, Nowhere(), Compiler(), Program, make()))

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 import tinsmith.torch as ours
+from benchmarks.zoo import targets
 from benchmarks.zoo.registry import Example, Model
 
 MODES: Final = ("inference", "training")
@@ -24,6 +25,7 @@ SLACK: Final = {"f32": 1e-4, "bf16": 1e-2}  # relative error allowed beside ALLO
 ALLOWED: Final = 4.0
 LOSSES: Final = {"f32": 2e-3, "bf16": 5e-2}  # relative difference of two losses
 SECONDS: Final = 2.0  # of each system per row, at most, after the first round
+SHORT: Final = 0.02  # seconds; shorter steps are repeated in a turn
 SHARE: Final = 0.05  # of ops or time that PyTorch may run
 
 System = str  # "eager", "tinsmith" or "inductor"
@@ -31,11 +33,20 @@ System = str  # "eager", "tinsmith" or "inductor"
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of a measurement: rounds in turn (0: no times), and the systems beside Tinsmith's."""
+    """Options of a measurement.
+
+    Attributes:
+        rounds: timed rounds in turn; 0: no times.
+        inductor: time Inductor, too.
+        device: PyTorch's device.
+        compile_only: a GPU to compile for, without running anything on it; "" to measure.
+    """
 
     rounds: int = 5
     inductor: bool = False
     strict: bool = False
+    device: str = "cpu"
+    compile_only: str = ""
 
 
 @dataclass
@@ -79,6 +90,24 @@ def _leaves(found: Any) -> list[Any]:
     return [t for t in torch.utils._pytree.tree_leaves(found) if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
+def _moved(value: Any, device: str) -> Any:
+    return torch.utils._pytree.tree_map(lambda t: t.to(device) if isinstance(t, torch.Tensor) else t, value)
+
+
+def on_device(example: Example, device: str) -> Example:
+    """Return an example with its module and tensors on a device."""
+    return Example(
+        example.module.to(device), _moved(example.inputs, device), _moved(example.targets, device), example.loss
+    )
+
+
+def finished(device: str) -> float:
+    """Return the time after all work of the device has ended."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def _cast(value: Any, dtype: Any) -> Any:
     return torch.utils._pytree.tree_map(
         lambda t: t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, value
@@ -120,10 +149,11 @@ class Subject:
 
     Args:
         small: compare with float64 as well; without it eager PyTorch is the reference.
+        device: PyTorch's device, where the example's tensors are.
     """
 
-    def __init__(self, example: Example, mode: str, precision: str, small: bool) -> None:
-        self.example, self.mode, self.precision = example, mode, precision
+    def __init__(self, example: Example, mode: str, precision: str, small: bool, device: str = "cpu") -> None:
+        self.example, self.mode, self.precision, self.device = example, mode, precision, device
         without_dropout(example.module)
         example.module.train(mode == "training")
         self.module = Training(example) if mode == "training" else example.module
@@ -134,7 +164,7 @@ class Subject:
     @contextlib.contextmanager
     def _mode(self) -> Any:
         grad = torch.enable_grad() if self.mode == "training" else torch.no_grad()
-        low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16")
+        low = torch.autocast(self.device.split(":")[0], dtype=torch.bfloat16, enabled=self.precision == "bf16")
         with grad, low:
             yield
 
@@ -175,6 +205,7 @@ class Subject:
             self.mode,
             "f32",
             True,
+            self.device,
         )
         try:
             found = wide.results(wide.module)
@@ -199,9 +230,9 @@ class Subject:
 def compare(subject: Subject, run: Callable[..., Any], row: Row) -> None:
     """Fill in the errors of a compiled model, and if it is correct."""
     eager = subject.results(subject.module)
-    begin = time.perf_counter()
+    begin = finished(subject.device)
     got = subject.results(run)
-    row.first["tinsmith"] = time.perf_counter() - begin
+    row.first["tinsmith"] = finished(subject.device) - begin
     exact = subject.exact() if subject.small else None
     slack, right = SLACK[subject.precision], True
     for name, want in eager.items():
@@ -225,9 +256,17 @@ def apart(losses: list[float], others: list[float]) -> float:
     )
 
 
-def peak_of(call: Callable[[], Any]) -> int:
-    """Return the bytes that a call needs beyond those resident before; 0 where Linux does not tell."""
+def peak_of(call: Callable[[], Any], device: str = "cpu") -> int:
+    """Return the bytes that a call needs beyond those in use before; 0 where Linux does not tell.
+
+    On a GPU these are the bytes of PyTorch's allocator, which all systems use.
+    """
     gc.collect()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return int(torch.cuda.max_memory_allocated(device)) - before
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
@@ -243,7 +282,12 @@ def _status(name: str) -> int:
 
 
 def time_in_turn(subject: Subject, runs: dict[System, Callable[..., Any]], row: Row, rounds: int) -> None:
-    """Fill in the least time of a step for each system, and PyTorch's share of ours."""
+    """Fill in the least time of a step for each system, and PyTorch's share of ours.
+
+    With one thread on the CPU, it is the processor's time, which other programs on the machine change little. Short
+    steps are repeated in each turn.
+    """
+    alone = subject.device == "cpu" and torch.get_num_threads() == 1
     spent = dict.fromkeys(runs, 0.0)
     outside, total = 0.0, 0.0
     for turn in range(rounds + 1):
@@ -251,20 +295,41 @@ def time_in_turn(subject: Subject, runs: dict[System, Callable[..., Any]], row: 
             if turn > 1 and spent[name] > SECONDS:
                 continue
             before = sum(f.seconds for f in ours.report().fallbacks.values())
-            begin = time.perf_counter()
-            subject.step(run)
-            seconds = time.perf_counter() - begin
+            here = 0.0
+            while here < SHORT:
+                begin, used = finished(subject.device), time.process_time()
+                subject.step(run)
+                used, seconds = time.process_time() - used, finished(subject.device) - begin
+                if turn == 0:
+                    break
+                here += seconds
+                measured = used if alone else seconds
+                row.seconds[name] = min(measured, row.seconds.get(name, measured))
             if turn == 0:  # the caches of all are warm from here
                 row.first.setdefault(name, seconds)
                 continue
-            spent[name] += seconds
-            row.seconds[name] = min(seconds, row.seconds.get(name, seconds))
+            spent[name] += here
             if name == "tinsmith":
-                total += seconds
+                total += here
                 outside += sum(f.seconds for f in ours.report().fallbacks.values()) - before
+    if subject.device != "cpu" and row.torch_ops:
+        outside, total = waited(subject, runs["tinsmith"])
     row.torch_share = outside / total if total else 0.0
     for name, run in runs.items():
-        row.peak[name] = peak_of(lambda run=run: subject.step(run))  # type: ignore[misc]
+        row.peak[name] = peak_of(lambda run=run: subject.step(run), subject.device)  # type: ignore[misc]
+
+
+def waited(subject: Subject, run: Callable[..., Any]) -> tuple[float, float]:
+    """Return the seconds of PyTorch's ops and of all work in a step on a GPU that waits for each of these ops."""
+    report = ours.report()
+    report.waits = True
+    try:
+        before, begin = sum(f.seconds for f in report.fallbacks.values()), finished(subject.device)
+        subject.step(run)
+        total = finished(subject.device) - begin
+    finally:
+        report.waits = False
+    return sum(f.seconds for f in report.fallbacks.values()) - before, total
 
 
 def account(row: Row) -> None:
@@ -279,6 +344,28 @@ def account(row: Row) -> None:
             row.fallbacks[f"a {graph.kind} graph"] = graph.refused
         for name in graph.names:
             row.kernels[name] = row.kernels.get(name, 0) + 1
+
+
+def compile_only(example: Example, mode: str, precision: str, settings: Settings, row: Row) -> None:
+    """Compile the graphs of a model for a GPU; the row is correct if every kernel can be built.
+
+    Nothing is computed: tensors are fake. A model whose code depends on values of tensors runs on the CPU instead.
+    """
+    begin = time.perf_counter()
+    chosen = targets.backend(settings.compile_only, settings.strict)
+    fakes, fake_mode = targets.without_values(example)
+    try:
+        with fake_mode:
+            subject = Subject(fakes, mode, precision, False)
+            subject.step(torch.compile(subject.module, backend=chosen))
+    except Exception:  # wrapped in several types by TorchDynamo; an error of a kernel comes again
+        torch._dynamo.reset()
+        ours.report().clear()
+        subject = Subject(example, mode, precision, False)
+        subject.step(torch.compile(subject.module, backend=chosen))
+    row.first["tinsmith"] = time.perf_counter() - begin
+    row.correct = True
+    account(row)
 
 
 def measured(model: Model, size: str, mode: str, precision: str, settings: Settings) -> Row:
@@ -300,7 +387,11 @@ def _measured(model: Model, size: str, mode: str, precision: str, settings: Sett
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            subject = Subject(model.build(size), mode, precision, size == "small")
+            if settings.compile_only:
+                compile_only(model.build(size), mode, precision, settings, row)
+                return row
+            example = on_device(model.build(size), settings.device)
+            subject = Subject(example, mode, precision, size == "small", settings.device)
             runs: dict[System, Callable[..., Any]] = {"tinsmith": ours.compile(subject.module, strict=settings.strict)}
             compare(subject, runs["tinsmith"], row)
             account(row)

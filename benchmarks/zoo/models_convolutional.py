@@ -514,8 +514,9 @@ class _Yolo(nn.Module):
     def _decoded(self, y: Any, anchors: Any) -> Any:
         n, c, h, w = y.shape
         y = y.view(n, 3, c // 3, h, w).permute(0, 1, 3, 4, 2).sigmoid()
-        rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
-        centre = (y[..., :2] * 2 - 0.5 + torch.stack([columns, rows], -1)) / torch.tensor([w, h])
+        rows, columns = (torch.arange(size, device=y.device) for size in (h, w))
+        rows, columns = torch.meshgrid(rows, columns, indexing="ij")
+        centre = (y[..., :2] * 2 - 0.5 + torch.stack([columns, rows], -1)) / torch.tensor([w, h], device=y.device)
         return torch.cat([centre, (y[..., 2:4] * 2) ** 2 * anchors[:, None, None], y[..., 4:]], -1).flatten(1, 3)
 
 
@@ -546,7 +547,7 @@ class _Heads(nn.Module):
         box = self.box(y).view(n, 3, 4, h, w).permute(0, 2, 1, 3, 4).flatten(2)
         best = score.topk(self.regions, 1).indices
         box = box.gather(2, best[:, None].expand(-1, 4, -1)).sigmoid()
-        steps = (torch.arange(7) + 0.5) / 7
+        steps = (torch.arange(7, device=x.device) + 0.5) / 7
         ys, xs = (box[:, k, :, None] + steps * (box[:, k + 2, :, None] - box[:, k, :, None]) for k in (0, 1))
         crops = self._sampled(y, ys * (h - 1), xs * (w - 1))
         inner = self.inner(crops.flatten(1))
@@ -558,7 +559,7 @@ class _Heads(nn.Module):
         r0, c0 = rows.detach().floor().long().clamp(0, h - 2), columns.detach().floor().long().clamp(0, w - 2)
         fr, fc = (rows - r0)[..., :, None, None], (columns - c0)[..., None, :, None]
         images = y.permute(0, 2, 3, 1)
-        batch = torch.arange(n)[:, None, None, None]
+        batch = torch.arange(n, device=y.device)[:, None, None, None]
         at = lambda a, b: images[batch, (r0 + a)[..., :, None], (c0 + b)[..., None, :]]  # noqa: E731
         found = (at(0, 0) * (1 - fr) + at(1, 0) * fr) * (1 - fc) + (at(0, 1) * (1 - fr) + at(1, 1) * fr) * fc
         return found.flatten(0, 1).permute(0, 3, 1, 2)

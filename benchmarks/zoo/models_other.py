@@ -258,7 +258,7 @@ class _PointNet(nn.Module):
         self.out = nn.Linear(4 * width, classes)
 
     def forward(self, points: Any) -> Any:
-        turn = self.align(points.mean(1)).view(-1, 3, 3) + torch.eye(3)
+        turn = self.align(points.mean(1)).view(-1, 3, 3) + torch.eye(3, device=points.device)
         return self.out(self.body((points @ turn).transpose(1, 2)).max(2)[0])
 
 
@@ -285,7 +285,7 @@ class _Nerf(nn.Module):
 
     def forward(self, origins: Any, ways: Any, depths: Any) -> Any:
         points = origins[:, None] + ways[:, None] * depths[..., None]
-        angles = points[..., None] * (2.0 ** torch.arange(self.octaves))
+        angles = points[..., None] * (2.0 ** torch.arange(self.octaves, device=points.device))
         y = self.body(torch.cat([angles.sin(), angles.cos()], -1).flatten(-2))
         density = F.relu(self.density(y)).squeeze(-1)
         colour = self.colour(torch.cat([y, ways[:, None].expand(-1, depths.shape[1], -1)], -1))
@@ -565,7 +565,7 @@ class _Gaussian(nn.Module):
 
     def forward(self, x: Any, y: Any) -> Any:
         kernel = torch.exp(-0.5 * torch.cdist(x * self.scale, x * self.scale) ** 2)
-        factor = torch.linalg.cholesky(kernel + self.noise * torch.eye(x.shape[0]))
+        factor = torch.linalg.cholesky(kernel + self.noise * torch.eye(x.shape[0], device=x.device))
         solved = torch.cholesky_solve(y[:, None], factor).squeeze(-1)
         return 0.5 * y @ solved + factor.diagonal().log().sum()
 

@@ -22,7 +22,8 @@ from benchmarks.process import ROOT
 from benchmarks.zoo import runner, summary
 from benchmarks.zoo.measure import MODES, Subject, distance
 from benchmarks.zoo.registry import models
-from tinsmith.torch.compiler import _with_sizes, decompositions
+from tinsmith.torch.compiler import _with_sizes
+from tinsmith.torch.decompositions import decompositions
 from tinsmith.torch.executable import Executable
 from tinsmith.torch.lowering import VIEWS, is_getitem
 from tinsmith.torch.report import REPORT, GraphRecord

@@ -42,7 +42,7 @@ _EMPTY: Final[dict[str, Any]] = {
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks zoo", description=__doc__)
-    parser.add_argument("--device", choices=["CPU"], default="CPU")
+    parser.add_argument("--device", choices=["CPU", "CUDA"], default="CPU")
     parser.add_argument("--models", default="", metavar="NAME,…", help="names or their beginnings; the default is all")
     parser.add_argument("--rows", default=",".join(KINDS), help=f"kinds of rows; the default is {','.join(KINDS)}")
     parser.add_argument("--sizes", choices=["small", "full"], default="small")
@@ -59,6 +59,9 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="measure rows of the file again that did not pass")
     parser.add_argument("--ops", action="store_true", help="the distinct ops of the graphs, instead of the models")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON; the summary is written beside it (.md)")
+    parser.add_argument(
+        "--compile-only", choices=["sm_80", "sm_90a"], default="", help="compile for a GPU, without having one"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the models")
     found = parser.parse_args(arguments)
     found.rounds = found.rounds if found.rounds is not None else {"small": 0, "full": 5}[found.sizes]
@@ -95,8 +98,9 @@ def opened(path: Path | None, given: argparse.Namespace) -> dict[str, Any]:
         return summary.loaded(path)
     import torch
 
+    gpu = f"; {torch.cuda.get_device_name()}" if given.device == "CUDA" else ""
     return {
-        "machine": machine(),
+        "machine": machine() + gpu + (f"; compiled for {given.compile_only}" if given.compile_only else ""),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "torch": torch.__version__,
@@ -132,6 +136,9 @@ def run_model(model: Model, kinds: Sequence[str], given: argparse.Namespace) -> 
             str(given.rounds),
             "--threads",
             str(given.threads),
+            "--device",
+            given.device.lower(),
+            *(["--compile-only", given.compile_only] if given.compile_only else []),
             *(["--inductor"] if given.inductor else []),
             *(["--strict"] if given.strict else []),
         ]

@@ -17,6 +17,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile-only", default="")
     parser.add_argument("--strict", action="store_true", help="a rule that fails is an error")
     options = parser.parse_args()
     os.environ["THREADS"] = str(options.threads)
@@ -30,7 +32,7 @@ def main() -> None:
     from benchmarks.zoo.registry import models
 
     torch.set_num_threads(options.threads)
-    settings = Settings(options.rounds, options.inductor, options.strict)
+    settings = Settings(options.rounds, options.inductor, options.strict, options.device, options.compile_only)
     for text in options.rows.split(","):
         mode, _, precision = text.partition("/")
         row = measured(models()[options.model], options.size, mode, precision, settings)

@@ -1,4 +1,4 @@
-"""A fake of NVIDIA's driver API: host memory, launches that do nothing, and results that a test sets."""
+"""A fake of NVIDIA's driver API: host memory, launches that are only noted, and results that a test sets."""
 from __future__ import annotations
 
 import ctypes
@@ -11,12 +11,14 @@ from typing import Any
 
 class Status(IntEnum):
     CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
 
 
 OK, NO_MEMORY, FAULT = Status.CUDA_SUCCESS, Status.CUDA_ERROR_OUT_OF_MEMORY, Status.CUDA_ERROR_ILLEGAL_ADDRESS
+NO_LAUNCH = Status.CUDA_ERROR_INVALID_VALUE
 
 
 class _Anything:
@@ -29,6 +31,12 @@ class _Anything:
         return SimpleNamespace()
 
 
+def _first(parameters: int) -> int:
+    """Return the first argument of a launch, from the address of its block."""
+    place = ctypes.c_void_p.from_address(parameters).value
+    return ctypes.c_int64.from_address(place).value if place else 0
+
+
 class FakeDriver:
     """A stand-in for the module ``cuda.bindings.driver``.
 
@@ -36,6 +44,7 @@ class FakeDriver:
         total: bytes of the GPU.
         answers: by function, what its next calls say; after them they work, but after a fault nothing does.
         calls: names of the functions called, in order.
+        work: (stream, first argument) of each kernel that would run, launched alone or in a graph, in order.
     """
 
     def __init__(self, total: int = 1 << 20) -> None:
@@ -43,6 +52,10 @@ class FakeDriver:
         self.answers: dict[str, deque[Status]] = {}
         self.calls: list[str] = []
         self.broken = False
+        self.work: list[tuple[Any, int]] = []
+        self.nodes: dict[Any, dict[int, int]] = {}  # graph → node → first argument
+
+    CUresult = Status
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("cu"):
@@ -56,7 +69,7 @@ class FakeDriver:
             status = FAULT if self.broken else waiting.popleft() if waiting else OK
             self.broken = status is FAULT
             if status:
-                return (status,) if works is FakeDriver._cuLaunchKernel else (status, 0)
+                return (status,) if name in ("cuLaunchKernel", "cuGraphLaunch", "cuStreamSynchronize") else (status, 0)
             found = works(self, *arguments) if works is not None else (OK, len(self.calls))
             return found if isinstance(found, tuple) else (found,)
         return call
@@ -90,11 +103,30 @@ class FakeDriver:
     _cuMemcpyDtoHAsync = _cuMemcpyHtoDAsync
 
     def _cuLaunchKernel(self, *arguments: Any) -> Status:
+        *_, stream, parameters, _ = arguments
+        self.work.append((stream, _first(parameters)))
         return OK
 
-    _cuGraphLaunch = _cuStreamSynchronize = _cuCtxSetCurrent = _cuEventRecord = _cuEventSynchronize = _cuLaunchKernel
+    def _cuStreamSynchronize(self, *arguments: Any) -> Status:
+        return OK
 
-    def _cuGraphExecKernelNodeSetParams(self, *arguments: Any) -> Status:
+    _cuCtxSetCurrent = _cuEventRecord = _cuEventSynchronize = _cuStreamSynchronize
+
+    def _cuGraphAddKernelNode(self, graph: Any, waited: Any, count: int, node: Any) -> tuple[Status, int]:
+        nodes = self.nodes.setdefault(graph, {})
+        nodes[len(nodes)] = _first(node.kernelParams)
+        return OK, len(nodes) - 1
+
+    def _cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Status, int]:
+        self.nodes[len(self.calls)] = dict(self.nodes.get(graph, {}))
+        return OK, len(self.calls)
+
+    def _cuGraphExecKernelNodeSetParams(self, ready: Any, number: int, node: Any) -> Status:
+        self.nodes[ready][number] = _first(node.kernelParams)
+        return OK
+
+    def _cuGraphLaunch(self, ready: Any, stream: Any) -> Status:
+        self.work += [(stream, value) for value in self.nodes[ready].values()]
         return OK
 
     def _cuGetErrorString(self, status: Status) -> tuple[Status, bytes]:

@@ -1,17 +1,20 @@
 """Error handling and memory management of the CUDA backend against a fake driver, without a GPU."""
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from tests.backend.fake_driver import FAULT, NO_MEMORY, FakeDriver, Status
+from tests.backend.fake_driver import FAULT, NO_LAUNCH, NO_MEMORY, FakeDriver, Status
 from tests.backend.gpus import needs_nvrtc
 from tinsmith.backend.cuda import driver as module
+from tinsmith.backend.cuda import launch_list
 from tinsmith.backend.cuda.device import CUDAGraph, CUDAProgram
 from tinsmith.backend.cuda.driver import CUDAError, CudaGPU, NVRTCCompiler
 from tinsmith.backend.cuda.memory import CUDAAllocator
@@ -123,6 +126,60 @@ def test_who_waits_for_each_kernel_names_it_and_what_can_be_done(monkeypatch: py
     g.add("STORE", vin=(out, zero, zero))
     with pytest.raises(KernelError, match=r'nothing failed on CPU:9: CUDA_ERROR_ILLEGAL_ADDRESS .*device="PYTHON"'):
         run_program(g, np.zeros(1, np.int32), device="CPU:9", name="nothing")
+
+
+# *** launches in the stream of another library ***
+
+
+@pytest.fixture(name="native", params=[False, True], ids=["from Python", "native"])
+def _native(fake: FakeDriver, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Launches from Python, and from native code, which calls this function in place of the driver's."""
+    pointer, number = ctypes.c_void_p, ctypes.c_uint
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[number] * 7, pointer, pointer, pointer)
+    def launch(*arguments: Any) -> int:
+        return int(fake.cuLaunchKernel(*arguments)[0])
+
+    address = ctypes.cast(launch, pointer).value if request.param else 0
+    monkeypatch.setattr(launch_list, "driver_launch", lambda: address)
+    yield
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_foreign_stream_gets_the_kernels_of_each_call_in_order(fake: FakeDriver, gpu: CudaGPU,
+                                                                 separate: bool) -> None:
+    """Calls on new, known, and more addresses than there are graphs for; alone or while the stream is captured."""
+    launches = graph(gpu, "x", "y", "z")
+    draw = np.random.default_rng(0)
+    for n in range(200):
+        addresses = [int(a) * 4096 for a in draw.integers(1, 3, 3)]
+        fake.work.clear()
+        launches.run(addresses, [], [4, 4, 4], 70 + n % 2, separate)
+        assert fake.work == [(70 + n % 2, a) for a in addresses]
+    assert ("cuGraphLaunch" in fake.calls) is not separate
+
+
+@pytest.mark.usefixtures("native")
+def test_a_launch_that_fails_in_a_foreign_stream_is_named(fake: FakeDriver, gpu: CudaGPU) -> None:
+    launches = graph(gpu, "x", "y", "z")
+    fake.answers = {"cuLaunchKernel": deque([Status.CUDA_SUCCESS, NO_LAUNCH])}
+    with pytest.raises(CUDAError, match="INVALID_VALUE") as raised:
+        launches.run([1, 2, 3], [], [4, 4, 4], 7)
+    assert raised.value.number == 1
+
+
+@pytest.mark.usefixtures("native")
+def test_new_values_of_variables_reach_the_kernels_of_a_graph(fake: FakeDriver, gpu: CudaGPU) -> None:
+    device = SimpleNamespace(target=SimpleNamespace(replays=2, launches_early=True))
+    kernel = CUDAProgram(gpu, Launch("v", "v", [], ["n"], frozenset(), 1, 4, 0, False, [4], [32]), b"")
+    launches = CUDAGraph(cast(Any, device), gpu, [*(Launched(program(gpu, s), (BufferLocation(0),), ())
+                                                    for s in "xyz"), Launched(kernel, (), (0,))])
+    for n in range(6):
+        fake.work.clear()
+        launches.run([64], [n], [4], 7)
+        assert [value for _, value in fake.work] == [64, 64, 64, n]
+    assert fake.calls.count("cuGraphInstantiate") == 1
 
 
 # *** memory ***

@@ -6,8 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks.corpus import targets
 from tinsmith.backend.cuda.memory import TensorMap
+from tinsmith.codegen.launch import KernelProgram
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DeviceError
+from tinsmith.core.settings import Context
+from tinsmith.runtime.launch import lowered
+from tinsmith.tensor.tensor import Tensor
 
 
 class Encoded(TensorMap):
@@ -33,3 +39,20 @@ def test_memory_of_others_that_begins_elsewhere_is_an_error_that_names_the_remed
     tensor_map = Encoded(gpu, [1, 0, "bfloat16", [64, 64], [1, 64], [64, 8], [1, 1], 128])
     with pytest.raises(DeviceError, match=r"0x1008.*clone\(\)"):
         tensor_map.point_to(0x1008)
+
+
+def test_products_of_different_views_are_different_kernels() -> None:
+    """A loaded kernel encodes its own views, so kernels of equal text that read other views have other names."""
+    programs: list[Any] = []
+    note = programs.append
+    lowered.append(note)
+    try:
+        x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16, device=targets.device_name("sm_90a")).realize()
+                for s in ((512, 1536), (256, 512)))
+        with Context(DYNAMIC=0):  # else one program serves all views
+            for first in (0, 512, 1024):
+                (x[:, first:first + 256] @ w).realize()
+    finally:
+        lowered.remove(note)
+    kernels = [s.shown for p in programs for s in p.steps if isinstance(s.shown, KernelProgram) and s.shown.maps]
+    assert len({k.symbol for k in kernels}) == len({str(k.maps) for k in kernels}) == 3

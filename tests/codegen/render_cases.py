@@ -10,19 +10,17 @@ from tests.codegen.running import expected, run_on
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.ops import op_table
 
 Array = np.ndarray[Any, Any]
 WIDTHS = (1, 2, 8)
 ALL = (dtypes.bool, *dtypes.ints, *dtypes.floats)
-_COMPARE = (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
-_BOOL_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, *_COMPARE)
-_INT_OPS = (*_BOOL_OPS, Ops.NEG, Ops.SUB, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
-_FLOAT_OPS = (Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.FMOD, Ops.MAX, Ops.MIN, Ops.RECIP, Ops.SQRT, Ops.TRUNC,
-              *_COMPARE)
 
 
 def ops_of(dtype: DType) -> tuple[Any, ...]:
-    return _BOOL_OPS if dtype.is_bool else _FLOAT_OPS if dtype.is_float else _INT_OPS
+    """Return the ops that a dtype is computed with, but the transcendental ones."""
+    kind = "b" if dtype.is_bool else "f" if dtype.is_float else "i"
+    return tuple(op for op in op_table() if kind in op.takes and not op.transcendental)
 
 
 def special_values(dtype: DType) -> Array:

@@ -54,6 +54,19 @@ def test_reading_twice_is_one_trip_through_memory() -> None:
     assert work_of(kernel(x + x.flip((0,)))).bytes_read == 400
 
 
+def test_segments_have_as_many_steps_together_as_the_rows() -> None:
+    """A sum over segments of sorted rows, which begin at the entries of a list, on a grid of one block per segment."""
+    places, steps, width = 300, 1000, 64
+    starts, rows, cube = param(1, (places + 1,), dtypes.int32), param(2, (steps, width)), (places, steps, width)
+    first, last = (starts.shrink(((k, k + places),)).reshape((places, 1, 1)).expand(cube) for k in (0, 1))
+    step = UOp.iota(steps, dtypes.int32).reshape((1, steps, 1)).expand(cube)
+    mine = step.lt(first).logical_not() & step.lt(last)
+    total = mine.where(rows.reshape((1, steps, width)).expand(cube), 0).reduce("ADD", (1,))
+    found = begin(UOp(Ops.SINK, None, (total,)), cuda_target("sm_90a", 132))
+    assert work_of(found).operations == 2 * steps * width  # a selection and an addition
+    assert work_of(found).bytes_read == 4 * (places + 1 + steps * width)
+
+
 def test_transcendentals_are_counted_before_they_are_written_out() -> None:
     lowered = normalize(lower(UOp(Ops.SINK, None, (param(1, (8, 4)).alu("EXP").reduce("ADD", (1,)).alu("LOG"),))))
     assert transcendentals(lowered) == 32 + 8

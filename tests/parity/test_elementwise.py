@@ -8,98 +8,90 @@ import numpy as np
 
 from tests.parity.helpers import SPECIAL, compare, random, table, torch
 from tinsmith import Tensor, special
-from tinsmith.tensor.math.table import FUNCTIONS
+from tinsmith.tensor.math.table import ELEMENTWISE, FUNCTIONS, REDUCTIONS, ElementwiseRow
 
 F = torch.nn.functional
 
-UNARY: dict[str, tuple[Any, Any]] = {
-    name: (getattr(Tensor, name), getattr(torch, name))
-    for name in ("exp", "exp2", "sin", "cos", "tanh", "abs", "neg", "square", "erf", "floor", "ceil", "trunc", "round",
-                 "sign", "reciprocal", "sigmoid")
-} | {
-    "relu": (Tensor.relu, F.relu), "leaky_relu": (lambda x: x.leaky_relu(0.2), lambda x: F.leaky_relu(x, 0.2)),
-    "elu": (Tensor.elu, F.elu), "celu": (lambda x: x.celu(2.0), lambda x: F.celu(x, 2.0)),
-    "selu": (Tensor.selu, F.selu),
-    "relu6": (Tensor.relu6, F.relu6), "softplus": (Tensor.softplus, F.softplus), "mish": (Tensor.mish, F.mish),
-    "silu": (Tensor.silu, F.silu), "logsigmoid": (Tensor.logsigmoid, F.logsigmoid),
-    "gelu": (Tensor.gelu, F.gelu), "gelu_tanh": (lambda x: x.gelu("tanh"), lambda x: F.gelu(x, approximate="tanh")),
-    "hardtanh": (Tensor.hardtanh, F.hardtanh), "hardsigmoid": (Tensor.hardsigmoid, F.hardsigmoid),
-    "hardswish": (Tensor.hardswish, F.hardswish), "softsign": (Tensor.softsign, F.softsign),
-    "tanhshrink": (Tensor.tanhshrink, F.tanhshrink),
+def pytorchs(name: str, torch_name: str) -> Any:
+    return functools.reduce(getattr, (torch_name or name).split("."), torch)
+
+
+ROWS = {name: (getattr(Tensor, name), pytorchs(name, row.torch), row) for name, row in ELEMENTWISE.items()}
+UNARY = {name: row for name, row in ROWS.items() if row[2].operands == 1 and "f" in row[2].takes}
+BINARY = {name: row for name, row in ROWS.items() if row[2].operands == 2}
+WITH_ARGUMENTS: dict[str, tuple[Any, Any]] = {
+    "leaky_relu": (lambda x: x.leaky_relu(0.2), lambda x: F.leaky_relu(x, 0.2)),
+    "celu": (lambda x: x.celu(2.0), lambda x: F.celu(x, 2.0)),
+    "gelu": (lambda x: x.gelu("tanh"), lambda x: F.gelu(x, approximate="tanh")),
 }
-POSITIVE = {name: (getattr(Tensor, name), getattr(torch, name)) for name in ("log", "log2", "sqrt", "rsqrt")}
-NO_LIMIT = ("sin", "cos", "silu", "mish", "gelu", "gelu_tanh", "hardswish", "softsign", "tanhshrink", "elu", "celu",
-            "selu")
 
 
-@table({k: (k, *v) for k, v in UNARY.items()})
+def special_values(row: ElementwiseRow) -> np.ndarray[Any, Any]:
+    return SPECIAL if row.torch_nan else SPECIAL[~np.isnan(SPECIAL)]
+
+
+@table(UNARY)
 def test_unary(row: Any) -> None:
-    _, ours, theirs = row
-    compare(ours, theirs, random(5, 7))
+    ours, theirs, facts = row
+    compare(ours, theirs, random(5, 7), gradients=facts.gives == "same")
 
 
-@table({k: (k, *v) for k, v in UNARY.items()})
+@table(UNARY)
 def test_unary_special_values(row: Any) -> None:
-    name, ours, theirs = row
-    values = SPECIAL if name not in NO_LIMIT else SPECIAL[np.isfinite(SPECIAL) & (abs(SPECIAL) < 100)]
-    if name == "sign":  # of NaN it is NaN, as in NumPy; PyTorch says 0
-        values = values[~np.isnan(values)]
+    ours, theirs, facts = row
+    values = special_values(facts) if facts.edges else SPECIAL[np.isfinite(SPECIAL) & (abs(SPECIAL) < 100)]
     compare(ours, theirs, values, gradients=False, atol=1e-6)
+
+
+@table(WITH_ARGUMENTS)
+def test_activations_with_arguments(row: Any) -> None:
+    compare(*row, random(5, 7))
 
 
 @table({name: (name, row) for name, row in FUNCTIONS.items()})
 def test_rows_of_the_table(row: Any) -> None:
     name, row = row
-    theirs = functools.reduce(getattr, (row.torch or name).split("."), torch)
+    theirs = pytorchs(name, row.torch)
     x = np.random.default_rng(0).uniform(row.low, row.high, (5, 7))  # float64: PyTorch's gradients in float32 cancel
     compare(getattr(Tensor, name), theirs, x, rtol=1e-8, atol=1e-9)
     if row.torch.startswith("special."):
         compare(getattr(special, row.torch.removeprefix("special.")), theirs, x, rtol=1e-8, atol=1e-9)
 
 
-@table({k: (k, *v) for k, v in POSITIVE.items()})
-def test_positive(row: Any) -> None:
-    _, ours, theirs = row
-    compare(ours, theirs, abs(random(5, 7)) + 0.1)
-    compare(ours, theirs, SPECIAL, gradients=False)
+@table({name: (getattr(Tensor, name), pytorchs(name, row.torch)) for name, row in FUNCTIONS.items() if row.edges})
+def test_special_values_of_functions(row: Any) -> None:
+    compare(*row, SPECIAL[~(abs(SPECIAL) > 100) | ~np.isfinite(SPECIAL)], gradients=False, atol=1e-6)
 
 
-BINARY: dict[str, tuple[Any, Any]] = {
-    "add": (lambda x, y: x + y,) * 2, "sub": (lambda x, y: x - y,) * 2, "mul": (lambda x, y: x * y,) * 2,
-    "div": (lambda x, y: x / y,) * 2, "maximum": (Tensor.maximum, torch.maximum),
-    "minimum": (Tensor.minimum, torch.minimum),
-}
-
-
-@table({k: (k, *v) for k, v in BINARY.items()})
+@table(BINARY)
 def test_binary(row: Any) -> None:
-    _, ours, theirs = row
-    compare(ours, theirs, random(4, 1, 5), random(3, 1, seed=1) + 3)
-    compare(ours, theirs, SPECIAL[:, None], SPECIAL[None], gradients=False)
+    ours, theirs, facts = row
+    if "f" not in facts.takes:
+        x, y = (np.random.default_rng(n).integers(0, 9, shape) for n, shape in ((0, (4, 1, 5)), (1, (3, 1))))
+        compare(ours, theirs, x.astype(np.int32), y.astype(np.int32), gradients=False)
+        return
+    x, y = (np.random.default_rng(n).uniform(facts.low, facts.high, shape).astype(np.float32)
+            for n, shape in ((0, (4, 1, 5)), (1, (3, 1))))
+    compare(ours, theirs, x, y, gradients=facts.gives == "same" and facts.gradient)
+    if facts.edges:
+        values = special_values(facts)
+        compare(ours, theirs, values[:, None], values[None], gradients=False)
 
 
-COMPARE: dict[str, tuple[Any, Any]] = {
-    "lt": (lambda x, y: x < y,) * 2, "le": (lambda x, y: x <= y,) * 2, "gt": (lambda x, y: x > y,) * 2,
-    "ge": (lambda x, y: x >= y,) * 2, "eq": (lambda x, y: x == y,) * 2, "ne": (lambda x, y: x != y,) * 2,
-    "where": (lambda x, y: (x < y).where(x, y * 2), lambda x, y: torch.where(x < y, x, y * 2)),
-}
-
-
-@table({k: (k, *v) for k, v in COMPARE.items()})
-def test_comparisons(row: Any) -> None:
-    _, ours, theirs = row
-    compare(ours, theirs, SPECIAL[:, None], SPECIAL[None], gradients=False)
+def test_a_choice_by_a_comparison() -> None:
+    compare(lambda x, y: (x < y).where(x, y * 2), lambda x, y: torch.where(x < y, x, y * 2), SPECIAL[:, None],
+            SPECIAL[None], gradients=False)
 
 
 REDUCE: dict[str, tuple[Any, Any]] = {
-    "sum": (lambda x: x.sum(1), lambda x: x.sum(1)), "sum all": (lambda x: x.sum(), lambda x: x.sum()),
-    "mean": (lambda x: x.mean((0, 2)), lambda x: x.mean((0, 2))), "prod": (lambda x: x.prod(1), lambda x: x.prod(1)),
-    "max": (lambda x: x.max(1), lambda x: x.amax(1)), "min": (lambda x: x.min((0, 1)), lambda x: x.amin((0, 1))),
+    **{name: (functools.partial(getattr(Tensor, name), axis=1), functools.partial(pytorchs(name, row.torch), dim=1))
+       for name, row in REDUCTIONS.items() if row.gives != "bool"},
+    "sum all": (lambda x: x.sum(), lambda x: x.sum()), "mean of two": (lambda x: x.mean((0, 2)),) * 2,
+    "min of two": (lambda x: x.min((0, 1)), lambda x: x.amin((0, 1))),
     "var": (lambda x: x.var(1), lambda x: x.var(1)),
     "std": (lambda x: x.std(1, correction=0), lambda x: x.std(1, correction=0)),
     "softmax": (lambda x: x.softmax(1), lambda x: x.softmax(1)),
     "log_softmax": (lambda x: x.log_softmax(), lambda x: x.log_softmax(-1)),
-    "logsumexp": (lambda x: x.logsumexp(1), lambda x: x.logsumexp(1)),
 }
 
 
@@ -109,7 +101,7 @@ def test_reductions(row: Any) -> None:
     compare(ours, theirs, random(3, 4, 5))
 
 
-@table({k: (k, *v) for k, v in REDUCE.items() if k in ("sum", "mean", "max", "min", "prod")})
+@table({k: (k, *v) for k, v in REDUCE.items() if k in REDUCTIONS})
 def test_reductions_of_special_values(row: Any) -> None:
     _, ours, theirs = row
     x = np.array([[[1, np.nan], [np.inf, 3], [2, -np.inf]], [[np.inf, -np.inf], [-np.inf, 0], [0, -0.0]]], np.float32)

@@ -109,7 +109,7 @@ class Versions(RuleBasedStateMachine):
         gc.collect()
 
 
-Versions.TestCase.settings = settings(max_examples=16, stateful_step_count=20, deadline=None)
+Versions.TestCase.settings = settings(max_examples=8, stateful_step_count=20, deadline=None)
 TestVersions = Versions.TestCase
 
 

@@ -128,7 +128,7 @@ def test_a_child_that_cannot_start_costs_nothing_but_the_search(monkeypatch: pyt
                                                                 capsys: pytest.CaptureFixture[str]) -> None:
     search._child.stop()
     monkeypatch.setattr("sys.executable", "/bin/false" if os.path.exists("/bin/false") else "no-such-python")
-    with Context(BEAM=1, DEBUG=1):
+    with Context(BEAM=1, DEBUG=1, DYNAMIC=0):
         assert (Tensor([1.0, 2.0]) + 5).numpy().tolist() == [6, 7]
     search._child.stop()
     assert "ended with a crash" in capsys.readouterr().out and not file.exists()

@@ -45,7 +45,8 @@ def test_images_and_weights_are_copied_with_their_channels_innermost() -> None:
 def test_what_is_computed_is_stored_so() -> None:
     x, w = f16(64, 28, 28, 256).permute(0, 3, 1, 2), f16(256, 3, 3, 256).permute(0, 3, 1, 2)
     assert copies(x.relu().conv2d(w, padding=1)) == [(64, 28, 28, 256)]
-    assert copies(x.float().half().conv2d(w, padding=1)) == [(64, 28, 28, 256)]
+    assert copies((x.float() * 2).half().conv2d(w, padding=1)) == [(64, 28, 28, 256)]
+    assert copies(x.float().half().conv2d(w, padding=1)) == []
 
 
 def test_no_copy_where_it_does_not_pay_or_makes_no_box() -> None:

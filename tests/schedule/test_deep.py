@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import sys
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.counting import undisturbed
 from tinsmith import Tensor
-from tinsmith.ir.uop import forget_dead
 
 DEEP = 3 * sys.getrecursionlimit()
 X = np.arange(4, dtype=np.float64)
@@ -83,16 +82,13 @@ def lines(f: Callable[[], Any]) -> int:
         total += event == "line"
         return count
 
-    gc.collect()
-    forget_dead()  # what earlier tests left behind is not cleaned up during the count
-    gc.disable()
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        f()
-    finally:
-        sys.settrace(before)
-        gc.enable()
+    with undisturbed():
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            f()
+        finally:
+            sys.settrace(before)
     return total
 
 

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ import pytest
 
 import tinsmith
 from tests.schedule import helpers
+from tinsmith.core import disk_cache
 from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.disk_cache import cache_get, cache_put
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.settings import Context
+from tinsmith.core.settings import Context, in_context
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import Window
 from tinsmith.runtime import disk_programs, realize
@@ -363,3 +366,75 @@ def test_encoding_is_linear_and_deep_graphs_need_no_recursion() -> None:
     for _ in range(20_000):
         node = node + node
     assert len(disk_programs.encode([node])) < 60 * 20_000
+
+
+# *** processes that take turns ***
+
+
+@pytest.fixture
+def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let entries of a new cache be made in turns; returns the file of the lock of the key "a"."""
+    monkeypatch.setattr(disk_cache, "take_turns", [True])
+    with Context(CACHE_DIR=str(tmp_path / "cache"), CACHELEVEL=1):
+        cache_put("k", "other", b"")
+        yield tmp_path / "cache" / "turn" / "a" / "a"
+
+
+def test_one_of_many_makes_an_entry(turns: Path) -> None:
+    made: list[bytes] = []
+
+    def make() -> bytes:
+        time.sleep(0.05)
+        made.append(b"code")
+        return b"code"
+
+    threads = [threading.Thread(target=in_context(lambda: disk_cache.cached("k", "a", make))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert made == [b"code"] and cache_get("k", "a") == b"code" and not turns.exists()
+
+
+LOCK = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+
+
+def test_processes_that_die_or_give_no_sign_are_not_waited_for(turns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns.parent.mkdir(parents=True)
+    for kill in (True, False):
+        with subprocess.Popen([sys.executable, "-S", "-c", LOCK, str(turns)], text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdin is not None and other.stdout.readline()
+            if kill:
+                threading.Timer(0.05, other.kill).start()
+            else:
+                monkeypatch.setattr(disk_cache, "LOST", 0.05)
+            with disk_cache.turn("a") as taken:
+                assert taken and turns.exists() and bool(disk_cache._turns) is kill
+            other.stdin.close()
+
+
+def test_signs_of_a_process_are_waited_for(turns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "LOST", 0.1)
+    order: list[int] = []
+
+    def wait() -> None:
+        with disk_cache.turn("a"):
+            order.append(1)
+
+    with disk_cache.turn("a"):
+        other = threading.Thread(target=in_context(wait))
+        other.start()
+        for _ in range(15):
+            time.sleep(0.02)
+            disk_cache.renew_turns()
+        order.append(0)
+    other.join()
+    assert order == [0, 1]
+
+
+def test_no_turns_where_nothing_can_be_written(turns: Path) -> None:
+    turns.parents[1].write_text("in the way")
+    assert disk_cache.cached("k", "a", lambda: b"code") == b"code"
+    with Context(CACHELEVEL=0):
+        assert disk_cache.cached("k", "a", lambda: b"new") == b"new"

@@ -11,7 +11,7 @@ from tinsmith.core.settings import Context
 from tinsmith.ir import Ops
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion.fusion import MOST_WORK
+from tinsmith.schedule.fusion.rules import MOST_WORK
 from tinsmith.target.schedule_costs import Costs
 from tinsmith.tensor.tensor import Tensor
 

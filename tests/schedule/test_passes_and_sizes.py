@@ -1,19 +1,13 @@
 """Time and memory of all passes are independent of the number of elements: calls and bytes are counted, not time."""
 from __future__ import annotations
 
-import cProfile
-import gc
 import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
+from tests.counting import calls_of
 from tinsmith import Tensor, dtypes, explain
-from tinsmith.codegen.launch import programs as kernel_programs
-from tinsmith.ir.uop import forget_dead
-from tinsmith.runtime import realize
-from tinsmith.runtime.compiled_schedule import programs as compiled_programs
-from tinsmith.schedule.canonical import forms
 
 FEW, MANY = 1 << 12, 3_500_000  # rows of about 64 elements
 MOST_BYTES = 32 << 20  # what a pass may take: one that lists the elements of a large tensor takes gigabytes
@@ -81,32 +75,21 @@ CASES: dict[str, Callable[[int], Tensor | list[Tensor]]] = {
 }
 
 
-def calls(make: Callable[[int], Tensor | list[Tensor]], n: int) -> int:
-    """Return the number of function calls that generate the kernels of the result of ``make``."""
-    for table in (realize._compiled, forms, compiled_programs, kernel_programs):
-        table.trim(1)  # large graphs of earlier tests are not dropped during the count
-    gc.collect()
-    forget_dead()  # what earlier tests left behind is not cleaned up during the count
-    gc.disable()
-    profile = cProfile.Profile()  # counts in C
-    profile.enable()
-    try:
-        made = make(n)
-        explain(*(made if isinstance(made, list) else [made]), run=False)
-    finally:
-        profile.disable()
-        gc.enable()
-    return sum(entry.callcount for entry in profile.getstats())
+def compiled(make: Callable[[int], Tensor | list[Tensor]], n: int) -> None:
+    """Generate the kernels of the result of ``make``."""
+    made = make(n)
+    explain(*(made if isinstance(made, list) else [made]), run=False)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_pass_is_linear_in_the_number_of_elements(name: str) -> None:
-    few = calls(CASES[name], FEW)
+    few = calls_of(lambda: compiled(CASES[name], FEW))
     tracemalloc.start()
     try:
-        many = calls(CASES[name], MANY)
+        many = calls_of(lambda: compiled(CASES[name], MANY))
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert many < 4 * few + 25_000, f"{few} calls for {FEW} rows, {many} for {MANY}"
+    assert many.total() < 4 * few.total() + 25_000, (
+        f"{few.total()} calls for {FEW} rows, {many.total()} for {MANY}, of which {(many - few).most_common(8)}")
     assert most < MOST_BYTES

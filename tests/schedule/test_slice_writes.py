@@ -148,3 +148,27 @@ def test_random_writes_agree_with_numpy(seed: int, monkeypatch: pytest.MonkeyPat
             for mine, other in zip(found, wanted):
                 assert np.array_equal(mine.numpy(), other), (shape, writes)
         assert np.array_equal(table.numpy(), expected), (shape, writes)
+
+
+@pytest.mark.parametrize("how", ["realize", "item", "numpy"])
+@Tensor.no_grad()
+def test_a_pending_write_is_carried_out_with_a_value_computed_from_it(how: str) -> None:
+    """Layers with caches: each is written, and read by the next layer. Later reads of a cache run no kernel."""
+    caches = [_table() for _ in range(4)]
+    addresses = [c.uop.base for c in caches]
+    want = [np.zeros((ROWS, COLUMNS), np.float32) for _ in caches]
+    for position in range(3):
+        y = np.full((1, COLUMNS), position + 1, np.float32)
+        x = Tensor(y).realize()
+        for cache, expected in zip(caches, want):
+            cache[position : position + 1] = x * 2
+            expected[position : position + 1] = y * 2
+            x, y = cache[: position + 1].sum(0, keepdim=True) + x, expected[: position + 1].sum(0, keepdims=True) + y
+        found = x.realize().numpy() if how == "realize" else x.numpy() if how == "numpy" else x[0, 0].item()
+        np.testing.assert_allclose(found, y if how != "item" else y[0, 0])
+        before = GlobalCounters.kernel_count
+        Tensor.realize(*caches)
+        assert GlobalCounters.kernel_count == before
+        for cache, expected in zip(caches, want):
+            np.testing.assert_allclose(cache.numpy(), expected)
+    assert [c.uop.base for c in caches] == addresses, "a cache was copied"

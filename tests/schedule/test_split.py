@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.helpers import count, kernels
-from tinsmith import Tensor
+from tinsmith import Tensor, Variable
 
 rng = np.random.default_rng(5)
 THIRDS = np.full((1500, 1500), 1 / 3, np.float32)  # every addition rounds the same way, so that errors add up
@@ -14,6 +14,41 @@ THIRDS = np.full((1500, 1500), 1 / 3, np.float32)  # every addition rounds the s
     lambda x: x.reshape(30, 50, 1500).sum(2).sum(0).sum(), lambda x: x.mean() * x.numel()])
 def test_rounding_errors_of_long_sums_do_not_add_up(take):
     assert take(Tensor(THIRDS)).item() == pytest.approx(THIRDS.sum(dtype=np.float64), rel=1e-5)
+
+
+UNEVEN = [((1000003,), None), ((3, 200003), 1), ((1009, 1013), None), ((7, 11, 4099), (0, 2)), ((49999, 2), 0),
+          ((2, 3, 33347), None), ((131071, 3), 1), ((181, 191, 3), (0, 1))]
+
+
+@pytest.mark.parametrize(("shape", "axis"), UNEVEN, ids=str)
+def test_sizes_that_chunks_do_not_divide(shape, axis):
+    thirds = np.full(shape, 1 / 3, np.float32)
+    x = Tensor(thirds).realize()
+    np.testing.assert_allclose(x.sum(axis).numpy(), thirds.sum(axis, np.float64), rtol=1e-5)
+    np.testing.assert_allclose(x.square().sum(axis).numpy(), np.square(thirds, dtype=np.float64).sum(axis), rtol=1e-5)
+    a = rng.standard_normal(shape).astype(np.float32)
+    assert (Tensor(a).max(axis).numpy() == a.max(axis)).all()
+    np.testing.assert_allclose(Tensor(a).std(axis).numpy(), a.std(axis, ddof=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40009,), None), ((2, 36007), 1), ((199, 193), None)], ids=str)
+def test_sizes_that_chunks_do_not_divide_on_multiprocessors(shape, axis):
+    a = rng.standard_normal(shape).astype(np.float32)
+    x = Tensor(a, device="PYTHON:G256:C8")
+    np.testing.assert_allclose(x.sum(axis).numpy(), a.sum(axis, np.float64), rtol=1e-4, atol=1e-3)
+    assert (x.max(axis).numpy() == a.max(axis)).all()
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON:G256", "PYTHON:G256:C8"])
+def test_sizes_that_are_variables(device):
+    a = rng.standard_normal(50_000).astype(np.float32)
+    x = Tensor(a, device=device).realize()
+    for size in (0, 1, 5, 4096, 40961, 49999):
+        part = x[: Variable("n", 0, 1 << 17).bind(size)]
+        np.testing.assert_allclose(part.sum().item(), a[:size].sum(dtype=np.float64), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(part.square().sum().item(), np.square(a[:size], dtype=np.float64).sum(), rtol=1e-4)
+        if size:
+            assert (part.max().item(), part.argmin().item()) == (a[:size].max(), a[:size].argmin())
 
 
 def test_sum_of_sums_is_cut_like_one_sum():

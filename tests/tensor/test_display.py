@@ -124,6 +124,7 @@ def public(owner: Any) -> list[tuple[str, Callable[..., Any]]]:
     """Return the public functions and classes of a class or module of Tinsmith."""
     found = []
     for name in dir(owner):
+        getattr(owner, name)  # modules of functions are imported at their first use
         member = inspect.getattr_static(owner, name)
         function = getattr(member, "__func__", member)
         ours = str(getattr(function, "__module__", "")).startswith("tinsmith")

@@ -66,9 +66,9 @@ def test_nodes_have_the_layer_that_made_them(document: Document) -> None:
 
 def test_passes_show_what_changed_and_by_which_rule(document: Document) -> None:
     program = program_of(document, ".var(")
-    assert [p["name"] for p in program["passes"]][:9] == [
-        "tensor graph", "without empty values", "sum by phase", "spread scatters", "cast below views",
-        "padded rows", "split reductions", "fusion", "schedule"]
+    assert [p["name"] for p in program["passes"]][:11] == [
+        "tensor graph", "without empty values", "layouts", "cast below views", "sum by phase", "spread scatters",
+        "stored results", "padded rows", "split reductions", "fusion", "schedule"]
     kernel = document["kernels"][program["items"][-1]["kernel"]]
     names = [p["name"] for p in kernel["passes"]]
     assert names == ["kernel", "lower", "normalize", "ranges", "opt UNROLL(0)", "opts", "linearize"]
@@ -82,7 +82,9 @@ def test_a_cut_has_its_reason(document: Document) -> None:
     program = program_of(document, "self.conv(x)")
     assert all(item["reason"] for item in program["items"])
     stored = next(p for p in program["passes"] if p["name"] == "fusion")["rows"]
-    assert len(stored) > 5 and all("is stored because: " in text for text, _ in stored)
+    assert all(" is stored because: " in text or " is fused because: " in text for text, _ in stored)
+    assert sum(" is stored because: " in text for text, _ in stored) > 5
+    assert {node[6] for node in program["nodes"] if node[8]} == {"stored", "fused"}
 
 
 def test_a_kernel_goes_from_tree_to_assembly(document: Document) -> None:

@@ -1,0 +1,122 @@
+"""Layout propagation: values stay, with convolutions that are computed channels last."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinsmith import Tensor, nn
+from tinsmith.codegen.render.cuda import cuda_target
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.interpret.tensor import evaluate
+from tinsmith.ir.uop import toposort
+from tinsmith.schedule.passes.layout_propagation import propagate_layouts
+from tinsmith.schedule.passes.split_reductions import split_reductions
+
+CUDA = cuda_target("sm_90a")
+GRID = "PYTHON:G512:C3:B232448"  # interprets kernels for a GPU with staged units
+
+
+class Residual:
+    """A block with a strided shortcut, as in ResNet."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.Conv2d(16, 16, 1)
+        self.short, self.n1, self.n2 = nn.Conv2d(8, 16, 1, stride=2), nn.BatchNorm(16), nn.BatchNorm(16)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = (self.n2(self.b(self.n1(self.a(x)).relu())) + self.short(x)).relu()
+        return y.max_pool2d(3, stride=2, padding=1).mean((2, 3))
+
+
+class Joined:
+    """Down, up and a concatenation, with group norms, as in a U-Net."""
+
+    def __init__(self) -> None:
+        self.a, self.up = nn.Conv2d(8, 16, 3, padding=1), nn.ConvTranspose2d(16, 16, 2, stride=2)
+        self.n, self.out = nn.GroupNorm(4, 16), nn.Conv2d(32, 8, 3, padding=1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.n(self.a(x)).relu()
+        return self.out(x.cat(self.up(x.max_pool2d(2)), dim=1)).flatten(2).transpose(1, 2).softmax(-1)
+
+
+class Patches:
+    """Patches as tokens, then a grouped and a depthwise convolution."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Conv2d(8, 16, 2, stride=2), nn.Conv2d(16, 32, 3, padding=1, groups=2)
+        self.c, self.norm = nn.Conv2d(32, 32, 3, padding=1, groups=32), nn.LayerNorm(32)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.c(self.b(self.a(x)).gelu())
+        return self.norm(y.flatten(2).transpose(1, 2)).cat(Tensor.ones(2, 1, 32, device=x.device), dim=1)
+
+
+def gradients(make: Callable[[], Any], device: str) -> list[np.ndarray]:
+    """Return the result and all gradients of a network, under autocast."""
+    rng = np.random.default_rng(0)
+    model = make()
+    names = sorted(nn.state.get_state_dict(model))
+    for name in names:
+        p = nn.state.get_state_dict(model)[name]
+        if p.dtype is dtypes.float32:
+            value = rng.normal(size=p.shape).astype(np.float32) / max(np.prod(p.shape[1:]), 1) ** 0.5
+            p.replace(Tensor(value + (len(p.shape) == 1 and "weight" in name), device=device,
+                             requires_grad="running" not in name))
+        else:
+            p.replace(p.to(device))
+    x = Tensor(rng.normal(size=(2, 8, 8, 8)).astype(np.float32), device=device, requires_grad=True)
+    with Tensor.train(), Tensor.autocast("bfloat16"):
+        y = model(x)
+    flow = Tensor(rng.normal(size=y.shape).astype(np.float32), device=device)
+    (y * flow).sum().backward()
+    found = [x, *(p for n, p in sorted(nn.state.get_state_dict(model).items()) if p.grad is not None)]
+    Tensor.realize(y, *(p.grad for p in found))
+    return [y.numpy(), *(p.grad.numpy() for p in found)]
+
+
+@pytest.mark.parametrize("make", [Residual, Joined, Patches])
+def test_results_and_gradients_stay(make: Callable[[], Any]) -> None:
+    for got, want in zip(gradients(make, GRID), gradients(make, "CPU"), strict=True):
+        scale = np.abs(want).max() + 1e-3
+        np.testing.assert_allclose(got / scale, want / scale, atol=2e-2)
+
+
+def orders(*values: Tensor) -> list[tuple[int, ...]]:
+    """Return the shapes of products, over the axes in which they are computed."""
+    made = propagate_layouts([v.uop for v in values], CUDA)
+    return [tuple(s for s in n.shape if s > 1) for n in toposort(made) if n.op is Ops.REDUCE]
+
+
+def test_channels_move_inside_and_stay_there() -> None:
+    x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((8, 64, 14, 14), (32, 64, 3, 3)))
+    y = x.conv2d(w, padding=1).relu()
+    assert orders(y) == [(8, 14, 14, 32)]
+    assert orders(y.float().sum((0, 2, 3))) == [(8, 14, 14, 32), (32,)]
+    assert orders((x.float() @ Tensor.empty(14, 16)).relu()) == [(8, 64, 14, 16)], "float32 stays"
+
+
+def test_roots_keep_their_shapes() -> None:
+    x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((8, 64, 14, 14), (32, 64, 1, 1)))
+    values = [x.conv2d(w), x.conv2d(w).relu(), x.conv2d(w).permute(0, 2, 3, 1).contiguous()]
+    made: list[UOp] = propagate_layouts([v.uop for v in values], CUDA)
+    assert [m.shape for m in made] == [v.uop.shape for v in values]
+
+
+def test_statistics_of_groups_of_channels_go_down_columns() -> None:
+    """Sums over pixels and the channels of a group, in memory with the channels innermost."""
+    rng = np.random.default_rng(0)
+    x = Tensor((rng.normal(size=(2, 64, 48, 4, 8)) * 2 + 5).astype(np.float32)).realize()
+    mean, center = x.mean((1, 2, 4), keepdim=True), x.mean((0, 1, 2), keepdim=True)
+    values = [mean, (x - mean).square().sum((1, 2, 4)), (x * x).sum((1, 2, 4)), (x * 3).sum((0, 1, 2)),
+              (x - center).square().sum((0, 1, 2)), (x - x.detach().mean()).sum((1, 2))]
+    roots = [v.uop for v in values]
+    made = split_reductions(roots, CUDA)
+    assert any(n.op is Ops.CONTIGUOUS for n in toposort(made))
+    inputs = {n: x.numpy().reshape(-1) for n in toposort(roots) if n.op is Ops.BUFFER}
+    for want, got in zip(evaluate(roots, inputs), evaluate(made, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
