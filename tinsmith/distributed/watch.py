@@ -24,6 +24,7 @@ from tinsmith.core.errors import line_of, place
 
 PERIOD = 1.0  # seconds between two signs
 _FREE = 2.0  # seconds for ``ending``; the agent of the host kills processes that are left after 3
+LAST_WORDS = 0.8  # seconds; launchers kill a process that is left a second after SIGTERM
 _SIGNALS = (signal.SIGTERM,)
 
 
@@ -190,6 +191,8 @@ class Watcher:
             ready, _, _ = select.select([self.connection, self.woken], [], [], PERIOD)
             if self.woken in ready and self.woken.recv(64)[-1] in _SIGNALS:
                 self.tell(state="stopped")
+                # what the monitor has to say of another rank goes through the launcher, which ends with the last rank
+                select.select([self.connection], [], [], LAST_WORDS)
                 end_work()
                 os._exit(128 + signal.SIGTERM)
             if self.connection in ready:

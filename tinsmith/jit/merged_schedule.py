@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from tinsmith.backend.memory import Buffer, ShardLayout
 from tinsmith.core.settings import settings
@@ -28,7 +28,6 @@ from tinsmith.schedule.canonical import buffer_name
 from tinsmith.schedule.memory.memory_budget import fitted, room_in, seconds_of
 from tinsmith.schedule.memory.memory_plan import plan_slots
 from tinsmith.schedule.schedule_item import Schedule, Slot
-from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
@@ -301,34 +300,3 @@ class Written:
         """Return True if ``t`` is the same view of its memory as at the capture."""
         shared = t._shared
         return self.whole is None if shared is None else self.whole is not None and self.whole[1] == shared.looks
-
-
-class _LateTensor(Tensor):
-    """A gradient that has not been read yet: its graph is created when its node is first accessed."""
-
-    __slots__ = ()
-
-    @property
-    def uop(self) -> UOp:
-        node: Any = _UOP.__get__(self)
-        if not isinstance(node, UOp):
-            node = node()
-            _UOP.__set__(self, node)
-            object.__setattr__(self, "__class__", Tensor)
-            TensorBase.live.add(self)
-        found: UOp = node
-        return found
-
-    @uop.setter
-    def uop(self, node: UOp) -> None:
-        _UOP.__set__(self, node)
-
-_UOP: Any = TensorBase.__dict__["uop"]
-
-
-def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
-    """Return a tensor whose node ``make`` builds on first access."""
-    t: Tensor = object.__new__(_LateTensor)
-    _UOP.__set__(t, make)
-    t._device, t.grad, t._requires_grad, t._shared = device, None, None, None
-    return t

@@ -7,7 +7,6 @@ Without reference counts, memory is always new.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 import threading
 from collections import Counter
@@ -28,7 +27,8 @@ from tinsmith.jit.aliases import share, sizes_in
 from tinsmith.jit.collect import JitItem, Source
 from tinsmith.jit.guards.signature import fresh, leaves, rebuilt
 from tinsmith.jit.guards.tensors import TensorPath
-from tinsmith.jit.merged_schedule import WHOLE, Joined, Returned, Template, Written, join, late_tensor
+from tinsmith.jit.late_gradients import LateGradients, unread
+from tinsmith.jit.merged_schedule import WHOLE, Joined, Returned, Template, Written, join
 from tinsmith.jit.reachability import COUNTED, is_sole
 from tinsmith.runtime.launch import failed, launch
 from tinsmith.runtime.thread_turns import let_go, overwriting, take, under_way
@@ -207,6 +207,7 @@ class Replay:
             r.alias is not None and sizes_in(r.alias.looks) for r in self.returned)
         self.keeps_blocks = sum(size for _, size in self.bound.blocks) <= SMALL
         self.blocks: list[Buffer] | None = None
+        self.unread: dict[int, LateGradients] = {}  # of the last call, by the id of their source list
         self.making = {id(t): self._making(t) for t in templates}
         lone = isinstance(result, Returned) and result.template is not None and result.alias is None
         self.lone = result if lone else None
@@ -236,9 +237,11 @@ class Replay:
         return _Making(number, len(self.outputs[number].templates) - 1)
 
     def _in_place(self, joined: Joined, templates: Sequence[Template]) -> list[_InPlace]:
-        """Return large new versions of state that may be written in place of the old version."""
+        """Return large new versions of state that may be written in place of the old version. Unread gradients need the
+        old version of others: their memory alternates."""
         found = []
         read = {s.group for t in templates for s in t.sources}
+        late = {s.group for w in self.written if w.late and w.template is not None for s in w.template.sources}
         for w in self.written:
             if w.template is None or w.place.gradient or w.template.drawn or len(w.template.sources) != 1:
                 continue
@@ -250,6 +253,9 @@ class Replay:
                 if number in numbers and not small and source.group >= 0:
                     over.setdefault(source.group, []).append((number, part))
             found += [(w, group, parts) for group, parts in over.items() if group not in read]
+            if COUNTED and not settings.memory_limit:
+                for number in (n for group in over.keys() & late for n, _ in over[group]):
+                    self.outputs[number].keeps = max(self.outputs[number].keeps, MOST_LARGER)
         return found
 
     def _keep_larger(self) -> None:
@@ -257,7 +263,7 @@ class Replay:
         state = {number for _, _, parts in self.in_place for number, _ in parts}
         room = LARGER
         for n, output in enumerate(self.outputs):
-            if not output.small and n not in state:
+            if not output.small and n not in state and not output.keeps:
                 output.keeps = min(MOST_LARGER, room // output.nbytes)
                 room -= output.keeps * output.nbytes
 
@@ -283,6 +289,16 @@ class Replay:
                 yield t.uop.base.arg
 
     def _run(self, found: list[Buffer], arguments: Sequence[Tensor], bound: Sequence[int]) -> Any:
+        released = self._give_up_gradients(arguments)
+        try:
+            return self._run_over(released, found, arguments, bound)
+        finally:
+            for gradients in released.values():
+                gradients.end()
+
+    def _run_over(self, released: dict[int, LateGradients], found: list[Buffer], arguments: Sequence[Tensor],
+                  bound: Sequence[int]) -> Any:
+        """Run; ``released``: the gradients whose memory may be written, by the ``id`` of their source list."""
         entries: list[Any] = [None] * len(self.outputs)
         overwrites = False
         for w, group, parts in self.in_place:
@@ -296,20 +312,24 @@ class Replay:
         value = self._value(bound) if self.needs_values else no_values
         values = [bound[n] for n in self.numbers] if self.only_bound else [value(*v) for v in self.values]
         ready = self.compiled.bound_for(values) if self.ranged else self.bound
-        for n, output in enumerate(self.outputs):
-            if entries[n] is None:
-                entries[n] = output.take(given, values if self.ranged else None)
+        try:
+            for n, output in enumerate(self.outputs):
+                if entries[n] is None:
+                    entries[n] = output.take(given, values if self.ranged else None)
+            blocks = ready.new_blocks() if self.ranged else self.blocks_now()
+        except BaseException as error:
+            for gradients in released.values():
+                gradients.restore()
+            self._failed(error)
+            raise
         inputs = found if self.plain_inputs else [_part(held if g < 0 else found[g], p) for g, held, p in self.inputs]
         try:
             with interrupt_later() if overwrites else contextlib.nullcontext():
-                blocks = ready.new_blocks() if self.ranged else self.blocks_now()
                 launch(ready, inputs, [e.buffer for e in entries], values, blocks)
                 if not self.ranged:
                     self.keep_blocks(blocks)
         except BaseException as error:
-            self.forget()
-            if isinstance(error, OutOfMemoryError):
-                error.plan = self.plan()
+            self._failed(error)
             raise
         if self.draws:
             random.advance(self.draws)
@@ -319,13 +339,28 @@ class Replay:
         # before another gradient takes a returned one's place
         result = self._results(found, entries, arguments, value, sharing)
         if self.written:
-            self._write(found, entries, arguments, value)
+            self._write(found, entries, arguments, value, released)
             for place in self.added_to:
                 if (t := place.find(arguments)) is not None:
                     t.note_gradient()
         if sharing:
             self._share(sharing, found, entries, arguments, value)
         return result
+
+    def _failed(self, error: BaseException) -> None:
+        """Free what is kept after a failed call."""
+        self.forget()
+        if isinstance(error, OutOfMemoryError):
+            error.plan = self.plan()
+
+    def _give_up_gradients(self, arguments: Sequence[Tensor]) -> dict[int, LateGradients]:
+        """Release what the last call's unread gradients are computed from, if this call replaces them; the outputs'
+        memory among it is used again."""
+        left, self.unread = self.unread, {}
+        if not left or not COUNTED:
+            return {}
+        replaced = {unread(w.place.owner(arguments)) for w in self.written if w.sets}
+        return {number: gradients for number, gradients in left.items() if gradients.give_up(replaced)}
 
     def _results(self, found: list[Buffer], entries: list[OutputMemory], arguments: Sequence[Tensor], value: Value,
                  sharing: list[tuple[Tensor, Tensor | None, Returned]]) -> Any:
@@ -426,9 +461,9 @@ class Replay:
         return Shards([first.buffer, *(e.buffer for e in others)], layout)
 
     def _write(self, found: list[Buffer], entries: list[OutputMemory], arguments: Sequence[Tensor],
-               value: Value) -> None:
+               value: Value, released: dict[int, LateGradients]) -> None:
         owners = [w.place.owner(arguments) if w.sets else w.place.find(arguments) for w in self.written]
-        late: dict[int, list[Buffer]] = {}  # id of the source list, shared by late gradients → buffers
+        late: dict[int, LateGradients] = {}  # by the id of the source list, which late gradients share
         for w, t in zip(self.written, owners):
             if t is None:
                 continue
@@ -440,12 +475,20 @@ class Replay:
                 continue
             t.note_gradient()
             if w.late:
-                buffers = late.get(id(w.template.sources))
-                if buffers is None:
-                    buffers = late[id(w.template.sources)] = self._buffers(w.template, found, entries)
-                t.grad = late_tensor(functools.partial(w.template.fill, buffers, value), t._device)
+                gradients = late.get(id(w.template.sources))
+                if gradients is None:
+                    gradients = late[id(w.template.sources)] = self._late(w.template, found, entries, value)
+                t.grad = gradients.add(w.template, t._device)
             else:
                 t.grad = t._new(self._node(w.template, found, entries, value))
+        for number, before in released.items():
+            before.next = late.get(number)
+        self.unread = late
+
+    def _late(self, template: Template, found: list[Buffer], entries: list[OutputMemory],
+              value: Value) -> LateGradients:
+        kept = {id(e.buffer): e for output in self.outputs for e in output.entries}
+        return LateGradients(self._buffers(template, found, entries), kept, value)
 
     def _write_state(self, t: Tensor, w: Written, found: list[Buffer], entries: list[OutputMemory],
                      value: Value) -> None:
