@@ -139,10 +139,21 @@ def mixed_precision() -> Build:
                     (empty(64, 768, dtype=dtypes.bfloat16) * 2).softmax())
 
 
+def recurrent(kind: str) -> Callable[[], Build]:
+    def build() -> Build:
+        layer = getattr(nn, kind)(48, 64)
+        weights = nn.state.get_parameters(layer)
+        Tensor.realize(*weights)
+        return gradients(layer(empty(3, 16, 48))[0], *weights)
+
+    return build
+
+
 ORDINARY: dict[str, Callable[[], Build]] = {
     **{f"{kind} step": optimizer(kind) for kind in ("SGD", "Adam", "AdamW", "LAMB")},
     "mlp step": mlp_step, "encoder layer": encoder_layer, "residual block": residual_block,
-    "recurrent cell": recurrent_cell, "moved": moved, "decoded": decoded, "mixed precision": mixed_precision,
+    "recurrent cell": recurrent_cell, **{f"{kind} of 3 steps": recurrent(kind) for kind in ("LSTM", "GRU", "RNN")},
+    "moved": moved, "decoded": decoded, "mixed precision": mixed_precision,
 }
 
 

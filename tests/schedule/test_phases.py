@@ -64,6 +64,13 @@ def test_nothing_is_multiplied_that_no_window_shows() -> None:
     assert plain >= 3.5 * found
 
 
+def test_parts_of_a_stored_sum_are_not_copied() -> None:
+    """A crop of the phases' sum is stored alone; a part of another stored sum is read where it is."""
+    x, w, bias = data(16, 8).realize(), data(8, 32).realize(), data(32).realize()
+    gates = (x.matmul(w) + bias).contiguous().reshape(16, 4, 8)
+    assert len(kernels(gates[:, 0].sigmoid() * gates[:, 1].tanh() + gates[:, 2] * gates[:, 3])) == 2
+
+
 def test_infinities_and_nan_stay_where_they_are() -> None:
     x = Tensor(np.zeros((1, 1, 6), np.float32))
     g = Tensor(np.array([[[np.inf, 1, np.nan]]], np.float32))

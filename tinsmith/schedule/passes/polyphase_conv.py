@@ -40,7 +40,7 @@ def sum_by_phase(roots: Sequence[UOp], target: Target) -> list[UOp]:
     Where gathered values cost nothing by themselves (``Costs.join`` is 0), all phases are stored at their positions of
     one value, so that no reader of it has to choose between them.
     """
-    totals: set[UOp] = set()
+    totals, stored = set[UOp](), set[UOp]()  # what this pass has made
 
     def rule(node: UOp, n: UOp) -> UOp:
         if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and node.arg[0] is Ops.ADD:
@@ -50,9 +50,12 @@ def sum_by_phase(roots: Sequence[UOp], target: Target) -> list[UOp]:
             return total
         if node.op is Ops.CAST and node.src[0] in totals and node.dtype.itemsize < node.src[0].dtype.itemsize:
             total = _narrowed(node.src[0], node.dtype)  # each position is in one phase, the others are 0
-            return total.contiguous() if _is_sum(total) and not target.costs.join else total
-        if node.op is Ops.SHRINK and (seen := views_of(node, _is_crop)).source.op is Ops.CONTIGUOUS and (
-                _is_sum(seen.source.src[0])):
+            if not _is_sum(total) or target.costs.join:
+                return total
+            total = total.contiguous()
+            stored.add(total)
+            return total
+        if node.op is Ops.SHRINK and (seen := views_of(node, _is_crop)).source in stored:
             return seen.of(seen.source.src[0]).contiguous()  # no element outside is computed
         return node
 
