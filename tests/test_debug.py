@@ -198,3 +198,12 @@ def test_folding_loses_nothing_but_bars(line: str) -> None:
 def test_a_narrow_terminal_gets_tables_without_columns() -> None:
     row = f"   7 {'UOps.LOAD':20s}: {'dtypes.int':25s} {'[1, 6]':32s} None"
     assert fitted(row, 60) == "   7 UOps.LOAD  : dtypes.int  [1, 6]  None" and fitted(row, 120) == row
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
+def test_a_closed_pipe_that_left_nothing_to_write_ends_quietly(tmp_path: Path) -> None:
+    """A failed write can leave all buffers empty: then a flush finds no fault."""
+    script = "import os, sys, time\nfrom tinsmith import Tensor\nTensor([1]).sum().item()\nsys.stdout.flush()\n" \
+             "open('flushed', 'w').close()\ntime.sleep(0.5)\nos.write(1, b'line')\n"
+    _, complaint, status = piped(tmp_path, script, "(while [ ! -e flushed ]; do sleep 0.05; done)", DEBUG="2")
+    assert complaint == "" and status != 0

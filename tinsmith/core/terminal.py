@@ -3,8 +3,10 @@ of a pipe has closed it."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -169,14 +171,28 @@ def _watch() -> None:
 
 
 def _flush() -> bool:
-    """Flush standard output; return True if it turned out to be closed."""
+    """Flush standard output; return True if its reader has closed it."""
     try:
         sys.stdout.flush()
+        closed = _has_no_reader(sys.stdout)
     except BrokenPipeError:
-        _close(sys.stdout)
-        return True
+        closed = True
     except ValueError:  # the program closed it itself
-        pass
+        closed = False
+    if closed:
+        _close(sys.stdout)
+    return closed
+
+
+def _has_no_reader(out: TextIO) -> bool:
+    """Return True for a pipe that nobody reads: a failed write can leave the buffers empty, so that a flush finds no
+    fault."""
+    if not hasattr(select, "poll"):
+        return False
+    with contextlib.suppress(OSError, ValueError):  # it is no file, or closed
+        found = select.poll()
+        found.register(out.fileno(), 0)
+        return any(event & select.POLLERR for _, event in found.poll(0))
     return False
 
 
