@@ -51,7 +51,7 @@ def late_tensor(make: Callable[[], UOp], device: str) -> Tensor:
     return t
 
 
-class OutputMemory(Protocol):
+class KeptMemory(Protocol):
     """The memory of one output of a replay, which keeps it between calls."""
 
     buffer: Buffer
@@ -66,7 +66,7 @@ class LateGradients:
         value: the function (name, value at capture) → value of a variable at the call.
     """
 
-    def __init__(self, buffers: Sequence[Buffer], entries: Mapping[int, OutputMemory],
+    def __init__(self, buffers: Sequence[Buffer], entries: Mapping[int, KeptMemory],
                  value: Callable[[str, int], int]) -> None:
         self.buffers: list[Buffer | None] = list(buffers)
         self.outputs = [(n, entries[id(b)]) for n, b in enumerate(buffers) if id(b) in entries]
@@ -93,6 +93,12 @@ class LateGradients:
             return self._fill(template)
         raise JitError("this gradient is lost: a captured function left it, and a later call, which was about to "
                        "replace it, failed", "call zero_grad() and backward() again")
+
+    @property
+    def held(self) -> list[KeptMemory]:
+        """The outputs' memory that the next call may release: none if a gradient has been read."""
+        left = [t for ref in self.made if (t := ref()) is not None]
+        return [entry for _, entry in self.outputs] if all(type(t) is LateTensor for t in left) else []
 
     def give_up(self, replaced: Container[int]) -> bool:
         """Release the memory of outputs if the call replaces all gradients that are left (``id`` in ``replaced``).

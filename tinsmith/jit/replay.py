@@ -77,9 +77,10 @@ class OutputMemory:
         """Record the idle reference counts; call it while nothing else refers to the buffer or its nodes."""
         self.idle = list(map(references, self.held))
 
-    def is_idle(self) -> bool:
-        """Return True if nothing else refers to the buffer or its nodes, by reference counts."""
-        return list(map(references, self.held)) == self.idle
+    def is_idle(self, others: int = 0) -> bool:
+        """Return True if nothing but ``others`` references to the buffer refers to it or its nodes, by reference
+        counts."""
+        return list(map(references, self.held)) == [self.idle[0] + others, *self.idle[1:]]
 
 
 class Same:
@@ -415,8 +416,9 @@ class Replay:
         """Return the time, memory traffic and memory of one replay."""
         in_place = {n for _, _, parts in self.in_place for n, _ in parts}
         kept = Counter({b.device: b.nbytes for b in self.blocks or ()})
+        late = Counter(id(entry) for gradients in self.unread.values() for entry in gradients.held)
         for n, output in enumerate(self.outputs):
-            if n not in in_place and any(e.is_idle() for e in output.entries):
+            if n not in in_place and any(e.is_idle(late[id(e)]) for e in output.entries):
                 kept[output.slot.device] += output.nbytes
         return explanation.of_compiled(self.compiled, {self.outputs[n].slot.number for n in in_place}, kept)
 
