@@ -14,6 +14,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.peers import Lazy
 from tinsmith import Tensor, dtypes, nn
 from tinsmith.core.dtypes import DType
+from tinsmith.nn.io.ggml import KINDS, matrix
 
 Build = Callable[[], Any]  # makes the inputs; what it returns is called, and computes
 
@@ -149,10 +150,21 @@ def recurrent(kind: str) -> Callable[[], Build]:
     return build
 
 
+def quantized(kind: str, rows: int) -> Callable[[], Build]:
+    def build() -> Build:
+        size, nbytes, _ = KINDS[kind]
+        packed = empty(256 * 1024 // size * nbytes, dtype=dtypes.uint8)
+        return computed(empty(rows, 1024).linear(matrix(packed, kind, (256, 1024)).T))
+
+    return build
+
+
 ORDINARY: dict[str, Callable[[], Build]] = {
     **{f"{kind} step": optimizer(kind) for kind in ("SGD", "Adam", "AdamW", "LAMB")},
     "mlp step": mlp_step, "encoder layer": encoder_layer, "residual block": residual_block,
     "recurrent cell": recurrent_cell, **{f"{kind} of 3 steps": recurrent(kind) for kind in ("LSTM", "GRU", "RNN")},
+    **{f"{rows} × 1024 by {kind}": quantized(kind, rows) for rows in (1, 4) for kind in (
+        "Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")},
     "moved": moved, "decoded": decoded, "mixed precision": mixed_precision,
 }
 

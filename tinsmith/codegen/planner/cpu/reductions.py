@@ -169,7 +169,10 @@ def blocks_of_factors(kernel: Kernel, target: Target, r: UOp, lanes: int) -> boo
     sizes = [n for n in BLOCKS if size % n == 0]
     block = next((n for n in reversed(sizes) if all(_shared(x, r, n) for x in roots)), 0) if roots else 0
     every = [x for f in folds for x in _indices(f.src[0], r)]
-    whole = next((n for n in sizes if block and n >= lanes * block and all(_repeats(x, r, n) for x in every)), 0)
+    # lanes beyond a period of the factors' places would be loaded one by one
+    period = next((n for n in sizes if all(_repeats(x, r, n) for root in roots for x in root)), 0)
+    least = period if period > block else lanes * block
+    whole = next((n for n in sizes if block and n >= least and all(_repeats(x, r, n) for x in every)), 0)
     if not whole:
         return False
     if range_size(r) > whole:
@@ -177,7 +180,8 @@ def blocks_of_factors(kernel: Kernel, target: Target, r: UOp, lanes: int) -> boo
     block_loop, inner = split(kernel, OptOps.TILE, r, block)
     assert block_loop is not None
     while factors := [n for n in block_factors(kernel.sink) if n.op is not Ops.LOAD]:
-        stage(kernel, factors[0], [x for x in kernel.ranges if x in factors[0].ranges and x is not block_loop], lanes)
+        outside = [x for x in kernel.ranges if x in factors[0].ranges and x is not block_loop]
+        stage(kernel, factors[0], outside, min(lanes, whole // block))
     outer, _ = split(kernel, OptOps.VECTOR, inner, lanes)
     if outer is not None:
         apply_to(kernel, OptOps.UNROLL, outer)
