@@ -146,8 +146,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", default=",".join(OURS))
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--batches", default="", help="of the models; default: those of the tables")
+    parser.add_argument("--device", default="CUDA", help="of our models")
     parser.add_argument("--here", action="store_true", help="in this process")
     given = parser.parse_args(arguments)
+    Device.DEFAULT = given.device
     names = given.models.split(",")
     batches = given.batches.split(",") if given.batches else [str(BATCHES[name]) for name in names]
     for model, batch in zip(names, batches, strict=True):
@@ -158,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
                 print(measure(system, model, int(batch)), flush=True)
                 continue
             line = [sys.executable, "-m", "benchmarks", "models", "--here", "--models", model, "--batches", batch,
-                    "--systems", system]
+                    "--systems", system, "--device", given.device]
             subprocess.run(line, check=False)
 
 
