@@ -63,7 +63,8 @@ def test_values_are_those_without_a_capture(size: tuple[int, int], reads: str) -
         np.testing.assert_allclose(ours, want, rtol=1e-6)
 
 
-def test_an_allocation_that_fails_loses_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", [(replay.Output, "take"), (replay.Replay, "blocks_now")], ids=["result", "temporary"])
+def test_an_allocation_that_fails_loses_no_gradient(monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]) -> None:
     w, step = made(SIZES[1])
     for _ in range(6):
         step(batch(1))
@@ -71,7 +72,7 @@ def test_an_allocation_that_fails_loses_no_gradient(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         def fails(*_: Any) -> None:
             raise OutOfMemoryError("CPU", "no memory")
-        patch.setattr(replay.Output, "take", fails)
+        patch.setattr(*place, fails)
         with pytest.raises(OutOfMemoryError):
             step(batch(1))
     assert w.grad is not None

@@ -64,6 +64,9 @@ class LateGradients:
         buffers: the values that they are computed from.
         entries: the memory of the replay's outputs, by the ``id`` of its buffer.
         value: the function (name, value at capture) → value of a variable at the call.
+
+    Attributes:
+        overwritten: the call that replaces them may have written to the released memory.
     """
 
     def __init__(self, buffers: Sequence[Buffer], entries: Mapping[int, KeptMemory],
@@ -73,6 +76,7 @@ class LateGradients:
         self.value, self.made = value, list[weakref.ref[Tensor]]()
         self.next: LateGradients | None = None  # those of the call that replaced them
         self.ended, self.thread = threading.Event(), 0
+        self.overwritten = False
 
     def add(self, template: Template, device: str) -> Tensor:
         """Return a gradient that is ``template`` of the buffers."""
@@ -110,13 +114,12 @@ class LateGradients:
             self.buffers[n] = None
         return True
 
-    def restore(self) -> None:
-        """Take the memory back: nothing has been written to it."""
-        for n, entry in self.outputs:
-            self.buffers[n] = entry.buffer
-
     def end(self) -> None:
-        """Let other threads go on: the call that replaces the gradients has ended."""
+        """Let other threads go on: the call that replaces the gradients has ended. If it failed before it had written
+        to the memory, take that back."""
+        if not self.overwritten:
+            for n, entry in self.outputs:
+                self.buffers[n] = entry.buffer
         self.thread = 0
         self.ended.set()
 

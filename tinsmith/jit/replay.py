@@ -119,8 +119,6 @@ class Output:
         for entry in self.entries:
             if list(map(references, entry.held)) == entry.idle or (
                     self.donated and not any(entry.buffer is b for b in inputs)):
-                if self.poisoned:
-                    entry.buffer.poison()
                 return entry
         entry = self.over(Buffer(self.slot.device, self.slot.size, self.slot.dtype))
         if len(self.entries) < (MOST_KEPT if self.donated else self.keeps) and (COUNTED or self.donated):
@@ -313,24 +311,25 @@ class Replay:
         value = self._value(bound) if self.needs_values else no_values
         values = [bound[n] for n in self.numbers] if self.only_bound else [value(*v) for v in self.values]
         ready = self.compiled.bound_for(values) if self.ranged else self.bound
-        try:
-            for n, output in enumerate(self.outputs):
-                if entries[n] is None:
-                    entries[n] = output.take(given, values if self.ranged else None)
-            blocks = ready.new_blocks() if self.ranged else self.blocks_now()
-        except BaseException as error:
-            for gradients in released.values():
-                gradients.restore()
-            self._failed(error)
-            raise
         inputs = found if self.plain_inputs else [_part(held if g < 0 else found[g], p) for g, held, p in self.inputs]
         try:
+            taken = [n for n, entry in enumerate(entries) if entry is None]
+            for n in taken:
+                entries[n] = self.outputs[n].take(given, values if self.ranged else None)
             with interrupt_later() if overwrites else contextlib.nullcontext():
+                blocks = ready.new_blocks() if self.ranged else self.blocks_now()
+                for gradients in released.values():
+                    gradients.overwritten = True
+                for n in taken:
+                    if self.outputs[n].poisoned:
+                        entries[n].buffer.poison()
                 launch(ready, inputs, [e.buffer for e in entries], values, blocks)
                 if not self.ranged:
                     self.keep_blocks(blocks)
         except BaseException as error:
-            self._failed(error)
+            self.forget()
+            if isinstance(error, OutOfMemoryError):
+                error.plan = self.plan()
             raise
         if self.draws:
             random.advance(self.draws)
@@ -347,12 +346,6 @@ class Replay:
         if sharing:
             self._share(sharing, found, entries, arguments, value)
         return result
-
-    def _failed(self, error: BaseException) -> None:
-        """Free what is kept after a failed call."""
-        self.forget()
-        if isinstance(error, OutOfMemoryError):
-            error.plan = self.plan()
 
     def _give_up_gradients(self, arguments: Sequence[Tensor]) -> dict[int, LateGradients]:
         """Release what the last call's unread gradients are computed from, if this call replaces them; the outputs'
