@@ -13,7 +13,15 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile needs 
 import tinsmith.torch as ours  # noqa: E402
 from tests.backend.gpus import missing_cuda  # noqa: E402
 from tests.torch_backend import models  # noqa: E402
-from tests.torch_backend.test_models import CASES, check_optimizer, check_training, fallbacks, is_close  # noqa: E402
+from tests.torch_backend.test_models import (  # noqa: E402
+    CASES,
+    check_optimizer,
+    check_training,
+    check_views,
+    check_writes_to_inputs,
+    fallbacks,
+    is_close,
+)
 from tinsmith.core.counters import GlobalCounters  # noqa: E402
 from tinsmith.core.settings import Context  # noqa: E402
 
@@ -158,32 +166,11 @@ def test_an_optimizer_is_compiled_with_its_step(kind: str, more: dict[str, float
 
 
 def test_inputs_are_written_in_place() -> None:
-    def function(x: Any) -> Any:
-        x.mul_(2)
-        x[0] = 7
-        return x + 1
-
-    x = torch.randn(3, 4, device="cuda")
-    y = x.clone()
-    got = ours.compile(function, strict=True)(x)
-    assert torch.equal(got, function(y))
-    assert torch.equal(x, y)
+    check_writes_to_inputs("cuda")
 
 
 def test_results_may_be_views_of_inputs_and_of_each_other() -> None:
-    def function(x: Any) -> Any:
-        y = x * 2
-        return x.t(), x[1:, ::2], y, y.view(-1), y[0]
-
-    x = torch.randn(4, 6, device="cuda")
-    t, part, y, flat, row = ours.compile(function, strict=True)(x)
-    for got, want in zip((t, part, y, flat, row), function(x)):
-        assert torch.equal(got, want)
-        assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
-    x[1, 2] = 5
-    y[0, 0] = 9
-    assert t[2, 1] == part[0, 1] == 5
-    assert flat[0] == row[0] == 9
+    check_views("cuda")
 
 
 @pytest.mark.parametrize("view", [
