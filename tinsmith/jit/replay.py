@@ -386,7 +386,7 @@ class Replay:
         """Return the fast path if the replay only launches one part and wraps one output; else None."""
         simple = self.lone is not None and self.plain_inputs and self.bound.inputs == list(range(len(self.inputs)))
         simple = simple and self.keeps_blocks and not (self.values or self.ranged or self.needs_values)
-        simple = simple and not (self.written or self.draws or self.forgets)
+        simple = simple and not (self.written or self.draws or self.forgets or settings.POISON)
         simple = simple and len(self.bound.parts) == len(self.outputs) == 1 and len(self.outputs[0].templates) == 1
         return Direct(self) if simple and self.bound.parts[0].graph is not None else None
 
