@@ -371,8 +371,9 @@ def compile_only(example: Example, mode: str, precision: str, settings: Settings
 def measured(model: Model, size: str, mode: str, precision: str, settings: Settings) -> Row:
     """Return the row of one model, mode and precision.
 
-    A wrong row is measured with a second seed: where a rounding error moves an element across the kink of a ReLU, or
-    to another expert, gradients differ without a mistake, but not with most weights.
+    A wrong row is measured with a second seed, and against float64: where a rounding error moves an element across the
+    kink of a ReLU, or to another expert, gradients differ without a mistake, but not with most weights, and no more
+    than eager's own.
     """
     row = _measured(model, size, mode, precision, settings, 0)
     return row if row.correct or row.error else _measured(model, size, mode, precision, settings, 1)
@@ -391,7 +392,7 @@ def _measured(model: Model, size: str, mode: str, precision: str, settings: Sett
                 compile_only(model.build(size), mode, precision, settings, row)
                 return row
             example = on_device(model.build(size), settings.device)
-            subject = Subject(example, mode, precision, size == "small", settings.device)
+            subject = Subject(example, mode, precision, size == "small" or seed > 0, settings.device)
             runs: dict[System, Callable[..., Any]] = {"tinsmith": ours.compile(subject.module, strict=settings.strict)}
             compare(subject, runs["tinsmith"], row)
             account(row)

@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given as given_drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from tests.schedule.helpers import given, kernels
 from tinsmith import Context, Tensor, dtypes
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
+from tinsmith.schedule.passes.rewrites import sum_copies
 
 
 def heads(x: Tensor) -> Tensor:
@@ -59,3 +63,75 @@ def test_gradients_of_what_several_contractions_read_are_contractions() -> None:
     s = 1 / (1 + np.exp(-p))
     want = (q * (s + p * s * (1 - s))) @ va + (p * s) @ vb
     np.testing.assert_allclose(grad.numpy(), want, rtol=1e-3, atol=1e-3)
+
+
+def projected(x: Tensor, w: Tensor, b: Tensor, heads: int) -> list[Tensor]:
+    """Return queries, keys and values ``[batch, heads, length, width]`` of one projection, as views of it."""
+    batch, length, width = x.shape
+    joined = x.linear(w, b).reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+    return [t[0] for t in joined.chunk(3)]
+
+
+@settings(max_examples=12, deadline=None)
+@given_drawn(st.integers(1, 3), st.integers(1, 40), st.sampled_from((1, 2, 4)), st.sampled_from((8, 16)),
+             st.booleans(), st.booleans())
+def test_attention_reads_its_projection_in_place(batch: int, length: int, heads: int, width: int, half: bool,
+                                                 causal: bool) -> None:
+    """The three parts of a projection are rounded together, and no part is copied."""
+    total = heads * width
+    x, w, b = given(batch, length, total), given(total, 3 * total, seed=1) * 0.3, given(3 * total, seed=2)
+    if half:
+        x, w, b = (t.cast("bfloat16").realize() for t in (x, w, b))
+    with Tensor.autocast("bfloat16", enabled=not half):
+        q, k, v = projected(x, w, b, heads)
+        out = q.scaled_dot_product_attention(k, v, is_causal=causal)
+    parts = [found for found in stored(out) if found[1] == q.shape and found[0] is not out.dtype]
+    if length not in (1, width):  # weights of as many keys as columns have the shape of a part
+        assert not parts, "a part of the projection is copied"
+    a, s, c = (t.float().numpy().astype(np.float64) for t in (x, w, b))
+    rows = (a @ s + c).reshape(batch, length, 3, heads, width).transpose(2, 0, 3, 1, 4)
+    scores = rows[0] @ rows[1].swapaxes(-1, -2) / np.sqrt(width)
+    if causal:
+        scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ rows[2]
+    np.testing.assert_allclose(out.float().numpy(), want, rtol=0.05, atol=0.05 * max(abs(want).max(), 1))
+
+
+def test_a_single_part_is_stored_alone() -> None:
+    x, w = given(64, 32), given(32, 512, seed=1)
+    with Tensor.autocast("bfloat16"):
+        part = (x @ w)[:, :64]
+        out = part @ given(64, 48, seed=2)
+    assert (dtypes.bfloat16, (64, 512)) not in stored(out)
+    np.testing.assert_allclose(out.numpy(), (x.numpy() @ w.numpy())[:, :64] @ given(64, 48, seed=2).numpy(), atol=2.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given_drawn(st.data())
+def test_sums_read_the_copy_of_a_product(data: st.DataObject) -> None:
+    """Σ RESHAPE(x) becomes RESHAPE(Σ x) over the axes below, and a copy that is made anyway is read."""
+    below = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4), "shape"))
+    above = data.draw(st.sampled_from((below, (int(np.prod(below)),), (*below[:1], int(np.prod(below[1:]))),
+                                       (int(np.prod(below[:-1])), below[-1]), (1, *below))), "reshaped")
+    axes = tuple(a for a in range(len(above)) if data.draw(st.booleans(), f"axis {a} reduced")) or (0,)
+    x = given(*below)
+    value = x.exp().permute(*reversed(range(x.ndim))).permute(*reversed(range(x.ndim)))
+    copy = value.contiguous().uop
+    total = value.reshape(above).uop.reduce("ADD", axes)
+    found = sum_copies([copy, total])[1]
+    assert found.shape == total.shape
+    assert any(n.op is Ops.CONTIGUOUS for n in toposort(found))
+    want = np.exp(x.numpy()).reshape(above).sum(axis=axes, keepdims=True)
+    np.testing.assert_allclose(value._new(found).numpy().reshape(want.shape), want, rtol=1e-5)
+
+
+def test_the_gradient_of_a_bias_is_rounded_as_that_of_its_product() -> None:
+    """As in PyTorch, where the result of a linear layer has 16 bits under autocast."""
+    x, w, b, g = given(24, 16), given(16, 8, seed=1), given(8, seed=2), given(24, 8, seed=3)
+    b.requires_grad = True
+    with Tensor.autocast("bfloat16"):
+        out = x.linear(w, b)
+    (grad,) = out.gradient(b, gradient=g)
+    want = g.numpy().astype(dtypes.bfloat16.numpy).astype(np.float64).sum(0)
+    np.testing.assert_allclose(grad.numpy(), want, rtol=1e-6, atol=1e-6)

@@ -14,7 +14,7 @@ from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.channels_last import pitched
 from tinsmith.schedule.passes.layout_propagation import propagate_layouts, store_normalized
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
-from tinsmith.schedule.passes.rewrites import cast_below_views
+from tinsmith.schedule.passes.rewrites import cast_below_views, sum_copies
 from tinsmith.schedule.passes.sorted_scatter import spread_scatters
 from tinsmith.schedule.passes.split_reductions import split_reductions
 from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
@@ -39,6 +39,7 @@ class Scheduler:
             self.roots = passed("spread scatters", spread_scatters(self.roots, target))
             self.roots = passed("stored results", store_normalized(self.roots, target))
             self.roots = passed("padded rows", pitched(self.roots, target))
+            self.roots = passed("sums of copies", sum_copies(self.roots))
             self.roots = passed("split reductions", split_reductions(self.roots, target))
         fusion = passed("fusion", fused(self.roots, target.costs))
         if settings.DEBUG >= 6:

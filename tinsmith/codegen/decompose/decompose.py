@@ -2,12 +2,14 @@
 after every op."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tinsmith.codegen.decompose.elementary import FUNCTIONS, one_plus_tanh, transcendentals
 from tinsmith.codegen.decompose.floats import FORMATS, LOG2E, as_bytes, flip_sign, split_sign
 from tinsmith.codegen.transform.computed_operand import same_value
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.symbolic import fastmath, simplify
 from tinsmith.ir.ops.elementwise import CALLED, ROUGH
 from tinsmith.ir.rewrite import Pat, Rule, RuleSet, readers_of, rewrite
@@ -74,7 +76,7 @@ def _tanh_plus_one(sink: UOp, rough: bool) -> dict[UOp, UOp]:
 
 exactly = RuleSet("exactly", (
     Rule("not-roughly", "a rough function is that function",
-         Pat("n", (Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.COS), (_x,), when=lambda n: n.arg == ROUGH),
+         Pat("n", (Ops.SQRT, Ops.RECIP, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.COS), (_x,), when=lambda n: n.arg == ROUGH),
          lambda n, x: UOp(n.op, None, (x,)),
          lambda: UOp(Ops.SIN, None, (UOp(Ops.PARAM, dtypes.float32, (), (0, ())),), ROUGH)),
 ))
@@ -88,25 +90,43 @@ without_signs = RuleSet("without-signs", (
 ))
 
 
-def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
-    """Replace exp(x - m), m the maximum of x, by 2**((x - m)·log2(e)) where only the absolute error matters: in a sum
-    whose greatest term is 1, and in values rounded to 16 bits."""
+def _rough_reciprocals(sink: UOp) -> dict[UOp, UOp]:
+    """Replace 1/x by an approximation to one ulp where the results are rounded to 16 bits: exact division takes ten
+    times as long, which is noticeable in the epilogue of a matrix product."""
     nodes = toposort(sink)
     readers = readers_of(nodes)
-    return {n: UOp(Ops.EXP2, None, (n.src[0] * LOG2E,), ROUGH) for n in nodes
-            if n.op is Ops.EXP and n.dtype is dtypes.float32 and n.src[0].op is Ops.SUB
-            and _only_roughly(n, readers) and _greatest(*n.src[0].src)}
+    return {n: UOp(Ops.RECIP, None, n.src, ROUGH) for n in nodes if n.op is Ops.RECIP and n.dtype is dtypes.float32
+            and _only_roughly(n, readers, False, (*_LINEAR, Ops.MULADD, Ops.NEG, Ops.EXP, Ops.EXP2, Ops.TANH))}
 
 
-def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]]) -> bool:
-    """Return True if every reader of a value sums it unchanged, or computes a result from it that is rounded to 16
-    bits."""
-    stack = [(n, True) for n in readers.get(x, ())]
+def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
+    """Replace exp(x) by 2**(x·log2(e)) where a relative error of 1e-5 is negligible: in values rounded to 16 bits, and,
+    for x - m, m the maximum of x, in a sum, whose greatest term is 1."""
+    nodes = toposort(sink)
+    readers = readers_of(nodes)
+    found = dict[UOp, UOp]()
+    for n in nodes:
+        if n.op is Ops.EXP and n.dtype is dtypes.float32:
+            power = n.src[0] * LOG2E
+            if n.src[0].op is Ops.SUB and _only_roughly(n, readers, True) and _greatest(*n.src[0].src):
+                found[n] = UOp(Ops.EXP2, None, (power,), ROUGH)
+            elif _only_roughly(n, readers, False):
+                found[n] = UOp(Ops.EXP2, None, (power,))  # 16 bits hold results that ROUGH flushes to 0
+    return found
+
+
+_LINEAR = (Ops.WHERE, Ops.MUL, Ops.ADD, Ops.SUB)
+
+
+def _only_roughly(x: UOp, readers: dict[UOp, list[UOp]], summed: bool, through: Sequence[Op] = _LINEAR) -> bool:
+    """Return True if every reader of a value computes a result from it by the ops ``through`` that is rounded to 16
+    bits, or (``summed``) sums it unchanged."""
+    stack = [(n, summed) for n in readers.get(x, ())]
     while stack:
         n, same = stack.pop()
         if (n.op is Ops.FOLD and n.arg is Ops.ADD and same) or (n.op is Ops.CAST and n.dtype in _HALVES):
             continue
-        if n.op not in (Ops.WHERE, Ops.MUL, Ops.ADD, Ops.SUB) or not readers.get(n):
+        if n.op not in through or not readers.get(n):
             return False
         stack += [(user, same and n.op is Ops.WHERE) for user in readers[n]]
     return True
@@ -165,6 +185,8 @@ def expand(sink: UOp, fma: bool = False, scales: bool = False, exp2s: bool = Fal
         (sink,) = rewrite([sink], exactly)
     if fma and bits and any(n.op is Ops.FMOD for n in toposort(sink)):
         (sink,) = rewrite([sink], quick_remainders)
+    if rough and (reciprocals := _rough_reciprocals(sink)):
+        sink = sink.substitute(reciprocals)
     if any(n.op in FUNCTIONS for n in toposort(sink)):
         if rough:
             sink = sink.substitute(_rough_powers(sink))

@@ -24,7 +24,7 @@ from tinsmith.target.schedule_costs import CUTS_FOR_CORES, RANKED_COSTS
 from tinsmith.target.target import Target
 from tinsmith.target.units import nvidia
 
-ROUGHLY = {Ops.SQRT: "sqrt", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
+ROUGHLY = {Ops.SQRT: "sqrt", Ops.RECIP: "rcp", Ops.EXP2: "ex2", Ops.LOG2: "lg2", Ops.SIN: "sin", Ops.COS: "cos"}
 
 _HELPERS = {
     "INFINITY": "#define INFINITY __int_as_float(0x7f800000)", "NAN": "#define NAN __int_as_float(0x7fc00000)",
@@ -56,8 +56,9 @@ _HELPERS = {
                       '{ unsigned int z; asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y)); '
                       "return z; }",
     **{f"rough_{name}": f'__device__ inline float rough_{name}(float x) {{ float y; '
-                        f'asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }}'
-       for name in ROUGHLY.values()},
+                        f'asm("{name}.approx{".ftz" * (op is not Ops.RECIP)}.f32 %0, %1;" : "=f"(y) : "f"(x)); '
+                        "return y; }"
+       for op, name in ROUGHLY.items()},
     "exp2_of": '__device__ inline float exp2_of(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); '
                "return y; }",
     "reciprocal": '__device__ inline float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : '

@@ -140,9 +140,9 @@ CALLED: Final = "called"
 """Argument of FMOD of x, y >= 0: the target's own function, however slow."""
 
 ROUGH: Final = "rough"
-"""Argument of SQRT, EXP2, LOG2, SIN and COS of float32 whose absolute error alone counts: about 1e-6 will do, for
-angles within half a turn, results of SQRT and EXP2 up to 1 (beyond, 1e-6 of them) and logarithms of what lies around
-it."""
+"""Argument of SQRT, RECIP, EXP2, LOG2, SIN and COS of float32 whose absolute error alone counts: about 1e-6 will do,
+for angles within half a turn, results of SQRT, RECIP and EXP2 up to 1 (beyond, 1e-6 of them) and logarithms of what
+lies around it."""
 
 
 _ALL, _POSITIVE = (-8.0, 8.0), (0.01, 50.0)  # arguments of functions of all numbers, and of positive ones

@@ -25,7 +25,7 @@ from tinsmith.schedule.fusion.fan_in import (
     is_computed_in_rows,
     reductions_of,
 )
-from tinsmith.schedule.values import SOURCES, STAGED, size_of
+from tinsmith.schedule.values import SOURCES, STAGED, size_of, views_of
 from tinsmith.target.schedule_costs import Costs
 
 Ranges = frozenset[UOp]
@@ -156,6 +156,7 @@ class Analysis:
         self.maxima: set[UOp] = set()
         self.bare: frozenset[UOp] = frozenset()
         self._factors: dict[UOp, UOp | None] = {}
+        self._viewed: dict[UOp, int] = {}
         for n in self.order:
             self.facts[n] = (_SOURCE if n.op in SOURCES else
                              self._of_view(n) if n.op.kind == "movement" and len(n.src) == 1 else self._measured(n))
@@ -272,10 +273,23 @@ class Analysis:
             looked += sum(map(len, cones))
         return bool(shared) and reduces <= shared
 
+    def is_covered(self, value: UOp) -> bool:
+        """Return True if the views of a value that are read have, together, at least as many elements as it."""
+        if not self._viewed:
+            for view in {s for n in self.order if n.op.kind != "movement" for s in n.src if s.op.kind == "movement"}:
+                seen = views_of(view, lambda v: v.op.kind == "movement" and len(v.src) == 1)
+                few = min(size_of(v) for v in seen.above)
+                self._viewed[seen.source] = self._viewed.get(seen.source, 0) + few
+        return self._viewed.get(value, 0) >= size_of(value)
+
     def parallel_enough(self, node: UOp, depends: Ranges, outer: Ranges) -> bool:
+        """Return True if a kernel of several passes over rows (the ranges ``depends``) occupies all cores, or is so
+        small that this does not matter: on a grid, where threads share a row, each of its rows."""
         work = max(count_of(outer), size_of(node.src[0]) if node.op is Ops.REDUCE else 0)
-        rows = self.costs.rows_apart if _lie_apart(depends, outer) else self.costs.rows
-        return work <= self.costs.small_work or count_of(depends) >= rows
+        apart, together = _lie_apart(depends, outer), count_of(depends)
+        if self.costs.cuts.thread_values and not apart:
+            work //= max(together, 1)
+        return work <= self.costs.small_work or together >= (self.costs.rows_apart if apart else self.costs.rows)
 
     def stream_contractions(self, root: UOp) -> frozenset[UOp]:
         """Return the contractions with a computed operand that are fused into the kernel of ``root``: at most one.

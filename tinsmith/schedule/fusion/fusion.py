@@ -249,8 +249,13 @@ class Fusion:
 
     def store_below(self, source: UOp, request: KernelInput, verdict: Verdict) -> None:
         """Store the value below a view, so that all views share it; a view of less than half its elements is stored
-        itself."""
-        node = source if size_of(source.base) > 2 * size_of(source) else source.base
+        itself, unless such views cover the value."""
+        value = source
+        while value.op is Ops.CAST and value.dtype.is_float and value.src[0].dtype.is_float and (
+                value.src[0].dtype.itemsize < value.dtype.itemsize and value.src[0].op.kind == "movement"):
+            value = value.src[0]  # half the bytes, and the dtype that matrix units read
+        few = size_of(value.base) > 2 * size_of(value) and not self.analysis.is_covered(value.base)
+        node = value if few else value.base
         node = narrower(node) or node
         self.store(node, verdict)
         if node is not source:

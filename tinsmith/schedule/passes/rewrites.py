@@ -1,14 +1,18 @@
 """Rewrites before fusion: the driver ``rebuilt``, and small rewrite rules."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.values import views_of
+from tinsmith.schedule.values import SOURCES, views_of
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
+_PARTS = (*_VIEWS, Ops.SHRINK)
 
 
 def note_origin(made: UOp, of: UOp) -> None:
@@ -70,6 +74,7 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
     """Return the graph with float casts moved below views, and without permutations that cancel out; roots stay.
 
         CAST(view(x))   →   view(CAST(x))        view: RESHAPE, PERMUTE, EXPAND, FLIP
+        CAST(part(x))   →   part(CAST(x))        part: SHRINK, if the parts that are cast alike cover x
         CAST(CAST(x))   →   x                    if x is widened and rounded to its own dtype again
         PERMUTE(PERMUTE(x))   →   x              if the axes are in their order again
 
@@ -77,7 +82,7 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
     rounded to 16 bits, for all its views. Over the axes of a view, its index would contain quotients and
     remainders and could not vectorize.
     """
-    own = set(roots)
+    own, covered = set(roots), _covered(roots)
 
     def moved(node: UOp, n: UOp) -> UOp:
         if node.op is Ops.PERMUTE and n not in own:
@@ -86,10 +91,65 @@ def cast_below_views(roots: Sequence[UOp]) -> list[UOp]:
                 inner.arg[a] == n for n, a in enumerate(node.arg)) else node
         if node.op is not Ops.CAST or n in own or not (node.dtype.is_float and node.src[0].dtype.is_float):
             return node
-        seen = views_of(node.src[0], lambda v: v.op in _VIEWS)
+        through = _PARTS if n in covered else _VIEWS
+        seen = views_of(node.src[0], lambda v: v.op in through)
         source = views_of(seen.source, lambda v: v.op in FOR_GRADIENTS).source
         if source.op is Ops.CAST and source.src[0].dtype is node.dtype and node.dtype.itemsize < source.dtype.itemsize:
             return seen.of(source.src[0])
         return seen.of(seen.source.cast(node.dtype)) if seen.above else node
 
     return rebuilt(roots, moved)
+
+
+def _covered(roots: Sequence[UOp]) -> set[UOp]:
+    """Return the casts of parts of a computed value that are cast alike and together have as many elements as it."""
+    found: dict[tuple[UOp, DType], list[tuple[UOp, int]]] = {}
+    for n in toposort(roots):
+        if n.op is Ops.CAST and n.dtype.is_float:
+            seen = views_of(n.src[0], lambda v: v.op in _PARTS or (v.op is Ops.CAST and v.dtype.is_float))
+            sizes = [v.size for v in seen.above]
+            if any(v.op is Ops.SHRINK for v in seen.above) and all(isinstance(s, int) for s in sizes):
+                found.setdefault((seen.source, n.dtype), []).append((n, min(sizes)))
+    return {n for (source, _), parts in found.items() for n, _ in parts if source.op not in SOURCES
+            and isinstance(source.size, int) and sum(size for _, size in parts) >= source.size}
+
+
+def sum_copies(roots: Sequence[UOp]) -> list[UOp]:
+    """Return the graph with reductions of values that are copied to memory reading the copy.
+
+        Σ view(x)   →   Σ view(CONTIGUOUS(x))       if CONTIGUOUS(x) is computed anyway; view: casts and views
+
+    A copy is made for a product, of an operand that is assembled from parts, for example. Its sum, the gradient of a
+    bias, would read each part across its memory.
+    """
+    copies = {n.src[0]: n for n in toposort(roots) if n.op is Ops.CONTIGUOUS and n.src[0].op not in SOURCES}
+
+    def through(value: UOp) -> bool:
+        return value not in copies and (value.op in _VIEWS or (value.op is Ops.CAST and value.dtype.is_float))
+
+    found: dict[UOp, UOp] = {}
+    for n in toposort(roots) if copies else ():
+        if n.op is Ops.REDUCE and not is_product(n.src[0]):
+            seen = views_of(n.src[0], through)
+            if seen.source in copies:
+                found[n] = _reduced_below_reshape(n.replace(src=(seen.of(copies[seen.source]),)))
+    return [r.substitute(found) for r in roots] if found else list(roots)
+
+
+def _reduced_below_reshape(node: UOp) -> UOp:
+    """Return a reduction of a RESHAPE as the RESHAPE of a reduction, whose loops are the axes below it; the node itself
+    if the RESHAPE joins reduced axes with others."""
+    view, (op, axes) = node.src[0], node.arg
+    sizes = (*view.shape, *view.src[0].shape) if view.op is Ops.RESHAPE else (0,)
+    if not all(isinstance(s, int) and s > 0 for s in sizes):
+        return node
+    below, reduced, left = list(enumerate(view.src[0].shape)), list[int](), list(enumerate(view.shape))
+    while left or below:
+        over, under = [left.pop(0)] if left else [], [below.pop(0)] if below else []
+        while (n := math.prod(s for _, s in over)) != (m := math.prod(s for _, s in under)):
+            (over if n < m else under).append((left if n < m else below).pop(0))
+        kinds = {a in axes for a, s in over if s > 1}
+        if len(kinds) > 1:
+            return node
+        reduced += [a for a, s in under if kinds == {True}]
+    return view.src[0].reduce(op, tuple(reduced)).reshape(node.shape)

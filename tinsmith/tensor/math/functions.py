@@ -66,6 +66,7 @@ from tinsmith.tensor.math.special import (
 )
 from tinsmith.tensor.nnops.activations import (
     gelu_slope,
+    gelu_slope_of_half,
     hardswish_slope,
     hardtanh_slope,
     positive_part,
@@ -850,7 +851,6 @@ class Functions(Arithmetic):
         """
         return self * (self * 1.702).sigmoid()
 
-    @rounded_once
     def gelu(self, approximate: str = "none") -> Self:
         """x times the standard normal distribution function of x (https://arxiv.org/abs/1606.08415).
 
@@ -864,10 +864,14 @@ class Functions(Arithmetic):
         [-0.1588, 0.0, 0.8412]
         """
         x = self._float()
+        half = x.dtype.itemsize <= 2  # computed in float32, rounded once
+        x, dtype = x.cast(dtypes.float32) if half else x, x.dtype
         if choice("gelu", "approximate", approximate, ("tanh", "none")) == "tanh":
             inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-            return x * 0.5 * (inner.tanh() + 1)
-        return with_slopes(x * share_below(x), gelu_slope, x)
+            out = x * 0.5 * (inner.tanh() + 1)
+        else:
+            out = with_slopes(x * share_below(x, half), gelu_slope_of_half if half else gelu_slope, x)
+        return out.cast(dtype)
 
     @rounded_once
     def softplus(self, beta: float = 1.0, threshold: float | None = None) -> Self:

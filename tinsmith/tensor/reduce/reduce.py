@@ -517,7 +517,11 @@ class Reduce(Functions):
         bias = None if bias is None else operand("linear", bias, self)
         w = weight if dtype is None else weight.cast(dtype)
         out = x.mul(w) if w.ndim == 1 else x.dot(w)
-        return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
+        if bias is None:
+            return out
+        out = out.add(bias if dtype is None else bias.cast(dtype))
+        kind = narrow_dtype(x, w) if w.ndim > 1 else None
+        return out if kind is None else widened(out, kind)  # one gradient of 16 bits, for the product and the bias
 
     def outer(self, x: Self) -> Self:
         """Return the outer product of two vectors: ``out[i, j] = self[i] * x[j]``.

@@ -19,6 +19,7 @@ from tinsmith.codegen.planner.candidate import apply_to, stride_of
 from tinsmith.codegen.transform.skip_masked_blocks import added_sum, covered_steps
 from tinsmith.codegen.transform.thread_blocks import may_be_shared, threads_per_block
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.matrix_unit import ROW_BYTES
 from tinsmith.ir.structure import Role, count_of, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
@@ -302,8 +303,12 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     groups = _fixed(outer) if outer is not None else 1
     if 4 * range_size(column) * max(groups, 1) < target.blocks.columns * lanes:
         return False
-    enough = results // lanes >= target.cores * target.resident // 2
+    threads = max(results // lanes, 1)
+    enough = threads >= target.cores * target.resident // 2
     wished = min(target.blocks.threads if enough else target.blocks.columns, target.block_threads)
+    if not enough:  # a block per core, whose threads read at least a full line
+        bytes_read = lanes * max(n.dtype.itemsize for n in loads if stride_of(n.src[1], column) == 1)
+        wished = min(wished, max(threads // target.cores, ROW_BYTES // bytes_read))
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1
     if left is not None:
@@ -315,10 +320,21 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
         beside *= more
     rest = kernel.numbered[down.arg[0]]
     if not enough:
-        rest = split(kernel, OptOps.GROUP, rest, min(target.blocks.ways, target.block_threads // beside)) or rest
+        rest = split(kernel, OptOps.GROUP, rest, ways_down(target, range_size(rest), beside, threads // beside)) or rest
     if rest in kernel.reduces:
         split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * target.blocks.loads))
     return True
+
+
+def ways_down(target: Target, size: int, beside: int, blocks: int) -> int:
+    """Return the number of threads that share each of ``beside`` columns of ``size`` elements: ``GpuModel.ways``, and
+    more of them if there are fewer blocks than cores, unless a column that they divide would get a partial step."""
+    model = target.blocks
+    ways = min(model.ways, target.block_threads // beside)
+    most = min(model.threads, target.block_threads) // beside if blocks < target.cores else 0
+    while 2 * ways <= min(most, size // (2 * model.loads)) and (size % ways or size % (2 * ways) == 0):
+        ways *= 2
+    return ways
 
 
 # *** elementwise ***
