@@ -323,7 +323,15 @@ for _name, _more in {
         "first_k_dense_replace": 1,
         "num_key_value_heads": 4,
     },
-    "minicpm3": {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8},
+    "minicpm3": {
+        "kv_lora_rank": 8,
+        "q_lora_rank": 8,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 4,
+        "v_head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+    },
     "jetmoe": {"kv_channels": 8, "num_local_experts": 4},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "qwen3_next": {
