@@ -73,8 +73,8 @@ def projected(x: Tensor, w: Tensor, b: Tensor, heads: int) -> list[Tensor]:
 
 
 @settings(max_examples=12, deadline=None)
-@given_drawn(st.integers(1, 3), st.integers(1, 40), st.sampled_from((1, 2, 4)), st.sampled_from((8, 16)),
-             st.booleans(), st.booleans())
+@given_drawn(st.integers(1, 3), st.sampled_from((1, 3, 7, 13, 37)), st.sampled_from((1, 2, 4)),
+             st.sampled_from((8, 16)), st.booleans(), st.booleans())
 def test_attention_reads_its_projection_in_place(batch: int, length: int, heads: int, width: int, half: bool,
                                                  causal: bool) -> None:
     """The three parts of a projection are rounded together, and no part is copied."""
@@ -86,7 +86,7 @@ def test_attention_reads_its_projection_in_place(batch: int, length: int, heads:
         q, k, v = projected(x, w, b, heads)
         out = q.scaled_dot_product_attention(k, v, is_causal=causal)
     parts = [found for found in stored(out) if found[1] == q.shape and found[0] is not out.dtype]
-    if length not in (1, width):  # weights of as many keys as columns have the shape of a part
+    if length > 1:  # other lengths: no other value has the shape of a part
         assert not parts, "a part of the projection is copied"
     a, s, c = (t.float().numpy().astype(np.float64) for t in (x, w, b))
     rows = (a @ s + c).reshape(batch, length, 3, heads, width).transpose(2, 0, 3, 1, 4)

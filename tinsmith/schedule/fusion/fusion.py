@@ -252,8 +252,9 @@ class Fusion:
         itself, unless such views cover the value."""
         value = source
         while value.op is Ops.CAST and value.dtype.is_float and value.src[0].dtype.is_float and (
-                value.src[0].dtype.itemsize < value.dtype.itemsize and value.src[0].op.kind == "movement"):
-            value = value.src[0]  # half the bytes, and the dtype that matrix units read
+                value.src[0].dtype.itemsize <= min(self.costs.chain_bytes, value.dtype.itemsize - 1) and (
+                    value.src[0].op.kind == "movement")):
+            value = value.src[0]  # the dtype that the matrix unit of a chain reads
         few = size_of(value.base) > 2 * size_of(value) and not self.analysis.is_covered(value.base)
         node = value if few else value.base
         node = narrower(node) or node
