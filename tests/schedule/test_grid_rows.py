@@ -133,3 +133,13 @@ def test_rows_written_by_their_threads_may_have_a_size_that_is_a_variable() -> N
     scores = np.exp(np.einsum("hd,khd->hk", q, k) / 4)
     want = np.einsum("hk,khd->hd", scores / scores.sum(1, keepdims=True), k)
     np.testing.assert_allclose(got[:, 0], want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "columns", "count"), [(8, 4096, 1), (32, 640, 1), (3, 1 << 15, 2)])
+def test_few_rows_that_a_block_computes_quickly_are_one_kernel(rows: int, columns: int, count: int) -> None:
+    """Threads of a block share a row: what matters is its length, not that of all rows together."""
+    x = given(rows, columns)
+    found = kernels(x.softmax())
+    assert (len(found) == 1) is (count == 1)
+    want = np.exp(x.numpy() - x.numpy().max(-1, keepdims=True))
+    np.testing.assert_allclose(x.softmax().numpy(), want / want.sum(-1, keepdims=True), rtol=1e-4)

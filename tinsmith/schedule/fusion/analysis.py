@@ -278,7 +278,7 @@ class Analysis:
         if not self._viewed:
             for view in {s for n in self.order if n.op.kind != "movement" for s in n.src if s.op.kind == "movement"}:
                 seen = views_of(view, lambda v: v.op.kind == "movement" and len(v.src) == 1)
-                few = min(size_of(v) for v in seen.above)
+                few = min((size_of(v) for v in seen.above), default=0)
                 self._viewed[seen.source] = self._viewed.get(seen.source, 0) + few
         return self._viewed.get(value, 0) >= size_of(value)
 

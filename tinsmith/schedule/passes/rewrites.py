@@ -9,7 +9,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.values import SOURCES, views_of
+from tinsmith.schedule.values import SOURCES, Views, views_of
 
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 _PARTS = (*_VIEWS, Ops.SHRINK)
@@ -122,18 +122,24 @@ def sum_copies(roots: Sequence[UOp]) -> list[UOp]:
     A copy is made for a product, of an operand that is assembled from parts, for example. Its sum, the gradient of a
     bias, would read each part across its memory.
     """
-    copies = {n.src[0]: n for n in toposort(roots) if n.op is Ops.CONTIGUOUS and n.src[0].op not in SOURCES}
+    copied = {n.src[0] for n in toposort(roots) if n.op is Ops.CONTIGUOUS and n.src[0].op not in SOURCES}
 
     def through(value: UOp) -> bool:
-        return value not in copies and (value.op in _VIEWS or (value.op is Ops.CAST and value.dtype.is_float))
+        return value not in copied and (value.op in _VIEWS or (value.op is Ops.CAST and value.dtype.is_float))
 
-    found: dict[UOp, UOp] = {}
-    for n in toposort(roots) if copies else ():
-        if n.op is Ops.REDUCE and not is_product(n.src[0]):
-            seen = views_of(n.src[0], through)
-            if seen.source in copies:
-                found[n] = _reduced_below_reshape(n.replace(src=(seen.of(copies[seen.source]),)))
-    return [r.substitute(found) for r in roots] if found else list(roots)
+    def of_copy(node: UOp, n: UOp) -> UOp:
+        if n.op is not Ops.REDUCE or is_product(n.src[0]):
+            return node
+        seen = views_of(n.src[0], through)
+        if seen.source not in copied:
+            return node
+        above, value = list[UOp](), node.src[0]
+        for _ in seen.above:
+            above.append(value)
+            value = value.src[0]
+        return _reduced_below_reshape(node.replace(src=(Views(tuple(above), value).of(value.contiguous()),)))
+
+    return rebuilt(roots, of_copy) if copied else list(roots)
 
 
 def _reduced_below_reshape(node: UOp) -> UOp:
