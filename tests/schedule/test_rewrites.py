@@ -75,9 +75,9 @@ def projected(x: Tensor, w: Tensor, b: Tensor, heads: int) -> list[Tensor]:
 @settings(max_examples=12, deadline=None)
 @given_drawn(st.integers(1, 3), st.sampled_from((1, 3, 7, 13, 37)), st.sampled_from((1, 2, 4)),
              st.sampled_from((8, 16)), st.booleans(), st.booleans())
-def test_attention_reads_its_projection_in_place(batch: int, length: int, heads: int, width: int, half: bool,
-                                                 causal: bool) -> None:
-    """The three parts of a projection are rounded together, and no part is copied."""
+def test_attention_on_parts_of_a_projection(batch: int, length: int, heads: int, width: int, half: bool,
+                                            causal: bool) -> None:
+    """The three parts of a projection are rounded together."""
     total = heads * width
     x, w, b = given(batch, length, total), given(total, 3 * total, seed=1) * 0.3, given(3 * total, seed=2)
     if half:
