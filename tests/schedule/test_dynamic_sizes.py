@@ -14,6 +14,7 @@ import pytest
 from tests.properties.runner import FEW
 from tinsmith import Context, GlobalCounters, Tensor, Variable, dtypes, nn, with_opts
 from tinsmith.core.dtypes import DType
+from tinsmith.runtime import symbolic_programs
 from tinsmith.runtime.symbolic_programs import Served
 from tinsmith.schedule.passes.dynamic_sizes import Refused, SizeHistory, related
 from tinsmith.schedule.schedule_item import Slot
@@ -23,6 +24,8 @@ ORIGINAL: Any = SizeHistory.is_slow
 
 @pytest.fixture(autouse=True)
 def dynamic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for table in symbolic_programs.tables:  # sizes that other tests of this process drew
+        table.clear()
     monkeypatch.setattr(SizeHistory, "is_slow", False)  # whatever the machine does meanwhile
     with Context(DYNAMIC=1):
         yield

@@ -10,13 +10,15 @@ import pytest
 
 from tinsmith import Context, Tensor, Variable
 from tinsmith.core.errors import GradientError
-from tinsmith.runtime import realize
+from tinsmith.runtime import realize, symbolic_programs
 from tinsmith.schedule.passes.dynamic_sizes import SizeHistory
 
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     realize._warned.clear()
+    for table in symbolic_programs.tables:  # sizes that other tests of this process drew
+        table.clear()
     monkeypatch.setattr(SizeHistory, "is_slow", False)  # whatever the machine does meanwhile
     with Context(DYNAMIC=1):
         yield
