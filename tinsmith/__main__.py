@@ -46,7 +46,7 @@ from tinsmith.core.terminal import plural
 from tinsmith.core.version import version as own_version
 from tinsmith.distributed import launcher
 from tinsmith.distributed.simulation.simulate import simulate
-from tinsmith.inspect import debug
+from tinsmith.inspect import debug, trace
 from tinsmith.inspect.debug import opts_text
 from tinsmith.inspect.search import database
 from tinsmith.tools.error_pages import explain_error
@@ -369,6 +369,7 @@ def launch(arguments: Sequence[str]) -> int:
     chosen, program = parser.parse_args(arguments[:begin]), arguments[begin:]
     if not program or chosen.n < 1:
         parser.error("a script, and at least one process")
+    trace.expect_nothing()
     try:
         return launcher.launch(chosen.n, program, chosen.restart, chosen.host, chosen.hostfile)
     except TinsmithError as error:

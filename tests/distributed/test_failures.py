@@ -116,6 +116,13 @@ def test_launch_of_a_module_and_of_code(tmp_path: Path) -> None:
 
 
 @needs_mpi
+def test_launch_says_nothing_of_its_own_trace(tmp_path: Path) -> None:
+    """VIZ=1 is a setting of the script's processes; the launcher runs no program."""
+    done = run_python(["-m", "tinsmith", "launch", "-n", "1", "-c", "print('done')"], tmp_path, VIZ="1")
+    assert done.returncode == 0 and done.stdout == "done\n" and "VIZ" not in done.stderr, done.stderr
+
+
+@needs_mpi
 def test_restart_without_a_lost_host(tmp_path: Path) -> None:
     """The second host does not answer: the first run cannot start, the second one has the other host."""
     script, hosts = tmp_path / "program.py", tmp_path / "hosts"
