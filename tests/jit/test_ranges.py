@@ -2,7 +2,7 @@
 and the conditions that restrict or forbid a range."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,18 @@ def test_one_capture_serves_all_sizes() -> None:
         captured(data(2, n, 6)).realize()
     assert len(captured.captures) == 2
     assert captured.replays == 6
+
+
+@pytest.mark.parametrize("sizes", [range(1, 30), (32, 1, 17, 0, 29, 1, 31, 18, 20), (7, 0, 1, 9, 0, 11, 1, 13)])
+def test_sizes_of_0_and_1_do_not_forbid_a_range(sizes: Sequence[int]) -> None:
+    """A length that grows from one, or a batch of one among others, made a capture for each size."""
+    captured = TinyJit(lambda x: (x @ WEIGHT).tanh().sum(0))
+    for n in sizes:
+        x = data(n, 6).realize()
+        agree(captured(x), (x @ WEIGHT).tanh().sum(0), f"size {n}")
+    large = [k for k in captured.captures if k[0] == "sizes"]
+    assert len(large) == 1 and len(captured.captures[large[0]].captures) == 1
+    assert len(captured.captures) <= 4, "the range, 0, 1, and the size before it was known to change"
 
 
 def test_forbidden_by_the_setting() -> None:

@@ -281,6 +281,23 @@ def test_sizes_that_are_0_or_1_are_no_variables() -> None:
         np.testing.assert_allclose((data(n, 3) + 1).sum(1).numpy(), (data(n, 3).numpy() + 1).sum(1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("small", [0, 1])
+def test_small_sizes_among_others_do_not_forbid_variables(small: int) -> None:
+    """A batch of one among others, or a length that grows from one: the other sizes share a program."""
+    def check(n: int) -> None:
+        x, w = data(n, 3), data(3, n)
+        np.testing.assert_allclose(((x * 2) @ w + x.sum(1)).tanh().numpy(), np.tanh(
+            x.numpy() * 2 @ w.numpy() + x.numpy().sum(1)), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose((CACHE[:n] * 3).sum(0).numpy(), CACHE.numpy()[:n].sum(0) * 3, rtol=1e-5, atol=1e-5)
+
+    for n in (small, 21, small, 23, 25, small):
+        check(n)
+    before = GlobalCounters.schedule_count
+    for n in (27, 31, small, 22, 29):
+        check(n)
+    assert GlobalCounters.schedule_count == before
+
+
 def test_several_axes_of_unknown_size_have_a_bounded_grid() -> None:
     """A grid of the greatest sizes of all four axes would have more than 10⁹ blocks, nearly all of them idle."""
     sizes = [Variable(f"n{k}", 1, 200).bind(2 + k) for k in range(4)]

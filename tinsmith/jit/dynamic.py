@@ -19,7 +19,7 @@ from tinsmith.jit.concrete import NAME, flat, is_range, plain, plain_arg
 from tinsmith.jit.guards.signature import base_of, view_of
 from tinsmith.jit.guards.sizes import RangeHistory, SizeGuard, separated
 from tinsmith.runtime.launch import exact_sizes
-from tinsmith.schedule.passes.dynamic_sizes import WITHOUT_SIZES, Refused, bounds_of, related, with_sizes
+from tinsmith.schedule.passes.dynamic_sizes import WITHOUT_SIZES, Refused, bounds_of, variables_of, with_sizes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
 from tinsmith.tensor.sizes.traced import tracing
@@ -37,17 +37,16 @@ def guard_for(history: RangeHistory, factor: int = 4) -> SizeGuard:
 
     Raises:
         Refused: if the sizes have no such relation.
+        TooSmall: if one of the latest sizes cannot be a variable.
     """
     samples = history.comparable()
-    columns = list(zip(*samples))
-    varying = {n: column for n, column in enumerate(columns) if len(set(column)) > 1}
-    latest = samples[-1]
-    places, expressions = related(varying)
+    kept, places, expressions = variables_of(samples)
+    columns = list(zip(*(samples[n] for n in kept)))
     bounds = []
     for low, most, _ in bounds_of(expressions, [columns[p] for p in places]):
         high = 1 << (factor * most - 1).bit_length()
         bounds.append((low, max(high, _ROOM) if factor > 1 else high))
-    return SizeGuard(latest, places, bounds, expressions)
+    return SizeGuard(samples[-1], places, bounds, expressions)
 
 
 class RangeTrace:

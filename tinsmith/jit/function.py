@@ -25,6 +25,7 @@ from tinsmith.jit.guards.sizes import RangeHistory, Sizes, marked, separated
 from tinsmith.jit.memory import compute, settle
 from tinsmith.runtime.launch import recorders
 from tinsmith.runtime.thread_turns import let_go, overwritten, state, take, wait_for
+from tinsmith.schedule.passes.dynamic_sizes import TooSmall
 from tinsmith.tensor.autograd import history
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.create import random
@@ -276,7 +277,7 @@ class TinyJit(Generic[R]):
     def _capture_range(self, key: Any, history: RangeHistory, tensors: list[Tensor], args: tuple[Any, ...],
                        kwargs: dict[str, Any]) -> R:
         """Capture a call for a range of sizes if earlier calls differ from it in sizes only; else for its sizes."""
-        reason = ""
+        reason, for_ever = "", True
         stays = self._is_served(history, history.samples[-1])
         for factor in (4, 1) if history.may_change and not stays else ():
             undo = dynamic.Undo()
@@ -288,12 +289,12 @@ class TinyJit(Generic[R]):
                 if is_from_handler(error):
                     raise
                 undo()
-                reason = str(error)
+                reason, for_ever = str(error), not isinstance(error, TooSmall)
         begin = time.perf_counter()
         result = self._capture(key, tensors, args, kwargs, history)
         history.seconds = max(history.seconds, time.perf_counter() - begin)
         if reason:
-            history.refuse(reason, self.__name__)
+            history.refuse(reason, self.__name__, for_ever)
         return result
 
     def _is_served(self, history: RangeHistory, sizes: Sizes) -> bool:

@@ -16,7 +16,7 @@ from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.jit.guards.signature import PLACE
-from tinsmith.schedule.passes.dynamic_sizes import LEAST, WITHOUT_SIZES, Expression, taken_apart
+from tinsmith.schedule.passes.dynamic_sizes import WITHOUT_SIZES, Expression, taken_apart
 
 Sizes = tuple[int, ...]
 MOST_RANGES: Final = 8  # captures over ranges of sizes of one form
@@ -109,8 +109,7 @@ class RangeHistory:
         """True if the next capture may be one over a range of sizes."""
         if not self.proven or self.refused or self.ranges >= MOST_RANGES:
             return False
-        columns = [column for column in zip(*self.comparable()) if len(set(column)) > 1]
-        return bool(columns) and all(column[-1] >= LEAST for column in columns)
+        return any(len(set(column)) > 1 for column in zip(*self.comparable()))
 
     def refuse(self, reason: str, name: str, for_ever: bool = True) -> None:
         """Say once why sizes cannot change."""

@@ -34,6 +34,14 @@ class Refused(Exception):
     """A form cannot have variable sizes; the message says why."""
 
 
+class TooSmall(Refused):
+    """A size that changes is 0 or 1: what an axis of such a length means is decided when the graph is recorded. Later
+    sizes may be variables."""
+
+    def __init__(self) -> None:
+        super().__init__("a size that changes is 0 or 1")
+
+
 class Expression(NamedTuple):
     """A size: ``factor`` times a product of variables (given by their numbers), plus ``more``."""
 
@@ -118,6 +126,7 @@ class SizeHistory:
         samples: the observed sets of sizes, with their constants.
         programs: the programs with variables.
         refused: the reason why the form can have no program with variables; empty if it can.
+        too_small: the reason why the latest sizes cannot be variables, if others can; else empty.
         seconds: the maximum compile time of a program with fixed sizes.
         first_runs: the number of sets of sizes that ran on programs with variables, and the total seconds of the first
             run with each.
@@ -126,6 +135,7 @@ class SizeHistory:
     samples: list[Form] = field(default_factory=list)
     programs: list[SymbolicProgram] = field(default_factory=list)
     refused: str = ""
+    too_small: str = ""
     seconds: float = 0.0
     first_runs: tuple[int, float] = 0, 0.0
 
@@ -138,7 +148,9 @@ class SizeHistory:
     @property
     def why_not(self) -> str:
         """The reason why new sizes are compiled separately; empty if a program with variables may serve them."""
-        return "running with variables takes longer than compiling another program" if self.is_slow else self.refused
+        if self.is_slow:
+            return "running with variables takes longer than compiling another program"
+        return self.refused or self.too_small
 
 
 def form_of(graph: Sequence[UOp]) -> Form | None:
@@ -224,10 +236,14 @@ def program_for(graph: Sequence[UOp], form: Form, history: SizeHistory,
         values = program.values_for(form)
         if values is None:
             raise Refused("a size has no simple relation to the others")
+    except TooSmall as reason:
+        history.too_small = str(reason)
+        return None
     except Refused as reason:
         history.refused = str(reason)
         return None
     history.programs.append(program)
+    history.too_small = ""
     return program, values
 
 
@@ -236,12 +252,11 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
 
     Raises:
         Refused: if there is none.
+        TooSmall: if there is none for these sizes.
     """
+    kept, places, expressions = variables_of([s.sizes for s in samples])
+    samples = [samples[n] for n in kept]
     columns = list(zip(*(s.sizes for s in samples)))
-    varying = {n: column for n, column in enumerate(columns) if len(set(column)) > 1}
-    if not varying:
-        raise Refused("only constants change")
-    places, expressions = related(varying)
     constants = list(zip(*(s.constants for s in samples)))
     arguments = [n for n, column in enumerate(constants) if any(c is not column[0] for c in column)]
     _check(graph, samples[-1], arguments, device)
@@ -258,11 +273,48 @@ def _generalized(graph: Sequence[UOp], samples: Sequence[Form], device: str) -> 
         bounds = [(low, max(high // 2, seen)) for (low, high), (_, seen, _) in zip(bounds, ends)]
 
 
+def variables_of(samples: Sequence[Sequence[int]]) -> tuple[list[int], list[int], dict[int, Expression]]:
+    """Choose variables among the sizes that change in several sets of sizes.
+
+    If a set has a size of 0 or 1 where the last one has another, and this size is no expression of others, the set is
+    left out: a batch of one among others does not decide for all.
+
+    Returns:
+        The numbers of the sets that were compared, the last one included; the places of the variables; expressions of
+        all sizes that change.
+
+    Raises:
+        TooSmall: if no other set is left to compare with the last one.
+        Refused: if the sizes have no simple relation.
+
+    >>> variables_of([(32, 64), (1, 2), (17, 34)])[:2]
+    ([0, 2], [0])
+    """
+    kept = list(range(len(samples)))
+    while True:
+        columns = list(zip(*(samples[n] for n in kept)))
+        varying = {n: column for n, column in enumerate(columns) if len(set(column)) > 1}
+        if not varying:
+            raise Refused("only constants change")
+        try:
+            return kept, *related(varying)
+        except TooSmall:
+            last = samples[-1]
+            large = [n for n in kept if all(a == b or min(a, b) >= LEAST for a, b in zip(samples[n], last))]
+            if len(large) < SEVERAL or len(large) == len(kept):
+                raise
+            kept = large
+
+
 def related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, Expression]]:
     """Choose variables among the sizes that change, and express the others by them.
 
     Greedy: the next variable is the size that expresses most of the remaining sizes. Ties go to the one with the least
     values, for example n rather than n - 1 if n * n occurs.
+
+    Raises:
+        TooSmall: if a size of 0 or 1 is no expression of the others.
+        Refused: if too many sizes change independently.
 
     >>> related({0: (5, 6, 8), 1: (25, 36, 64), 2: (40, 48, 64), 3: (4, 5, 7), 4: (3, 9, 2)})[0]
     [0, 4]
@@ -274,7 +326,7 @@ def related(varying: dict[int, tuple[int, ...]]) -> tuple[list[int], dict[int, E
     while left:
         fit = {c: [x for x in left if next(_expressed(x, [*seen, c]), None)] for c in left if min(c) >= LEAST}
         if not fit:
-            raise Refused("a size that changes is 0 or 1")
+            raise TooSmall
         if len(places) == MOST_VARIABLES:
             raise Refused(f"more than {MOST_VARIABLES} sizes change independently of each other")
         best = min(fit, key=lambda c: (-len(fit[c]), c))
