@@ -1,15 +1,18 @@
 """Symbolic sizes: equal polynomials are one node, however they were written."""
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
-from tinsmith.ir import UOp
-from tinsmith.ir.algebra.sizes import holds, normal_size, size_text, value_of_size, watchers
+from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import holds, is_never_negative, normal_size, size_text, value_of_size, watchers
 from tinsmith.ir.interpret.tensor import evaluate_scalar
+from tinsmith.schedule.slot_sizes import bounds_of_size, renumbered, terms_of, value_of, values_in
 
 N, M = UOp.variable("n", 1, 9), UOp.variable("m", 0, 7)
 leaves = st.sampled_from([N, M, N.bind(3), UOp.index(2), UOp.index(5), N // 2, (N + M) % 3])
@@ -28,6 +31,43 @@ def test_the_normal_form_keeps_the_value(a: UOp, b: UOp, n: int, m: int) -> None
         assert normal_size(found) is found or normal_size(found) == found
     assert normal_size(a - b + (b - a)) == 0 and normal_size(a - (a + 1)) == -1
     assert normal_size(a * b + a) is normal_size((b + 1) * a) or not isinstance(normal_size(a * b + a), UOp)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(sizes)
+def test_what_is_proved_is_never_negative(size: UOp) -> None:
+    values = [evaluate_scalar(size, {N: n, M: m}) for n in range(1, 10) for m in range(8)]
+    assert min(values) >= 0 or not is_never_negative(size)
+
+
+@pytest.mark.parametrize("size", [N * M - M, N - N // 2, N - (N + 1) // 2, N * N - N, (N + 2) * (M + 1) - M * N - 2])
+def test_sizes_that_are_proved(size: UOp) -> None:
+    assert is_never_negative(size) and not is_never_negative(size - N - 1)
+
+
+def values(size: UOp) -> UOp:
+    """Return a size of a canonical graph, whose variables are bound to the numbers of values."""
+    return size.substitute({N.bind(3): BOUND[0]}).substitute(dict(zip((N, M), BOUND)))
+
+
+BOUND = [UOp(Ops.BIND, None, (v, UOp.const(dtypes.int32, k))) for k, v in enumerate((N, M))]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(sizes, st.integers(1, 9), st.integers(0, 9), st.integers(0, 7), st.integers(0, 7))
+def test_sizes_as_data_have_the_same_values_and_bounds(size: UOp, n: int, more: int, m: int, further: int) -> None:
+    given_size = values(size)
+    terms = terms_of(given_size)
+    assert terms is not None
+    stored = json.loads(json.dumps(terms))  # in the disk cache
+    least, most = bounds_of_size(terms, [n, m], [n + more, m + further])
+    for a in (n, n + more // 2, n + more):
+        for b in (m, m + further):
+            plain = size.substitute({N.bind(3): N})
+            value = evaluate_scalar(plain, {N: a, M: b})
+            assert value_of(terms, [a, b]) == value_of(stored, [a, b]) == value and least <= value <= most
+            assert value_of(renumbered(stored, 2), [-1, -1, a, b]) == value
+    assert set(values_in(terms)) <= {0, 1}
 
 
 def test_sizes_that_depend_on_nothing_are_numbers() -> None:

@@ -17,6 +17,8 @@ from tinsmith.tensor.sizes.traced import TracedSize
 
 RNG = np.random.default_rng(0)
 WEIGHT = Tensor(RNG.standard_normal((6, 6)).astype(np.float32)).realize()
+KERNEL = Tensor(RNG.standard_normal((4, 6, 3)).astype(np.float32)).realize()
+BACK = Tensor(RNG.standard_normal((6, 4, 3)).astype(np.float32)).realize()
 TABLE = Tensor(RNG.standard_normal((64, 6)).astype(np.float32)).realize()
 SIZES = (5, 5, 9, 7, 12, 3, 33, 64, 2, 1, 0, 17)
 
@@ -67,6 +69,16 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "text": lambda x: x * len(f"{x.shape[1]}"),
     "kind": lambda x: x * 2 if isinstance(x.shape[1], int) else x,
     "sorted": lambda x: x.sort(1)[0],
+    "rolled": lambda x: x.roll(2, 1),
+    "both halves": lambda x: (x[:, : x.shape[1] // 2].sum(1), x[:, x.shape[1] // 2 :] * 2),
+    "strided convolution": lambda x: x.transpose(1, 2).conv2d(KERNEL, stride=2, padding=1).gelu() if x.numel() else x,
+    "transposed convolution": lambda x: x.transpose(1, 2).conv_transpose2d(BACK, stride=2) if x.numel() else x,
+    "weights along it": lambda x: x * Tensor.linspace(0, 1, x.shape[1]).reshape(1, -1, 1),
+    "windows": lambda x: x.unfold(1, 4, 2).sum(-1) if x.shape[1] > 3 else x,
+    "twice as large": lambda x: x.reshape(2, 1, x.shape[1], 6).interpolate(scale_factor=2, mode="bilinear"),
+    "as large as another": lambda x: x.reshape(2, 1, -1, 6).interpolate((x.shape[1] + 3, 9)) if x.numel() else x,
+    "padded to a multiple": lambda x: x.pad(((0, 0), (0, -x.shape[1] % 4), (0, 0))).reshape(2, -1, 4, 6).sum(2),
+    "next-token rows": lambda x: (x[:, :-1].flatten(0, 1) * x[:, 1:].flatten(0, 1)).sum(1),
     "length": lambda x: x.transpose(0, 1).sum(1) * len(x.transpose(0, 1)),
 }
 
@@ -165,6 +177,40 @@ def test_training_steps_update_weights_and_optimizer_state_alike() -> None:
         run = TinyJit(step) if captured else step
         losses = [run(Tensor(x), Tensor(y)).item() for x, y in batches]
         kept.append((losses, [t.numpy() for t in nn.state.get_parameters(optimizer)]))
+        if captured:
+            assert run.replays >= 5
+    np.testing.assert_allclose(kept[0][0], kept[1][0], rtol=1e-4)
+    for a, b in zip(kept[0][1], kept[1][1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5)
+
+
+def convolutional() -> tuple[Callable[[Tensor], Tensor], tuple[Any, ...]]:
+    """Return a training step with dropout and batch norm, and the layers that it trains."""
+    layers = nn.Conv1d(6, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3)
+    optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=1e-2)
+
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            optimizer.zero_grad()
+            y = layers[1](layers[0](x)).relu().dropout(0.25).mean(2)
+            loss = layers[2](y).square().mean().backward()
+            optimizer.step()
+            return loss
+
+    return step, layers
+
+
+def test_dropout_and_batch_norm_draw_and_count_alike() -> None:
+    """A capture over a range draws the numbers of each size, and its running variance divides by the size less 1."""
+    rng = np.random.default_rng(2)
+    batches = [rng.standard_normal((n % 3 + 2, 6, n)).astype(np.float32) for n in (8, 8, 12, 9, 30, 7, 8, 12, 21)]
+    kept = []
+    for captured in (False, True):
+        Tensor.manual_seed(3)
+        step, layers = convolutional()
+        run = TinyJit(step) if captured else step
+        losses = [run(Tensor(x)).item() for x in batches]
+        kept.append((losses, [t.numpy() for t in nn.state.get_state_dict(layers).values()]))
         if captured:
             assert run.replays >= 5
     np.testing.assert_allclose(kept[0][0], kept[1][0], rtol=1e-4)

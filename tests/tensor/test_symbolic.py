@@ -39,6 +39,8 @@ CASES: dict[str, Case] = {
     "elementwise": (lambda t, n: t["a"][:n] * 2 + t["a"][:n].exp(), lambda k: A[:k] * 2 + np.exp(A[:k])),
     "where": (lambda t, n: (t["a"][:n] > 0).where(t["a"][:n], 0), lambda k: np.where(A[:k] > 0, A[:k], 0)),
     "value in arithmetic": (lambda t, n: t["a"] * n, lambda k: A * k),
+    "quotient of values": (lambda t, n: t["a"] * (n / (n + 1)), lambda k: A * (k / (k + 1))),
+    "values and floats": (lambda t, n: t["a"] * (n * 2.5) - (1.5 - n) + 1 / n, lambda k: A * k * 2.5 - 1.5 + k + 1 / k),
     "sum": (lambda t, n: t["a"][:n].sum(), lambda k: A[:k].sum()),
     "sum of columns": (lambda t, n: t["a"][:n].sum(0), lambda k: A[:k].sum(0)),
     "max": (lambda t, n: t["a"][:n].max(0), lambda k: A[:k].max(0)),
@@ -199,11 +201,10 @@ ERRORS: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
                                 ShapeError, "does not fit size n = 2"),
     "max of nothing": (lambda x: x[: Variable("m", 0, 4).bind(0)].max(0), ShapeError, "nothing to take the max of"),
     "sort": (lambda x: x[: N.bind(3)].sort(0), ShapeError, "symbolic"),
-    "roll": (lambda x: x[: N.bind(3)].roll(1, 0), ShapeError, "axis 0 .* symbolic"),
-    "rand": (lambda x: Tensor.rand(N.bind(3), 2), ShapeError, "n = 3, 2. has a symbolic size"),
-    "randint": (lambda x: Tensor.randint(N.bind(3)), ShapeError, "symbolic size"),
-    "transposed convolution": (lambda x: x[: N.bind(3)].reshape(1, 1, N.bind(3), 6).conv_transpose2d(
-        Tensor.ones(1, 1, 2, 2)), ShapeError, "symbolic size"),
+    "initial weights": (lambda x: Tensor.kaiming_uniform(N.bind(3), 2), ShapeError, "n = 3, 2. has a symbolic size"),
+    "a quotient as a size": (lambda x: Tensor.ones(N.bind(3) / 2), DTypeError, "size cannot be a dtypes.float"),
+    "a float product as a size": (lambda x: x.reshape(N.bind(4) * 1.5, -1), DTypeError, "size must be an integer"),
+    "a quotient as padding": (lambda x: x.pad(((0, N.bind(4) / 2), None)), DTypeError, "padding must be an integer"),
     "gather": (lambda x: x[: N.bind(3)].gather(1, Tensor.zeros(5, 2, dtype="int32")), ShapeError, "no larger"),
 }
 
@@ -214,6 +215,42 @@ def test_errors(name: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         make(tensors()["a"])
     assert "test_symbolic.py" in str(caught.value)
+
+
+DRAWS: dict[str, Callable[[Any], Tensor]] = {
+    "rand": lambda n: Tensor.rand(n, 3),
+    "rand of float64": lambda n: Tensor.rand(n, 3, dtype=dtypes.float64),
+    "randn": lambda n: Tensor.randn(2, n),
+    "randn of float64": lambda n: Tensor.randn(n, dtype=dtypes.float64),
+    "randint": lambda n: Tensor.randint(n, n, high=100),
+    "random_bits": lambda n: Tensor.random_bits(n, 5),
+    "uniform": lambda n: Tensor.uniform(n, low=-1),
+    "normal": lambda n: Tensor.normal(n + 1, mean=3),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_those_of_the_fixed_size(name: str) -> None:
+    for k in VALUES:
+        Tensor.manual_seed(k)
+        want = DRAWS[name](k).numpy()
+        Tensor.manual_seed(k)
+        np.testing.assert_array_equal(DRAWS[name](N.bind(k)).numpy(), want)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("given", ["half", "twice", "3/2", "n + 3", "fixed"])
+def test_resampling_of_a_symbolic_size(mode: str, given: str) -> None:
+    images = Tensor(A.reshape(1, 1, 12, 6)).realize()
+    options: Callable[[Any], dict[str, Any]] = {
+        "half": lambda n: {"scale_factor": 0.5}, "twice": lambda n: {"size": (2 * n, 6)},
+        "3/2": lambda n: {"scale_factor": 1.5}, "n + 3": lambda n: {"size": (n + 3, 11)},
+        "fixed": lambda n: {"size": (20, 6)}}[given]
+    for k, corners in ((5, True), (12, False), (2, False), (7, True)):
+        ends = {"align_corners": corners} if mode.startswith("bi") else {}
+        want = images[:, :, :k].interpolate(mode=mode, **options(k), **ends).numpy()
+        got = images[:, :, : N.bind(k)].interpolate(mode=mode, **options(N.bind(k)), **ends).numpy()
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_indices_and_windows_with_the_same_symbolic_axis() -> None:
@@ -230,6 +267,20 @@ def test_indices_and_windows_with_the_same_symbolic_axis() -> None:
         kernel = Tensor.ones(1, 1, 1, 2)
         got = x[:n].reshape(1, 1, n, 4).conv2d(kernel).numpy()
         np.testing.assert_allclose(got[0, 0], a[:k, 1:] + a[:k, :-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2, "stride": 2},
+                                     {"stride": 3, "dilation": 2, "padding": 2}])
+def test_transposed_convolutions_along_a_symbolic_axis_with_gradients(options: dict[str, int]) -> None:
+    images = Tensor(RNG.standard_normal((2, 4, 12, 6)).astype(np.float32)).realize()
+    weight = Tensor(RNG.standard_normal((4, 6 // options.get("groups", 1), 3, 2)).astype(np.float32)).realize()
+    for k in VALUES:
+        found = []
+        for n in (k, N.bind(k)):
+            y = images[:, :, :n].conv_transpose2d(weight, **options)
+            found.append((y.numpy(), y.square().sum().gradient(weight)[0].numpy()))
+        for got, want in zip(*found, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
 def test_convolutions_and_pooling_along_a_symbolic_axis_with_gradients() -> None:
@@ -385,6 +436,9 @@ FITTING: dict[str, Case] = {
     "equal sizes": (lambda t, n: t["a"][:n] + t["a"][: Variable("m", 1, 12).bind(n.val)], lambda k: 2 * A[:k]),
     "padding": (lambda t, n: t["a"].pad(((0, n - 3), None)), lambda k: np.pad(A, ((0, k - 3), (0, 0)))),
     "negative size": (lambda t, n: Tensor.ones(n - 2), lambda k: np.ones(k - 2)),
+    "linspace": (lambda t, n: Tensor.linspace(1, 4, n + 1), lambda k: np.linspace(1, 4, k + 1)),
+    "roll": (lambda t, n: t["a"][:n].roll((2, -1), (0, 1)), lambda k: np.roll(A[:k], (2, -1), (0, 1))),
+    "roll by more": (lambda t, n: t["a"][:n].roll(-5, 0), lambda k: np.roll(A[:k], -5, 0)),
     "parts": (lambda t, n: t["a"][:n].split(2)[1] * 2 + t["a"][:n].chunk(2)[0][0], lambda k: A[2:4][:k - 2] * 2 + A[0]),
     "convolution": (lambda t, n: t["a"].T.reshape(1, 6, 12)[:, :, :n].conv2d(Tensor.ones(1, 6, 3)).reshape(-1),
                     lambda k: np.convolve(A[:k].sum(1), np.ones(3, np.float32), "valid")),

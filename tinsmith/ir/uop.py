@@ -136,6 +136,7 @@ class Operators:
     def __mul__(self, o: Any) -> Self: return self._binary(Ops.MUL, o)
     def __rmul__(self, o: Any) -> Self: return self._binary(Ops.MUL, o)
     def __truediv__(self, o: Any) -> Self: return self._binary(Ops.FDIV, o)
+    def __rtruediv__(self, o: Any) -> Self: return self._binary(Ops.FDIV, o, True)
     def __floordiv__(self, o: Any) -> Self: return self._binary(Ops.IDIV, o)
     def __rfloordiv__(self, o: Any) -> Self: return self._binary(Ops.IDIV, o, True)
     def __mod__(self, o: Any) -> Self: return self._binary(Ops.MOD, o)
@@ -422,9 +423,13 @@ class UOp(Operators):
             if self.dtype is dtypes.index and type(other) not in (int, bool, float) and hasattr(other, "uop"):
                 refused: UOp = NotImplemented  # beside a tensor, whose operator takes it
                 return refused
+            if self.dtype is dtypes.index and type(other) is float:
+                return self.cast(dtypes.float32)._binary(op, other, reverse)
             other = self._lift(other)
         elif other.dtype is dtypes.index is not self.dtype and self._is_tensor():  # a size combined with a tensor
             other = other.cast(self.dtype).expand_to(self.shape)
+        if op is Ops.FDIV and self.dtype is dtypes.index is other.dtype:  # the quotient of two sizes is a number
+            return self.cast(dtypes.float32)._binary(op, other.cast(dtypes.float32), reverse)
         return UOp(op, None, (other, self) if reverse else (self, other))
 
     def _lift(self, value: Any) -> UOp:

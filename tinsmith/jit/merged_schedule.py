@@ -28,6 +28,7 @@ from tinsmith.schedule.canonical import buffer_name
 from tinsmith.schedule.memory.memory_budget import fitted, room_in, seconds_of
 from tinsmith.schedule.memory.memory_plan import plan_slots
 from tinsmith.schedule.schedule_item import Schedule, Slot
+from tinsmith.schedule.slot_sizes import renumbered
 from tinsmith.tensor.storage import Looks
 from tinsmith.tensor.tensor import Tensor
 
@@ -90,7 +91,7 @@ class _Joiner:
         schedule = item.compiled.schedule
         inputs = [(source, part) for source, b in zip(item.sources, item.inputs) for part in _parts(b.layout)]
         first = len(self.values)
-        own = [s if s.terms is None else replace(s, terms=[(k, [first + v for v in of]) for k, of in s.terms])
+        own = [s if s.terms is None else replace(s, terms=renumbered(s.terms, first))
                for s in schedule.slots]
         to = {slot: self.given(*inputs[n], own[slot]) for n, slot in schedule.inputs.items()}
         slots = iter(schedule.outputs)

@@ -23,6 +23,7 @@ from tinsmith.runtime.step import Step
 from tinsmith.runtime.thread_turns import turn_of
 from tinsmith.schedule.memory.memory_plan import MemoryPlan, plan_slots, verify_order
 from tinsmith.schedule.schedule_item import Schedule, Slot
+from tinsmith.schedule.slot_sizes import values_in
 
 if TYPE_CHECKING:
     from tinsmith.runtime import listing
@@ -82,7 +83,7 @@ class CompiledSchedule(Sequence["ScheduledItem"]):
     @functools.cached_property
     def _sized(self) -> set[int]:
         """The numbers of the values that sizes depend on."""
-        return {v for s in self.schedule.slots for _, of in s.terms or () for v in of}
+        return {v for s in self.schedule.slots for v in values_in(s.terms or ())}
 
     def bound_for(self, values: Sequence[int]) -> Bound:
         """Return the schedule prepared to run with ``values`` of its variables, with memory for sizes rounded up to

@@ -1,7 +1,6 @@
 """Data structures of a schedule: slots, kernels and copies in order, before kernels are lowered."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import UOp
 from tinsmith.ir.uop import Origin
+from tinsmith.schedule.slot_sizes import Terms, bounds_of_size, value_of
 
 if TYPE_CHECKING:
     from tinsmith.schedule.fusion.fusion import Fusion
@@ -25,8 +25,7 @@ class Slot:
         size: elements; the maximum for a symbolic size.
         may_be_empty: a symbolic size may be 0 at run time: then nothing is written.
         in_parts: several items write it: disjoint parts, or parts of an old version that an earlier item carried over.
-        terms: a symbolic size as a sum of (factor, numbers of the program's values that it is multiplied by); None if
-            it has another form.
+        terms: a symbolic size, as data (``slot_sizes``); None if it has no such form.
         shape, origin: shape and origin of the value, for messages only; a program loaded from disk has neither.
     """
 
@@ -38,7 +37,7 @@ class Slot:
     output: bool = False
     may_be_empty: bool = False
     in_parts: bool = False
-    terms: Sequence[tuple[int, Sequence[int]]] | None = None
+    terms: Terms | None = None
     shape: tuple[Any, ...] | None = field(default=None, compare=False)
     origin: Sequence[Origin] = field(default=(), compare=False)
 
@@ -48,16 +47,12 @@ class Slot:
 
     def elements(self, values: Sequence[int]) -> int:
         """Return the number of elements for values of the program's variables; the maximum if ``terms`` is None."""
-        if self.terms is None:
-            return self.size
-        return sum(factor * math.prod(values[v] for v in of) for factor, of in self.terms)
+        return self.size if self.terms is None else value_of(self.terms, values)
 
     def most_elements(self, low: Sequence[int], high: Sequence[int]) -> int:
         """Return an upper bound of the number of elements if each variable, at least 0, is between ``low`` and
         ``high``."""
-        if self.terms is None:
-            return self.size
-        return sum(factor * math.prod((high if factor > 0 else low)[v] for v in of) for factor, of in self.terms)
+        return self.size if self.terms is None else bounds_of_size(self.terms, low, high)[1]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from tinsmith.core.origin import passed
 from tinsmith.core.settings import settings
 from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import bindings, symbols, terms_of, with_symbols
+from tinsmith.ir.algebra.sizes import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.passes.channels_last import pitched
@@ -18,6 +18,7 @@ from tinsmith.schedule.passes.rewrites import cast_below_views, sum_copies
 from tinsmith.schedule.passes.sorted_scatter import spread_scatters
 from tinsmith.schedule.passes.split_reductions import split_reductions
 from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
+from tinsmith.schedule.slot_sizes import terms_of
 
 
 class Scheduler:

@@ -80,7 +80,9 @@ def symbolic(op: str, what: str, value: Any) -> Any:
     Raises:
         DTypeError: if it is neither.
     """
-    return value if isinstance(value, UOp) else integer(op, what, value)
+    if isinstance(value, UOp) and not value.dtype.is_float:
+        return value
+    return integer(op, what, value)
 
 
 def size(op: str, what: str, value: Any, least: int = 0) -> int:

@@ -78,9 +78,10 @@ def symbolic_size(op: str, size: UOp, bound: bool = True) -> Any:
 
     Raises:
         ArgumentError: if a variable has no value.
+        DTypeError: if it is no integer.
         ShapeError: if the size is negative.
     """
-    free = not bound and next(unbound(size), None) is not None
+    free = not bound and not size.dtype.is_float and next(unbound(size), None) is not None
     if not free:
         check_bound(op, size)
     found = normal_size(size)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from fractions import Fraction
+from typing import Any, Final, TypeVar
 
 from tinsmith.core.dtypes import dtypes
-from tinsmith.core.errors import ArgumentError
+from tinsmith.core.errors import ArgumentError, DTypeError
 from tinsmith.core.object_lifetime import OfThread
 from tinsmith.ir.interpret.tensor import evaluate_scalar
 from tinsmith.ir.ops import Ops
@@ -134,7 +135,10 @@ def shifted(total: UOp, constant: int) -> UOp:
         moved._simple = True
     return moved.simplify()
 
-Polynomial = dict[tuple[UOp, ...], int]  # {sorted factors of a monomial: coefficient}
+Factors = tuple[UOp, ...]  # of a monomial, sorted
+Polynomial = dict[Factors, int]  # {monomial: coefficient}
+Rational = dict[Factors, Fraction]
+K = TypeVar("K", int, Fraction)
 
 
 def polynomial(node: UOp) -> Polynomial:
@@ -166,12 +170,12 @@ def _sum(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
     return {term: k for term, k in out.items() if k}
 
 
-def _product(a: Polynomial, b: Polynomial) -> Polynomial:
-    out: Polynomial = {}
-    for s, i in a.items():
-        for t, j in b.items():
-            term = tuple(sorted((*s, *t), key=order))
-            out[term] = out.get(term, 0) + i * j
+def _product(a: dict[Factors, K], b: dict[Factors, K]) -> dict[Factors, K]:
+    out: dict[Factors, K] = {}
+    for left, i in a.items():
+        for right, j in b.items():
+            term = tuple(sorted(left + right, key=order))
+            out[term] = out[term] + i * j if term in out else i * j
     return {term: k for term, k in out.items() if k}
 
 
@@ -208,21 +212,48 @@ def _normal_form(size: UOp) -> UOp | int:
     return int(simple.arg) if simple.is_const else simple
 
 
-def terms_of(size: Any) -> list[tuple[int, list[int]]] | None:
-    """Return a size of a canonical graph as a sum of products of the program's values: (factor, numbers of values).
+def is_never_negative(size: UOp) -> bool:
+    """Return True if a size is proved to be at least 0 for all values of its variables.
 
-    None if it is no such sum: an int, or a size with quotients or remainders.
+    Each variable v is replaced by its least value plus a new variable u ≥ 0, and the size is multiplied out. If no
+    coefficient is negative, neither is the size. A quotient a // d is replaced by a / d where it is subtracted, and by
+    (a - d + 1) / d where it is added.
 
-    >>> v = [UOp(Ops.BIND, None, (UOp.variable(f"v{n}", 1, 9), UOp.const(dtypes.int32, n))) for n in range(2)]
-    >>> terms_of(v[0] * v[1] * 2 + 3), terms_of(v[0] // 2)
-    ([(2, [0, 1]), (3, [])], None)
+    >>> n, m = UOp.variable("n", 1, 9), UOp.variable("m", 2, 9)
+    >>> is_never_negative(n * m - n), is_never_negative(n - (n + 1) // 2), is_never_negative(n - m)
+    (True, True, False)
     """
-    if not isinstance(size, UOp):
-        return None
-    terms = polynomial(size)
-    if any(f.op is not Ops.BIND for of in terms for f in of):
-        return None
-    return [(factor, [f.src[1].arg for f in of]) for of, factor in terms.items()]
+    return size.vmin >= 0 or all(k >= 0 for k in _shifted_terms(size).values())
+
+
+def _shifted_terms(size: UOp) -> Rational:
+    """Return a lower bound of a size: {variables that were shifted to begin at 0: coefficient}."""
+    total: Rational = {}
+    for parts, factor in polynomial(size).items():
+        quotients = [p for p in parts if p.op is Ops.IDIV and p.src[1].is_const and p.src[1].arg > 0 and p.vmin >= 0]
+        value: Rational = {(): Fraction(factor)}
+        for p in parts:
+            if p in quotients and (factor < 0 or len(quotients) == 1):
+                d = p.src[1].arg
+                top = p.src[0] if factor < 0 else p.src[0] - (d - 1)
+                value = _product(value, {t: Fraction(k, d) for t, k in _exactly_shifted(top).items()})
+            else:
+                value = _product(value, _exactly_shifted(p))
+        for term, k in value.items():
+            total[term] = total.get(term, Fraction(0)) + k
+    return total
+
+
+def _exactly_shifted(node: UOp) -> Rational:
+    """Return an expression in terms of its parts minus their least values."""
+    total: Rational = {}
+    for parts, factor in polynomial(node).items():
+        value: Rational = {(): Fraction(factor)}
+        for p in parts:
+            value = _product(value, {(p,): Fraction(1), (): Fraction(int(p.vmin))})
+        for term, k in value.items():
+            total[term] = total.get(term, Fraction(0)) + k
+    return total
 
 
 def unbound(size: UOp) -> Iterator[UOp]:
@@ -278,7 +309,14 @@ def holds(condition: UOp) -> bool:
 
 
 def check_bound(op: str, size: UOp) -> None:
-    """Raise an ArgumentError if a variable in a size has no value, or the size divides by 0."""
+    """Check that a size can be used.
+
+    Raises:
+        ArgumentError: if a variable has no value, or the size divides by 0.
+        DTypeError: if it is no integer.
+    """
+    if size.dtype.is_float:
+        raise DTypeError(op, f"a size cannot be a {size.dtype!r}", "an integer, such as n // 2")
     free = next(unbound(size), None)
     if free is not None:
         raise ArgumentError(op, f"variable {free.arg[0]!r} has no value", f"{free.arg[0]}.bind(value)")

@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import SMALL, normal_size, terms_of
+from tinsmith.ir.algebra.sizes import SMALL, is_never_negative, normal_size
 from tinsmith.ir.uop import Window, toposort
 from tinsmith.schedule.canonical import BufferName, is_value
 from tinsmith.schedule.passes.promote_constants import fitting, on_one_device
+from tinsmith.schedule.slot_sizes import terms_of
 
 SEVERAL: Final = 2  # sets of sizes after which those that changed become variables
 MOST_VARIABLES: Final = 4
@@ -434,11 +435,11 @@ def check_size(node: UOp) -> None:
             raise Refused(f"a value would have up to {size.vmax} elements")
 
 
-def checked_size(node: UOp, may_be_negative: Callable[[UOp], bool] = lambda size: size.vmin < 0) -> Any:
+def checked_size(node: UOp, may_be_negative: Callable[[UOp], bool] = lambda size: not is_never_negative(size)) -> Any:
     """Return the number of elements of a node's value; 0 for an operand that is a size.
 
     Args:
-        may_be_negative: the test of a symbolic size; by default, of the bounds of its terms.
+        may_be_negative: the test of a symbolic size; by default, ``is_never_negative``.
 
     Raises:
         Refused: if the op does not accept its symbolic sizes, or if a size could be negative.

@@ -14,7 +14,7 @@ from tinsmith.backend.memory import Buffer
 from tinsmith.core.dtypes import DType, DTypeLike, dtypes, promote, to_dtype
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import check_bound, size_text
+from tinsmith.ir.algebra.sizes import check_bound, size_text, value_of_size
 from tinsmith.runtime.thread_turns import writing
 from tinsmith.tensor.arguments import Scalar, flag, integer, number, shown, size, symbolic
 from tinsmith.tensor.autograd.history import is_computed
@@ -159,13 +159,21 @@ class Creation(Indexing):
         >>> Tensor.linspace(0, 1, 3).tolist()
         [0.0, 0.5, 1.0]
         """
-        steps = integer("linspace", "the number of steps", steps, least=0)
+        steps = steps if isinstance(steps, UOp) else integer("linspace", "the number of steps", steps, least=0)
         start, stop = (v.item() if isinstance(v, TensorBase) else v for v in (start, stop))
         start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
         kind = dtypes.default_float if dtype is None else to_dtype(dtype)
         if kind.is_int:
             start, stop = int(start), int(stop)
         wide = kind if kind is dtypes.float64 else dtypes.float32
+        if isinstance(steps, UOp) and (kind.is_int or steps < 2):
+            steps = value_of_size(steps)
+        if isinstance(steps, UOp):
+            place, last = UOp.iota(steps).cast(wide), (steps - 1).cast(wide)
+            step = (UOp.const(wide, stop - start) / last).expand_to(place.shape)
+            last = last.expand_to(place.shape)
+            line = UOp.iota(steps).lt(steps // 2).where(place * step + start, (place - last) * step + stop)
+            return cls._made(line.cast(kind), device, requires_grad)
         if steps < 2:
             return cls.full((steps,), start, dtype=kind, device=device, requires_grad=requires_grad)
         if kind.is_int:  # exact integer arithmetic, then truncation towards 0
@@ -676,7 +684,7 @@ class Creation(Indexing):
         >>> Tensor.random_bits(2).dtype
         dtypes.uint
         """
-        wanted = fixed_sizes("random_bits", shape)
+        wanted = sizes("random_bits", shape)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=dtypes.uint32, device=device)
         return cls._made(draw_bits(product(wanted)).reshape(wanted), device, False)
@@ -689,7 +697,7 @@ class Creation(Indexing):
         >>> Tensor.rand(2, 3).shape
         (2, 3)
         """
-        wanted, kind = fixed_sizes("rand", shape), float_kind("rand", dtype)
+        wanted, kind = sizes("rand", shape), float_kind("rand", dtype)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         return cls._made(fractions(product(wanted), kind).reshape(wanted), device, requires_grad)
@@ -705,7 +713,7 @@ class Creation(Indexing):
         >>> Tensor.randn(2, 3).shape
         (2, 3)
         """
-        wanted, kind = fixed_sizes("randn", shape), float_kind("randn", dtype)
+        wanted, kind = sizes("randn", shape), float_kind("randn", dtype)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         return cls._made(gaussian(product(wanted), kind, device).reshape(wanted), device, requires_grad)
@@ -718,7 +726,7 @@ class Creation(Indexing):
         >>> bool((Tensor.uniform(9, low=2, high=3) >= 2).all())
         True
         """
-        wanted, kind = fixed_sizes("uniform", shape), float_kind("uniform", dtype)
+        wanted, kind = sizes("uniform", shape), float_kind("uniform", dtype)
         low, high = number("uniform", "low", low), number("uniform", "high", high)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
@@ -733,7 +741,7 @@ class Creation(Indexing):
         >>> Tensor.normal(3, mean=5, std=0).tolist()
         [5.0, 5.0, 5.0]
         """
-        wanted, kind = fixed_sizes("normal", shape), float_kind("normal", dtype)
+        wanted, kind = sizes("normal", shape), float_kind("normal", dtype)
         mean, std = number("normal", "mean", mean), number("normal", "std", std, least=0)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
@@ -754,7 +762,7 @@ class Creation(Indexing):
         """
         kind = dtypes.default_int if dtype is None else to_dtype(dtype)
         low, high = integer("randint", "low", low), integer("randint", "high", high)
-        wanted, span = fixed_sizes("randint", shape), high - low
+        wanted, span = sizes("randint", shape), high - low
         if not kind.is_int:
             raise DTypeError("randint", f"random integers cannot be {kind!r}", "rand or randn")
         if span < 1:

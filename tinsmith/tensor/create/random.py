@@ -18,7 +18,7 @@ from tinsmith.core.dtypes import DType, DTypeLike, dtypes, to_dtype
 from tinsmith.core.errors import DTypeError, ShapeError
 from tinsmith.core.object_lifetime import OfThread
 from tinsmith.ir import Op, Ops, UOp
-from tinsmith.ir.algebra.sizes import size_text
+from tinsmith.ir.algebra.sizes import normal_size, size_text
 from tinsmith.ir.graphs import threefry2x32
 from tinsmith.ir.ops.elementwise import ROUGH
 from tinsmith.tensor.arguments import number
@@ -27,6 +27,7 @@ from tinsmith.tensor.helpers import muladd, product, sizes
 
 _SINE = (-0.0000000239, 0.0000027526, -0.0001984090, 0.0083333315, -0.1666666664, 1.0)  # sin(x)/x in powers of x²
 _LARGEST = (1 << 31) - 1
+Size = int | UOp
 
 
 class _Stream:
@@ -101,7 +102,7 @@ def fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
     """Return a shape of fixed sizes.
 
     Raises:
-        ShapeError: if a size is symbolic: the stream advances by the number of counters of a call.
+        ShapeError: if a size is symbolic.
     """
     wanted = sizes(op, shape)
     if any(isinstance(s, UOp) for s in wanted):
@@ -110,33 +111,40 @@ def fixed_sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
     return wanted
 
 
-def _words(count: int) -> tuple[UOp, UOp]:
+def _words(count: Size) -> tuple[UOp, UOp]:
     """Return the two 32-bit words of ``count`` counters; this is a new call of the stream."""
-    if count >= 1 << 32:
-        raise ShapeError("rand", f"{count} counters are more than one call can number", "several tensors")
+    most = int(count.vmax) if isinstance(count, UOp) else count
+    if most >= 1 << 32:
+        raise ShapeError("rand", f"{most} counters are more than one call can number", "several tensors")
     shape = (count,)
     low, high, call = (u.expand_to(shape) for u in _stream.next_call())
     return threefry2x32((low, high), (UOp.iota(count, dtypes.uint32), call))
 
 
-def _pairs(count: int) -> UOp:
+def _half(count: Size) -> Size:
+    """Return half of ``count``, rounded up."""
+    half: Size = normal_size((count + 1) // 2)
+    return half
+
+
+def _pairs(count: Size) -> UOp:
     """Return random 32-bit words of shape (2, ceil(count / 2)): the two words of a column share a counter."""
-    half = -(-count // 2)
+    half = _half(count)
     x, y = (w.reshape((1, half)).expand((2, half)) for w in _words(half))
     return UOp.iota(2).reshape((2, 1)).expand((2, half)).eq(0).where(x, y)
 
 
-def _flat(pairs: UOp, count: int) -> UOp:
+def _flat(pairs: UOp, count: Size) -> UOp:
     """Return the first ``count`` elements of both rows: elements i and i + half share a counter."""
     return pairs.reshape((pairs.size,)).shrink(((0, count),))
 
 
-def draw_bits(count: int) -> UOp:
+def draw_bits(count: Size) -> UOp:
     """Return ``count`` random 32-bit words."""
     return _flat(_pairs(count), count)
 
 
-def fractions(count: int, dtype: DType) -> UOp:
+def fractions(count: Size, dtype: DType) -> UOp:
     """Return ``count`` uniform numbers in [0, 1), each exactly representable in ``dtype``."""
     if dtype is dtypes.float64:
         x, y = _words(count)
@@ -147,12 +155,12 @@ def fractions(count: int, dtype: DType) -> UOp:
     return _flat(((_pairs(count) >> (32 - bits)).cast(work) * scale).cast(dtype), count)
 
 
-def gaussian(count: int, dtype: DType, device: DeviceName | None) -> UOp:
+def gaussian(count: Size, dtype: DType, device: DeviceName | None) -> UOp:
     """Return ``count`` standard normal numbers by the Box–Muller transform: one counter gives two numbers.
 
     On a device with approximate math instructions (``target.rough``), accuracy is as documented in ``Tensor.randn``.
     """
-    half = -(-count // 2)
+    half = _half(count)
     x, y = _words(half)
     work = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     if work is dtypes.float32 and Device[members(device_name(device))[0]].target.rough:

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.algebra.sizes import normal_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import Scalar, choice, flag, integer, integers, number, shown
 from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
@@ -363,8 +364,6 @@ class Functional(LinearAlgebra):
         amounts, extra = pad_pairs(op, padding, dims), integers(op, "output_padding", output_padding, dims)
         (n, channels), size, (cin, cout, *kernel) = self.shape[:2], self.shape[2:], weight.shape
         cout *= groups
-        if any(isinstance(s, UOp) for s in size):
-            raise ShapeError(op, f"the input {self.shape} has a symbolic size", "axes of fixed size")
         check_channels(op, self, weight, bias, channels, cin, cout, groups)
         out_dtype, acc = accumulator_dtype(op, self, weight, None)
         each_in, each_out, ones = cin // groups, cout // groups, (1,) * dims
@@ -374,7 +373,7 @@ class Functional(LinearAlgebra):
         w = weight.uop.cast(acc).reshape((1, groups, each_in, each_out, *ones, *kernel))
         w = w.permute((0, 1, 3, *range(4, 4 + dims), 2, *range(4 + dims, 4 + 2 * dims))).expand(full)
         spread_out = x * w
-        grown = tuple((s - 1) * st + d * (k - 1) + 1 for s, st, d, k in zip(size, steps, spread, kernel))
+        grown = tuple(normal_size((s - 1) * st + d * (k - 1) + 1) for s, st, d, k in zip(size, steps, spread, kernel))
         for a in range(dims):
             window = Window(3 + a, 4 + dims + a, steps[a], spread[a], grown[a], size[a])
             spread_out = spread_out.unwindow(window)

@@ -2,21 +2,22 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.lazy_import import Late
+from tinsmith.ir import UOp
+from tinsmith.ir.algebra.sizes import normal_size, polynomial
 from tinsmith.tensor.arguments import number, shown
-from tinsmith.tensor.helpers import sizes
+from tinsmith.tensor.helpers import equal, sizes
 from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
 
 if TYPE_CHECKING:
     import fractions
     from fractions import Fraction
-
 else:
     fractions = Late("fractions")
 
@@ -24,12 +25,26 @@ T = TypeVar("T", bound=LinearAlgebra)
 LINEAR = ("linear", "bilinear", "trilinear")
 
 
-def exact_ratio(old: int, new: int) -> Fraction:
-    """Return the distance of resampled points in units of the old ones."""
-    return fractions.Fraction(old, max(new, 1))
+class Ratio(NamedTuple):
+    """A ratio of two sizes, of which one is symbolic, or a ``Fraction`` of these names."""
+
+    numerator: Any
+    denominator: Any
 
 
-def wanted_sizes(x: LinearAlgebra, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], list[Fraction | None]]:
+def exact_ratio(old: Any, new: Any) -> Fraction | Ratio:
+    """Return the distance of resampled points in units of the old ones: a fraction if it is the same for all values of
+    symbolic sizes."""
+    if not isinstance(old, UOp) and not isinstance(new, UOp):
+        return fractions.Fraction(old, max(new, 1))
+    with_coefficients = [next(iter(polynomial(s).values())) if isinstance(s, UOp) else s for s in (old, new)]
+    constant = fractions.Fraction(with_coefficients[0], max(with_coefficients[1], 1))
+    difference = normal_size(old * constant.denominator - new * constant.numerator)
+    return constant if not isinstance(difference, UOp) and difference == 0 else Ratio(old, new)
+
+
+def wanted_sizes(x: LinearAlgebra, size: Any, scale_factor: Any) -> tuple[
+        tuple[Any, ...], list[Fraction | Ratio | None]]:
     """Return the new sizes, and the ratios old / new given by ``scale_factor`` (None: from the sizes)."""
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate", f"size={shown(size)} and scale_factor={shown(scale_factor)}",
@@ -42,27 +57,35 @@ def wanted_sizes(x: LinearAlgebra, size: Any, scale_factor: Any) -> tuple[tuple[
     factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * count
     for factor in factors:
         number("interpolate", "scale_factor", factor, 0, zero=False)
-    return (tuple(int(s * f) for s, f in zip(x.shape[x.ndim - len(factors) :], factors)),
-            [1 / fractions.Fraction(f).limit_denominator(1 << 12) for f in factors])
+    exact = [fractions.Fraction(f).limit_denominator(1 << 12) for f in factors]
+    wanted = [normal_size(s * e.numerator // e.denominator) if isinstance(s, UOp) else int(s * f)
+              for s, f, e in zip(x.shape[x.ndim - len(factors) :], factors, exact)]
+    return tuple(wanted), [1 / e for e in exact]
 
 
-def resample_nearest(x: T, axis: int, new: int, ratio: Fraction, mode: str) -> T:
+def _steps(x: T, new: Any, ratio: Fraction | Ratio) -> T:
+    """Return the numbers of the ``new`` points; products with symbolic sizes need 64 bits."""
+    wide = dtypes.int64 if isinstance(ratio, Ratio) else None
+    return type(x).arange(new, dtype=wide, device=x.device)
+
+
+def resample_nearest(x: T, axis: int, new: Any, ratio: Fraction | Ratio, mode: str) -> T:
     over, under = ratio.numerator, ratio.denominator
-    if over == 1 and new == x.shape[axis] * under:
+    if isinstance(over, int) and over == 1 and equal(new, x.shape[axis] * under):
         return x.repeat_interleave(under, axis)
-    step = type(x).arange(new, device=x.device)
+    step = _steps(x, new, ratio)
     place = (step * 2 + 1) * over // (2 * under) if mode == "nearest-exact" else step * over // under
     return _at(x, axis, place)
 
 
-def resample_linear(x: T, axis: int, new: int, ratio: Fraction, align_corners: bool, cubic: bool) -> T:
+def resample_linear(x: T, axis: int, new: Any, ratio: Fraction | Ratio, align_corners: bool, cubic: bool) -> T:
     """Interpolate linearly or cubically along ``axis``.
 
     Output element i is at (i + 1/2)·ratio - 1/2 of the input, or at i·(old - 1)/(new - 1) with ``align_corners``: an
     exact fraction of integers."""
-    old, step = x.shape[axis], type(x).arange(new, device=x.device)
+    old, step = x.shape[axis], _steps(x, new, ratio)
     if align_corners:
-        above, below = step * (old - 1), max(new - 1, 1)
+        above, below = step * (old - 1), (new - 1).maximum(1) if isinstance(new, UOp) else max(new - 1, 1)
     else:
         above, below = (step * 2 + 1) * ratio.numerator - ratio.denominator, 2 * ratio.denominator
         above = above if cubic else above.maximum(0)

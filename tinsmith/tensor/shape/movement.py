@@ -12,7 +12,7 @@ import numpy as np
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from tinsmith.ir import UOp
-from tinsmith.ir.algebra.sizes import normal_size, size_text, value_of_size
+from tinsmith.ir.algebra.sizes import holds, normal_size, size_text, value_of_size
 from tinsmith.ir.graphs import joined
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import choice, given, integer, integers, listed, number, pairs, shown, symbolic
@@ -168,7 +168,7 @@ class Movement(Execution):
         if len(open_axes) > 1:
             raise ShapeError("reshape", f"{tuple(wanted)} leaves more than one size open", "at most one -1")
         if open_axes:
-            rest = product([s for s in wanted if isinstance(s, UOp) or s != -1])
+            rest = product(sizes("reshape", [s for s in wanted if isinstance(s, UOp) or s != -1]))
             wanted[open_axes[0]] = _open_size(self, rest)
         new = sizes("reshape", wanted)
         total, count = self.numel(), product(new)
@@ -456,11 +456,12 @@ class Movement(Execution):
         out = self._copy()
         for shift, dim in zip(by, along):
             d, size = axis_and_size("roll", self, dim)
-            if isinstance(size, UOp):
-                raise ShapeError("roll", f"axis {d} of shape {self.shape} has a symbolic size", "an axis of fixed size")
-            cut = size - shift % size if size else 0
-            if size and cut != size:
-                first, second = out.split([cut, size - cut], d)
+            if isinstance(size, UOp) and not holds(UOp.index(abs(shift)) < size):
+                size = value_of_size(size)
+            cut = (-shift if shift <= 0 else size - shift) if isinstance(size, UOp) else -shift % size if size else 0
+            if isinstance(cut, UOp) or cut:
+                first, second = (out.shrink([None] * d + [part] + [None] * (out.ndim - d - 1))
+                                 for part in ((0, cut), (cut, size)))
                 out = second.cat(first, dim=d)
         return out
 
