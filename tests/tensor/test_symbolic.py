@@ -217,6 +217,14 @@ def test_errors(name: str) -> None:
     assert "test_symbolic.py" in str(caught.value)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_chunks_of_a_symbolic_size(count: int) -> None:
+    x = Tensor(A).realize()
+    for k in range(1, 13):
+        want = [part.tolist() for part in x[:k].chunk(count)]
+        assert [part.tolist() for part in x[: N.bind(k)].chunk(count)] == want
+
+
 DRAWS: dict[str, Callable[[Any], Tensor]] = {
     "rand": lambda n: Tensor.rand(n, 3),
     "rand of float64": lambda n: Tensor.rand(n, 3, dtype=dtypes.float64),

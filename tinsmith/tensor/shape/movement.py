@@ -135,6 +135,10 @@ class Movement(Execution):
         [[1, 2, 3], [4, 5]]
         """
         d, whole = axis_and_size("chunk", self, dim)
+        if isinstance(whole, UOp) and type(chunks) is int and chunks > 0:
+            size = normal_size((whole + (chunks - 1)) // chunks)
+            if holds(UOp.index((chunks - 1) * size) < whole):  # as many parts for all values that keep this
+                return [_part(self, d, n * size, (n + 1) * size if n + 1 < chunks else whole) for n in range(chunks)]
         total = value_of_size(whole)
         chunks = integer("chunk", "the number of parts", chunks, 1, None if total else _MOST_EMPTY_PARTS)
         size = -(-total // chunks)
@@ -460,9 +464,7 @@ class Movement(Execution):
                 size = value_of_size(size)
             cut = (-shift if shift <= 0 else size - shift) if isinstance(size, UOp) else -shift % size if size else 0
             if isinstance(cut, UOp) or cut:
-                first, second = (out.shrink([None] * d + [part] + [None] * (out.ndim - d - 1))
-                                 for part in ((0, cut), (cut, size)))
-                out = second.cat(first, dim=d)
+                out = _part(out, d, cut, size).cat(_part(out, d, 0, cut), dim=d)
         return out
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
