@@ -1,9 +1,9 @@
 """``python -m benchmarks.lengths``: programs whose lengths change from call to call, in fresh processes.
 
-nanoGPT's ``generate`` grows its sequence by one token per call. BERT and an LSTM take batches of 20 lengths, in
-inference and in training, directly and captured (``TinyJit``). Every row starts with an empty disk cache. "first" is
-the processor time of two calls with one length, "all" that of two calls with each of the lengths, "running" that of one
-more pass over the lengths. The goal: all ≤ 2 × first + running (docs/symbolic.md).
+nanoGPT's ``generate`` grows its sequence by one token per call. BERT and an LSTM take batches of 20 lengths, a CNN
+images of 20 sizes, in inference and in training, directly and captured (``TinyJit``). Every row starts with an empty
+disk cache. "first" is the processor time of two calls with one length, "all" that of two calls with each of the
+lengths, "running" that of one more pass over the lengths. The goal: all ≤ 2 × first + running (docs/symbolic.md).
 """
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def bert() -> tuple[Callable[[Any], Any], list[Any], Callable[[int], Any]]:
     class Encoder:
         def __init__(self) -> None:
             self.words, self.places = nn.Embedding(1000, WIDTH), nn.Embedding(128, WIDTH)
-            self.layers = [nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu",
+            self.layers = [nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.1, activation="gelu",
                                                       batch_first=True) for _ in range(LAYERS)]
             self.head = nn.Linear(WIDTH, 2)
 
@@ -120,6 +120,23 @@ def lstm() -> tuple[Callable[[Any], Any], list[Any], Callable[[int], Any]]:
 
     model, rng = Classifier(), np.random.default_rng(0)
     return model, nn.state.get_parameters(model), lambda n: rng.standard_normal((BATCH, n, 32)).astype(np.float32)
+
+
+def cnn() -> tuple[Callable[[Any], Any], list[Any], Callable[[int], Any]]:
+    """Return a convolutional network with strides and batch norm, and its square images of a size."""
+    from tinsmith import nn
+
+    class Classifier:
+        def __init__(self) -> None:
+            self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
+            self.norm, self.head = nn.BatchNorm2d(16), nn.Linear(32, 2)
+
+        def __call__(self, x: Any) -> Any:
+            x = self.norm(self.first(x)).relu().max_pool2d(2)
+            return self.head(self.second(x).relu().mean((2, 3)))
+
+    model, rng = Classifier(), np.random.default_rng(0)
+    return model, nn.state.get_parameters(model), lambda n: rng.standard_normal((BATCH, 3, n, n)).astype(np.float32)
 
 
 def generated(captured: bool) -> dict[str, float]:
@@ -178,7 +195,8 @@ ROWS: Final[dict[str, Callable[[], dict[str, float]]]] = {
     "nanoGPT generate, 200 tokens, captured model": lambda: generated(True),
     **{f"{name}, {'training' if training else 'inference'}{', captured' if captured else ''}":
        lambda make=make, training=training, captured=captured: batches(make, training, captured)
-       for name, make in (("BERT", bert), ("LSTM", lstm)) for training in (False, True) for captured in (False, True)}}
+       for name, make in (("BERT", bert), ("LSTM", lstm), ("CNN", cnn))
+       for training in (False, True) for captured in (False, True)}}
 
 
 def measured(name: str) -> dict[str, float]:

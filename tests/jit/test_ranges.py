@@ -71,6 +71,8 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "sorted": lambda x: x.sort(1)[0],
     "rolled": lambda x: x.roll(2, 1),
     "both halves": lambda x: (x[:, : x.shape[1] // 2].sum(1), x[:, x.shape[1] // 2 :] * 2),
+    "pools that overhang": lambda x: [x.transpose(1, 2).reshape(2, 6, -1, 1).avg_pool2d((k, 1), (s, 1), ceil_mode=True)
+                                      for k, s in ((3, 2), (2, 3), (2, 2), (3, 1)) if x.shape[1] > 3],
     "chunks": lambda x: [part.sum(1) for n in (2, 3) for part in x.chunk(n, 1)],
     "strided convolution": lambda x: x.transpose(1, 2).conv2d(KERNEL, stride=2, padding=1).gelu() if x.numel() else x,
     "transposed convolution": lambda x: x.transpose(1, 2).conv_transpose2d(BACK, stride=2) if x.numel() else x,

@@ -217,6 +217,27 @@ def test_errors(name: str) -> None:
     assert "test_symbolic.py" in str(caught.value)
 
 
+@pytest.mark.parametrize("kernel, step, around", [(3, 2, 0), (3, 1, 1), (2, 3, 1), (2, 2, 0), (3, 3, 1)])
+def test_pools_that_overhang_a_symbolic_axis(kernel: int, step: int, around: int) -> None:
+    images = Tensor(A.reshape(1, 1, 12, 6)).realize()
+    options: dict[str, Any] = {"stride": (step, 1), "padding": (around, 0), "ceil_mode": True}
+    for k in range(3, 13):
+        for pool in (Tensor.avg_pool2d, Tensor.max_pool2d):
+            want, got = (pool(images[:, :, :n], (kernel, 1), **options).numpy() for n in (k, N.bind(k)))
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_attention_over_a_symbolic_number_of_features() -> None:
+    x = Tensor(A).realize()
+    for k in (1, 4, 6):
+        want, got = (x[:, :n].scaled_dot_product_attention(x[:, :n], x[:, :n]).numpy()
+                     for n in (k, Variable("m", 1, 6).bind(k)))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    nothing = x[:, :0]
+    np.testing.assert_allclose(nothing.scaled_dot_product_attention(nothing, x).numpy(), np.tile(A.mean(0), (12, 1)),
+                               rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_chunks_of_a_symbolic_size(count: int) -> None:
     x = Tensor(A).realize()

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import normal_size
+from tinsmith.ir.algebra.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import Scalar, choice, flag, integer, integers, number, shown
 from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
@@ -246,7 +246,7 @@ class Functional(LinearAlgebra):
                 key.cast(kind), value.cast(kind), attn_mask, dropout_p, is_causal, scale, enable_gqa)
             return widened(found, kind)
         key, value = _for_each_head(self, key, value, enable_gqa)
-        factor = 1 / math.sqrt(self.shape[-1]) if scale is None else number(op, "scale", scale)
+        factor = number(op, "scale", scale) if scale is not None else 1 / math.sqrt(value_of_size(self.shape[-1]) or 1)
         # 16-bit scores would overflow before scaling, and lose precision
         scores = self.matmul(key.transpose(-2, -1), dtype=accumulator(promote(self.dtype, key.dtype))) * factor
         if is_causal:

@@ -236,7 +236,7 @@ def pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...
     outputs = tuple(output_sizes(op, *a) for a in zip(size, kernel, steps, spread))
     if ceil is not None:
         reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, spread))
-        more = tuple(o + (0 if (s - r) % st == 0 or o * st >= s - after else 1)
+        more = tuple(o + (0 if equal((s - r) % st, 0) or o * st >= s - after else 1)
                      for o, s, r, st, (_, after) in zip(outputs, size, reach, steps, ceil))
         over = tuple(max((o - 1) * st + r - s, 0) for o, st, r, s in zip(more, steps, reach, size))
         x, outputs = padded(x, ((0, 0),) * len(lead) + tuple((0, a) for a in over), fill), more
