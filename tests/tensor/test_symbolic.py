@@ -246,6 +246,18 @@ def test_chunks_of_a_symbolic_size(count: int) -> None:
         assert [part.tolist() for part in x[: N.bind(k)].chunk(count)] == want
 
 
+def test_a_bound_size_is_true_unless_it_is_0() -> None:
+    n = Variable("n", 0, 9)
+    for k in range(10):
+        v = n.bind(k)
+        assert [bool(v), bool(v * 2), bool(v // 2), bool(v % 3), not v % 2] == [
+            bool(k), bool(k * 2), bool(k // 2), bool(k % 3), not k % 2]
+    captured = TinyJit(lambda v: Tensor(A)[:v] * 2 if v % 2 else Tensor(A)[:v] * 3)
+    for k in (4, 4, 6, 5, 7, 2, 9):
+        got = captured(Variable("n", 1, 9).bind(k)).numpy()
+        np.testing.assert_allclose(got, A[:k] * (2 if k % 2 else 3), rtol=1e-6)
+
+
 DRAWS: dict[str, Callable[[Any], Tensor]] = {
     "rand": lambda n: Tensor.rand(n, 3),
     "rand of float64": lambda n: Tensor.rand(n, 3, dtype=dtypes.float64),

@@ -533,16 +533,33 @@ class UOp(Operators):
     # *** graphs ***
 
     def __bool__(self) -> bool:
-        """Decide a condition on sizes by the values of its variables (see ``ir.algebra.sizes.holds``); any other node
-        is true.
+        """Decide a condition on sizes by the values of its variables (see ``ir.algebra.sizes.holds``); a bound size is
+        true unless it is 0, as an int. Any other node is true.
 
         >>> n = UOp.variable("n", 1, 9).bind(4)
-        >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n
-        (True, False, True)
+        >>> bool(n < 5), bool((n > 1) & (n * 2 < 5)), max(n, 3) is n, bool(n % 2)
+        (True, False, True, False)
         """
-        if self.dtype is not dtypes.bool or not self.op.alu:
-            return True
-        return Algebra.holds(self)
+        if self.dtype is dtypes.bool and self.op.alu:
+            return Algebra.holds(self)
+        return self.dtype is not dtypes.index or not self._is_bound_size() or Algebra.holds(self.ne(0))
+
+    def _is_bound_size(self) -> bool:
+        """Return True for an index of bound variables with values, which those of a canonical graph lack."""
+        if self.op is not Ops.BIND and not self.op.alu:
+            return False
+        stack, seen = [self], {self}
+        while stack:
+            n = stack.pop()
+            if n.op is Ops.BIND:
+                if n.src[1].dtype is not dtypes.index:
+                    return False
+            elif n.op.alu:
+                stack += [s for s in n.src if s not in seen]
+                seen.update(n.src)
+            elif n.op is not Ops.CONST:
+                return False
+        return True
 
     def toposort(self) -> list[UOp]:
         """Return this node and all nodes below it, sources first."""
