@@ -227,6 +227,23 @@ def test_pools_that_overhang_a_symbolic_axis(kernel: int, step: int, around: int
             np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
+def test_a_stage_along_a_quotient_of_quotients(dtype: Any) -> None:
+    """The limit of the stage's range was written in another way after simplification, and the range was lost."""
+    rng = np.random.default_rng(3)
+    signal, weight = (Tensor(rng.integers(-2, 3, s).astype(np.float32)).cast(dtype).realize()
+                      for s in ((2, 3, 97), (3, 3, 5)))
+
+    def result(n: Any) -> np.ndarray[Any, Any]:
+        y = signal[..., :n].conv2d(weight, stride=2, padding=2)
+        size = y.shape[2]
+        z = y[..., : size - size % 2].reshape(2, 3, size // 2, 2).sum(3)[..., 1::3]
+        return z[..., : z.shape[2] // 2].sum(2).float().numpy()
+
+    for k in (50, 97, 20, 33):
+        np.testing.assert_allclose(result(Variable("n", 1, 97).bind(k)), result(k), rtol=2e-2, atol=0.5)
+
+
 def test_attention_over_a_symbolic_number_of_features() -> None:
     x = Tensor(A).realize()
     for k in (1, 4, 6):
@@ -470,6 +487,9 @@ FITTING: dict[str, Case] = {
     "part of a part": (lambda t, n: t["a"][:, :n][:, :2], lambda k: A[:, :2]),
     "from the end": (lambda t, n: t["a"][:, :n][:, -3:-1], lambda k: A[:, k - 3 : k - 1]),
     "begin": (lambda t, n: t["a"][n:7], lambda k: A[k:7]),
+    "last third": (lambda t, n: t["a"][:n][-(n // 3):], lambda k: A[:k][-(k // 3):]),
+    "up to the last third": (lambda t, n: t["a"][:n][: -(n // 3)], lambda k: A[:k][: -(k // 3)]),
+    "from a difference": (lambda t, n: t["a"][:n][n - 4 :], lambda k: A[:k][k - 4 :]),
     "row": (lambda t, n: t["a"][n], lambda k: A[k]),
     "number": (lambda t, n: t["a"][:n][2], lambda k: A[2]),
     "last row": (lambda t, n: t["a"][:n][-3], lambda k: A[k - 3]),

@@ -296,6 +296,7 @@ class KernelGraph:
         """Replace the keys of ``readers``, which are values, by reads of the stage of ``load``."""
         self.order += load.src[0].src[1:]
         self.sink = simplify(self.sink.substitute(readers))
+        self.reorder()  # the simplification may write the limit of a symbolic range in another way
 
     # *** opts ***
 

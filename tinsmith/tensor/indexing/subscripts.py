@@ -162,8 +162,9 @@ def position(op: str, item: Any, axis: int, size: Any, shape: Any) -> Any:
 
 
 def from_front(bound: Any, size: Any) -> Any:
-    """Return a bound of a symbolic slice counted from the front; a negative one counts from the end."""
-    return normal_size(size + bound if (bound.vmax if isinstance(bound, UOp) else bound) < 0 else bound)
+    """Return a bound of a symbolic slice counted from the front; a negative one, or one whose bound value is negative,
+    counts from the end."""
+    return normal_size(size + bound if bound < 0 else bound)
 
 
 def slice_of(op: str, s: slice, size: Any, axis: int) -> Slice:
