@@ -45,6 +45,13 @@ def test_sizes_that_are_proved(size: UOp) -> None:
     assert is_never_negative(size) and not is_never_negative(size - N - 1)
 
 
+def test_parts_that_may_be_negative_are_not_replaced_by_bounds() -> None:
+    part = (N - 5) // 2  # from -2 to 2
+    for size in (part * (M // 2) + N, N - part * (M // 2) * 4, part * (M // 2) * -1 + 2):
+        found = [evaluate_scalar(size, {N: n, M: m}) for n in range(1, 10) for m in range(8)]
+        assert min(found) < 0 and not is_never_negative(size)
+
+
 def values(size: UOp) -> UOp:
     """Return a size of a canonical graph, whose variables are bound to the numbers of values."""
     return size.substitute({N.bind(3): BOUND[0]}).substitute(dict(zip((N, M), BOUND)))

@@ -297,12 +297,13 @@ def test_random_numbers_are_those_of_the_fixed_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
-@pytest.mark.parametrize("given", ["half", "twice", "3/2", "n + 3", "fixed"])
+@pytest.mark.parametrize("given", ["half", "twice", "3/2", "inexact", "n + 3", "fixed"])
 def test_resampling_of_a_symbolic_size(mode: str, given: str) -> None:
     images = Tensor(A.reshape(1, 1, 12, 6)).realize()
     options: Callable[[Any], dict[str, Any]] = {
         "half": lambda n: {"scale_factor": 0.5}, "twice": lambda n: {"size": (2 * n, 6)},
-        "3/2": lambda n: {"scale_factor": 1.5}, "n + 3": lambda n: {"size": (n + 3, 11)},
+        "3/2": lambda n: {"scale_factor": 1.5},
+        "inexact": lambda n: {"scale_factor": 1.3333}, "n + 3": lambda n: {"size": (n + 3, 11)},
         "fixed": lambda n: {"size": (20, 6)}}[given]
     for k, corners in ((5, True), (12, False), (2, False), (7, True)):
         ends = {"align_corners": corners} if mode.startswith("bi") else {}

@@ -216,8 +216,8 @@ def is_never_negative(size: UOp) -> bool:
     """Return True if a size is proved to be at least 0 for all values of its variables.
 
     Each variable v is replaced by its least value plus a new variable u ≥ 0, and the size is multiplied out. If no
-    coefficient is negative, neither is the size. A quotient a // d is replaced by a / d where it is subtracted, and by
-    (a - d + 1) / d where it is added.
+    coefficient is negative, neither is the size. In a product of parts that are not negative, a quotient a // d is
+    replaced by a / d where the product is subtracted, and by (a - d + 1) / d where it is added.
 
     >>> n, m = UOp.variable("n", 1, 9), UOp.variable("m", 2, 9)
     >>> is_never_negative(n * m - n), is_never_negative(n - (n + 1) // 2), is_never_negative(n - m)
@@ -230,10 +230,11 @@ def _shifted_terms(size: UOp) -> Rational:
     """Return a lower bound of a size: {variables that were shifted to begin at 0: coefficient}."""
     total: Rational = {}
     for parts, factor in polynomial(size).items():
-        quotients = [p for p in parts if p.op is Ops.IDIV and p.src[1].is_const and p.src[1].arg > 0 and p.vmin >= 0]
+        quotients = [p for p in parts if p.op is Ops.IDIV and p.src[1].is_const and p.src[1].arg > 0]
+        bounded = all(p.vmin >= 0 for p in parts) and (factor < 0 or len(quotients) == 1)
         value: Rational = {(): Fraction(factor)}
         for p in parts:
-            if p in quotients and (factor < 0 or len(quotients) == 1):
+            if bounded and p in quotients:
                 d = p.src[1].arg
                 top = p.src[0] if factor < 0 else p.src[0] - (d - 1)
                 value = _product(value, {t: Fraction(k, d) for t, k in _exactly_shifted(top).items()})

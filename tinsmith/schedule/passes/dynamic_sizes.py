@@ -36,8 +36,8 @@ class Refused(Exception):
 
 
 class TooSmall(Refused):
-    """A size that changes is 0 or 1: what an axis of such a length means is decided when the graph is recorded. Later
-    sizes may be variables."""
+    """A size that changes is 0 or 1. Such sizes cannot be variables, since recording decides whether an axis broadcasts
+    or is empty; later sizes may be."""
 
     def __init__(self) -> None:
         super().__init__("a size that changes is 0 or 1")

@@ -962,7 +962,7 @@ class Functional(LinearAlgebra):
         out = self
         for axis, (new, ratio) in enumerate(zip(wanted, ratios), first):
             old = self.shape[axis]
-            if new == old and (ratio is None or mode in (*LINEAR, "area", "nearest")):
+            if equal(new, old) and (ratio is None or mode in (*LINEAR, "area", "nearest")):
                 continue
             if ratio is None or flag("interpolate", "recompute_scale_factor", recompute_scale_factor):
                 ratio = exact_ratio(old, new)

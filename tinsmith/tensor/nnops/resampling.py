@@ -10,7 +10,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.lazy_import import Late
 from tinsmith.ir import UOp
-from tinsmith.ir.algebra.sizes import normal_size, polynomial
+from tinsmith.ir.algebra.sizes import normal_size, polynomial, value_of_size
 from tinsmith.tensor.arguments import number, shown
 from tinsmith.tensor.helpers import equal, sizes
 from tinsmith.tensor.linalg.linear_algebra import LinearAlgebra
@@ -26,7 +26,7 @@ LINEAR = ("linear", "bilinear", "trilinear")
 
 
 class Ratio(NamedTuple):
-    """A ratio of two sizes, of which one is symbolic, or a ``Fraction`` of these names."""
+    """A ratio of two sizes, at least one of them symbolic, with the attributes of a ``Fraction``."""
 
     numerator: Any
     denominator: Any
@@ -37,8 +37,8 @@ def exact_ratio(old: Any, new: Any) -> Fraction | Ratio:
     symbolic sizes."""
     if not isinstance(old, UOp) and not isinstance(new, UOp):
         return fractions.Fraction(old, max(new, 1))
-    with_coefficients = [next(iter(polynomial(s).values())) if isinstance(s, UOp) else s for s in (old, new)]
-    constant = fractions.Fraction(with_coefficients[0], max(with_coefficients[1], 1))
+    over, under = (next(iter(polynomial(s).values())) if isinstance(s, UOp) else s for s in (old, new))
+    constant = fractions.Fraction(over, max(under, 1))  # the only candidate: the ratio of the first coefficients
     difference = normal_size(old * constant.denominator - new * constant.numerator)
     return constant if not isinstance(difference, UOp) and difference == 0 else Ratio(old, new)
 
@@ -58,8 +58,8 @@ def wanted_sizes(x: LinearAlgebra, size: Any, scale_factor: Any) -> tuple[
     for factor in factors:
         number("interpolate", "scale_factor", factor, 0, zero=False)
     exact = [fractions.Fraction(f).limit_denominator(1 << 12) for f in factors]
-    wanted = [normal_size(s * e.numerator // e.denominator) if isinstance(s, UOp) else int(s * f)
-              for s, f, e in zip(x.shape[x.ndim - len(factors) :], factors, exact)]
+    wanted = [normal_size(s * e.numerator // e.denominator) if isinstance(s, UOp) and e == f else
+              int(value_of_size(s) * f) for s, f, e in zip(x.shape[x.ndim - len(factors) :], factors, exact)]
     return tuple(wanted), [1 / e for e in exact]
 
 
