@@ -252,7 +252,12 @@ def test_the_page_opens_on_the_costliest_program_and_its_slowest_kernel(four: Pa
     item = int(page.locator("#programs .item.on").get_attribute("data-item"))
     slowest = max(m for m, _, predicted in found[int(on)]["items"] if m is not None and predicted is not None)
     assert found[int(on)]["items"][item][0] == slowest
-    assert page.locator("#programs .layer:has-text('conv')").count() >= 1  # steps are grouped by layer
+
+
+def test_steps_are_listed_under_their_layers(four: Path, open_page: Any) -> None:
+    page = open_page(four)
+    page.click(f"[data-program='{program_of(four, '.backward(')}']")  # any program may be the costliest
+    assert page.locator("#programs .layer:has-text('conv')").count() >= 1
 
 
 @pytest.mark.parametrize("width", [900, 1280, 1920])
@@ -275,6 +280,7 @@ def test_everything_fits(width: int, four: Path, open_page: Any) -> None:
 
 def test_measured_and_predicted_times_are_apart(four: Path, open_page: Any) -> None:
     page = open_page(four)
+    page.click(f"[data-program='{program_of(four, '.backward(')}']")
     page.click("button[data-tab='schedule']")
     row = page.locator("#view tr.on")
     assert row.locator(".time.measured i.meter.measured").count() == 1
