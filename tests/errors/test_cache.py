@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.running import ROOT, environment
-from tinsmith.core import cache_security
+from tinsmith.core import cache_security, disk_cache
 from tinsmith.core.disk_cache import cache_entries, cache_get, cache_key, cache_prune, cache_put
 from tinsmith.core.settings import Context
 
@@ -259,3 +259,23 @@ def test_a_process_compiles_anew_what_another_key_has_signed(tmp_path: Path) -> 
         return bool(compiled)
 
     assert [run(k) for k in ("ann", "ann", "bob", "bob")] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_told(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    assert f"CACHE_DIR={tmp_path / place} cannot be used" in refused(tmp_path / place, caplog)
+
+
+def test_entries_that_cannot_be_written_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk_cache, "replace_file", full)
+    disk_cache._say_unwritable.cache_clear()
+    with caplog.at_level(logging.WARNING, "tinsmith"), user(tmp_path / "cache"):
+        for _ in range(2):
+            cache_put("c", KEY, b"code")
+    (record,) = caplog.records
+    assert "cannot be written: No space left on device" in record.getMessage()

@@ -110,6 +110,12 @@ def test_a_setting_that_is_no_number(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == ["tinsmith: DEBUG='abc' is not a whole number. Try: DEBUG=1"]
 
 
+def test_a_setting_that_is_negative(tmp_path: Path) -> None:
+    done = python("import tinsmith", tmp_path, THREADS="-3")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["tinsmith: THREADS=-3 is negative. Try: THREADS=0"]
+
+
 BARE = """
 import numpy as np
 from tinsmith import Tensor

@@ -11,6 +11,7 @@ import operator
 import os
 import random
 import sys
+import threading
 import time
 import types
 import warnings
@@ -326,6 +327,35 @@ def test_what_no_replay_can_repeat_is_named_once_with_its_line(name: str, read: 
     assert name in str(warning.message) and f"test_state.py:{line}" in str(warning.message)
     assert warning.filename == __file__, "the warning stands at the call, not inside the package"
     assert f.replays == 0
+
+
+def test_random_numbers_of_another_thread_do_not_count() -> None:
+    """A loader that augments its data draws from NumPy's global generator while a function is captured."""
+    stop, drawn = threading.Event(), threading.Event()
+
+    def augment() -> None:
+        while not stop.is_set():
+            np.random.rand(3)
+            drawn.set()
+
+    def body(x: Tensor) -> Tensor:
+        drawn.clear()
+        drawn.wait(10)
+        return (x * 2 + 1).sum()
+
+    thread = threading.Thread(target=augment)
+    thread.start()
+    try:
+        f, x = TinyJit(body), Tensor([1.0, 2.0]).realize()
+        own = TinyJit(lambda x: x * np.random.rand())
+        assert [f(x).item() for _ in range(4)] == [8.0] * 4 and f.replays == 2
+        with pytest.warns(UserWarning, match=r"uses np.random"):
+            for _ in range(4):
+                own(x).realize()
+        assert own.replays == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_an_open_file_is_named(tmp_path: Path) -> None:

@@ -82,6 +82,39 @@ def test_where_a_model_comes_from(tmp_path: Path, source: Any) -> None:
     assert runner({"x": x})["y"].numpy().reshape(2, 4).tolist() == (x @ np.arange(12).reshape(3, 4)).tolist()
 
 
+def test_an_input_of_another_rank_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match=r"'x' has the shape \(3,\).*2 axes: \(n, 3\)"):
+        OnnxRunner(LINEAR)({"x": np.ones(3, np.float32)})
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("factor", [0.6, 1.5, 2.3])
+def test_aligned_corners_meet_though_the_size_is_rounded(factor: float, mode: str) -> None:
+    """The last output element is the last input element: the step follows from the size after rounding."""
+    made = model(node("Resize", "x roi scales", "y", mode=mode, coordinate_transformation_mode="align_corners"),
+                 inputs={"x": [1, 1, 7]}, outputs=("y",),
+                 constants={"scales": np.array([1, 1, factor], np.float32), "roi": np.array([], np.float32)})
+    x = np.linspace(0, 6, 7, dtype=np.float32).reshape(1, 1, 7)
+    y = OnnxRunner(made)({"x": x})["y"].numpy()[0, 0]
+    new = int(7 * np.float32(factor))
+    assert y.shape == (new,) and y[0] == 0 and abs(y[-1] - 6) < 1e-5
+    if mode == "linear":
+        np.testing.assert_allclose(y, np.linspace(0, 6, new), atol=1e-5)
+
+
+def test_a_loop_without_turns_collects_rows_of_the_declared_shape() -> None:
+    made, number, flag = helper.make_tensor_value_info, TensorProto.INT64, TensorProto.BOOL
+    body = helper.make_graph(
+        [node("Identity", "a", "b"), node("Identity", "a", "row"), node("Identity", "c", "d")], "body",
+        [made("i", number, []), made("c", flag, []), made("a", TensorProto.FLOAT, [3])],
+        [made("d", flag, []), made("b", TensorProto.FLOAT, [3]), made("row", TensorProto.FLOAT, [3])])
+    loop = helper.make_node("Loop", ["turns", "", "x"], ["last", "rows"], body=body)
+    for turns in (0, 2):
+        runner = OnnxRunner(model(loop, inputs={"x": [3]}, outputs=("rows",),
+                                  constants={"turns": np.array(turns, np.int64)}))
+        assert runner({"x": np.ones(3, np.float32)})["rows"].shape == (turns, 3)
+
+
 def test_a_model_is_captured() -> None:
     """Shape arithmetic is computed on the host, before and during capture."""
     runner = OnnxRunner(LINEAR)

@@ -305,6 +305,9 @@ def test_a_step_after_layers_in_evaluation_mode_is_warned_of(layer: str, monkeyp
     with Tensor.no_grad():
         Tensor.ones(2, 3).sequential(layers).realize()
     assert not trained([nn.Linear(3, 4), nn.LayerNorm(4)], 2), "what was only looked at is no mistake"
+    if layer == "BatchNorm":
+        Tensor.ones(2, 3).sequential(layers).realize()
+        assert not trained([nn.Linear(3, 4)], 2), "another model, as a teacher, may run in evaluation mode"
 
 
 def test_class_labels_are_integers() -> None:

@@ -100,6 +100,8 @@ def test_constants_take_no_kernel_of_their_own() -> None:
     (lambda: Tensor.zeros(2.5), DTypeError, "integer"),
     (lambda: Tensor.arange(1, 2, 0), ArgumentError, "step"),
     (lambda: Tensor.randint(3, low=5, high=5), ArgumentError, "low < high"),
+    (lambda: Tensor.uniform(3, low=5, high=4), ArgumentError, "from 5 to 4"),
+    (lambda: Tensor.zeros(3).uniform_(5, 4), ArgumentError, "from 5 to 4"),
     (lambda: Tensor.rand(3, dtype=dtypes.int32), DTypeError, "randint"),
     (lambda: Tensor([1, 2]).item(), ShapeError, "2 elements"),
     (lambda: bool(Tensor([1, 2])), ArgumentError, "ambiguous"),

@@ -12,6 +12,7 @@ import pytest
 from tests.tensor.helpers import FLOATS, INTS, RTOL, SHAPES, check, special, values, wide
 from tinsmith import Tensor, dtypes
 from tinsmith.core.dtypes import promote
+from tinsmith.core.errors import DTypeError
 from tinsmith.tensor.math.table import ELEMENTWISE, ElementwiseRow
 
 REFERRED = {name: row for name, row in ELEMENTWISE.items() if row.reference}
@@ -266,6 +267,10 @@ def test_where_clamp_lerp() -> None:
     t = Tensor(x)
     check((t > 0).where(t, 0), np.where(x > 0, x, 0), dtypes.float32)
     check((t > 0).where(Tensor([1, 2, 3]), 0.5), np.where(x > 0, [1, 2, 3], 0.5), dtypes.float32)
+    check((t > 0).where(x, np.zeros(3, np.float32)), np.where(x > 0, x, 0), dtypes.float32)
+    for wrong in ("a", None):
+        with pytest.raises(DTypeError, match="where: cannot combine"):
+            (t > 0).where(wrong, 1)
     check(t.clamp(-1, 1), x.clip(-1, 1))
     check(t.clip(max_=1), x.clip(None, 1))
     check(t.clamp(Tensor([0.0, 1, 2])), np.maximum(x, [0, 1, 2]))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.tensor.helpers import check_gradient
-from tinsmith import Context, Tensor, dtypes
+from tinsmith import Context, Tensor, TinyJit, dtypes
 from tinsmith.core.errors import GradientError
 from tinsmith.ir import Ops, UOp
 from tinsmith.nn.optim import SGD
@@ -366,6 +366,20 @@ def test_no_gradient_flows_behind_detach() -> None:
         loss = (w * 3).sum()
     with pytest.raises(GradientError, match="no_grad"):
         loss.backward()
+
+
+def test_backward_of_data_and_of_a_captured_result_is_an_error() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    loss = TinyJit(lambda: (w * w).sum())
+    for _ in range(3):
+        with pytest.raises(GradientError, match="TinyJit captures"):
+            loss().backward()
+    with pytest.raises(GradientError, match="is data"):
+        Tensor([1.0]).backward()
+    assert w.grad is None
+    step = TinyJit(lambda: (w * w).sum().backward().realize())
+    step()
+    assert w.grad is not None and w.grad.tolist() == [2, 4]
 
 
 def test_a_budget_for_histories_ends_in_an_error_and_never_in_a_wrong_gradient() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile needs 
 import tinsmith.torch as ours  # noqa: E402
 from tests.torch_backend import models  # noqa: E402
 from tinsmith.torch import devices  # noqa: E402
+from tinsmith.torch.rules import RULES  # noqa: E402
 
 F = torch.nn.functional
 
@@ -278,6 +280,34 @@ def test_complex_numbers_are_left_to_pytorch() -> None:
     assert graph.programs == 2, "one before and one after"
     assert any("complex" in reason for f in ours.report().fallbacks.values() for reason in f.reasons)
     assert "aten.abs.default" in str(ours.report())
+
+
+def test_a_number_may_stand_before_an_operator() -> None:
+    b = torch.tensor([1, -2, 3, -4])
+    for function in (lambda b: 7 // b, lambda b: torch.div(7, b, rounding_mode="trunc"), lambda b: 7.0 // b.float(),
+                     lambda b: torch.div(7.5, b, rounding_mode="floor"), lambda b: 7 - b, lambda b: 7 % b,
+                     lambda b: 5 & b, lambda b: 1 << b.abs(), lambda b: 2**b.abs()):
+        got, want = ours.compile(function, strict=True)(b), function(b)
+        assert got.dtype is want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+def test_floats_beyond_a_small_integer_wrap_around(dtype: str) -> None:
+    x = torch.tensor([-1.5, -100.7, 300.0, -0.5, 70000.0, -40000.0, 255.9])
+    run = ours.compile(lambda x: (x * 2).to(getattr(torch, dtype)), strict=True)
+    assert torch.equal(run(x), (x * 2).to(getattr(torch, dtype)))
+
+
+def test_an_op_whose_rule_fails_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(x: Any) -> Any:
+        return x.no_such_method()
+
+    monkeypatch.setitem(RULES, "tan.default", replace(RULES["tan.default"], function=fails))
+    x = torch.randn(8)
+    assert is_close(ours.compile(lambda x: (x * 2).tan() + 1)(x), (x * 2).tan() + 1)
+    assert any("no_such_method" in reason for f in ours.report().fallbacks.values() for reason in f.reasons)
+    with pytest.raises(Exception, match="no_such_method"):
+        ours.compile(lambda x: (x * 2).tan() + 2, strict=True)(x)
 
 
 @pytest.mark.parametrize("dim", [0, 2])

@@ -111,15 +111,16 @@ def _secret(*of: str | int) -> bytes | None:
 def _checked(default: bool, shared: bool) -> tuple[bytes | None, str]:
     """Return (key that signs cache entries, "") or (None, reason why the cache folder is not trusted).
 
-    (None, "") if nothing can be written there, as in a container's read-only home.
+    (None, "") if nothing can be written to the default folder, as in a container's read-only home.
     """
     try:
         folder = cache_dir()
         wrong = _folder_fault(folder, default, shared)
         if wrong:
             return None, wrong
-    except OSError:
-        return None, ""
+    except OSError as error:
+        return None, "" if default else (f"CACHE_DIR={settings.CACHE_DIR} cannot be used ({error.strerror}); name a "
+                                         "folder that you can write, or leave CACHE_DIR out")
     key: Path | str = "the user's data"
     try:
         key = key_file()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from tinsmith.core.cache_security import DOWNLOADED, cache_dir, make_private, secret
 from tinsmith.core.lazy_import import Late
+from tinsmith.core.log import log
 from tinsmith.core.settings import settings
 
 if TYPE_CHECKING:
@@ -126,11 +127,18 @@ def cache_put(kind: str, key: str, data: bytes) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         signed = b"".join((_MAGIC, _signature(kind, key, data, signed_with), data))
         replace_file(path, signed, 0o666 if settings.CACHE_SHARED else 0o600)
-    except OSError:
+    except OSError as error:
+        _say_unwritable(error.strerror or str(error))
         return
     _writes += 1
     if _writes % _PRUNE_EVERY == 0:
         cache_prune()
+
+
+@functools.cache
+def _say_unwritable(why: str) -> None:
+    """Warn, once for each reason, that entries are lost: every process compiles again."""
+    log().warning("the disk cache in %s cannot be written: %s", cache_dir(), why)
 
 
 def cached(kind: str, key: str, make: Callable[[], bytes]) -> bytes:

@@ -74,7 +74,7 @@ class Setting(NamedTuple):
             wanted = "text" if isinstance(self.default, str) else "a whole number"
             raise ArgumentError("Context", f"{self.name}={shown(value)} is not {wanted}",
                                 f"{self.name}={self.default!r}")
-        return value
+        return self._not_negative("Context", value)
 
     def parse(self, text: str, at: tuple[str, int] | None = None) -> int | str:
         if isinstance(self.default, str):
@@ -82,10 +82,16 @@ class Setting(NamedTuple):
                 bytes_of(text, at)
             return text
         try:
-            return int(text or 0)
+            value = int(text or 0)
         except ValueError:
             raise ArgumentError("settings", f"{self.name}={text!r} is not a whole number: {self.doc}",
                                 f"{self.name}=1", at) from None
+        return self._not_negative("settings", value, at)
+
+    def _not_negative(self, op: str, value: int, at: tuple[str, int] | None = None) -> int:
+        if value < 0:
+            raise ArgumentError(op, f"{self.name}={value} is negative: {self.doc}", f"{self.name}={self.default}", at)
+        return value
 
 
 DECLARED: Final = (

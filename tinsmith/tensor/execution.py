@@ -432,7 +432,8 @@ class Execution(TensorBase):
             retain_graph: accepted for users of PyTorch; the graph always stays.
 
         Raises:
-            GradientError: if this is no scalar and no gradient is given.
+            GradientError: if this is no scalar and no gradient is given, or if it was not computed: it is data, or the
+                result of a function that ``TinyJit`` captures.
         """
         check_tensors("backward", () if gradient is None else [gradient])
         if self.uop.op is Ops.DETACH and self.uop.arg is None:
@@ -442,6 +443,9 @@ class Execution(TensorBase):
         order = unrolled.order
         unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
         wanted = self._wanted(order, unrolled)
+        if not wanted and not self.requires_grad and not is_computed(unrolled.nodes[0]):
+            raise GradientError("backward", "the tensor is data, or the result of a function that TinyJit captures, "
+                                "which has no history", "backward() inside the function that TinyJit captures")
         found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
                           None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))

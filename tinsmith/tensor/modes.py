@@ -3,27 +3,48 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from tinsmith.core.errors import place, user_line
 from tinsmith.core.settings import change, current, enter, leave
 
-_ran: Final[dict[bool, tuple[str, str, int]]] = {}  # mode → the first layer in it since the last step, file, line
+_MOST: Final = 64  # layers remembered between two steps
 _said: Final[set[tuple[str, str, int]]] = set()
+_ran: Final[list[LayerRun]] = []  # since the last step
 
 
-def note_mode(layer: str, training: bool) -> None:
+class LayerRun(NamedTuple):
+    """Layers that ran in a mode, and whose results can be differentiated.
+
+    Attributes:
+        training: the mode: training or evaluation.
+        parameter: id of a parameter of the layer; None if it has none.
+        place: the layer that ran first, file, line.
+    """
+
+    training: bool
+    parameter: int | None
+    place: tuple[str, str, int]
+
+
+def note_mode(layer: str, training: bool, parameter: Any = None) -> None:
     """Record that a layer ran in training or evaluation mode and that its result can be differentiated."""
-    if training not in _ran:
-        _ran[training] = (layer, *user_line())
+    key = None if parameter is None else id(parameter)
+    if not any(run.training == training and run.parameter == key for run in _ran) and len(_ran) < _MOST:
+        _ran.append(LayerRun(training, key, (layer, *user_line())))
 
 
-def check_modes(op: str, training: bool) -> None:
-    """Warn, once for each line, if a step follows layers that all ran in evaluation mode."""
-    found = _ran.get(False)
-    if found is not None and True not in _ran and not training and found not in _said:
-        _said.add(found)
-        layer, file, line = found
+def check_modes(op: str, training: bool, parameters: Iterable[Any]) -> None:
+    """Warn, once for each line, if a step of ``parameters`` follows layers that all ran in evaluation mode.
+
+    A layer that has parameters counts if the step changes them: the model beside it may be another one.
+    """
+    known = {None, *map(id, parameters)} if _ran else set()
+    runs = [run for run in _ran if run.parameter in known]
+    if runs and not training and not any(run.training for run in runs) and runs[0].place not in _said:
+        _said.add(runs[0].place)
+        layer, file, line = runs[0].place
         warnings.warn_explicit(
             f"{op} follows a {layer} that ran in evaluation mode ({place(file, line)}): dropout drops nothing and "
             "running statistics stand still. Try: with Tensor.train(): around the training step",

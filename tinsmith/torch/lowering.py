@@ -200,12 +200,13 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], sizes
         filled = strides_in_memory(values[node.args[0]]) is not None
         kwargs["layout"] = sizes.filled(node.args[0]) if filled else None
     try:
-        found = apply_rule(rule, args, kwargs, meta, device)
+        return checked(node.target, apply_rule(rule, args, kwargs, meta, device), meta)
     except Unsupported as error:
         raise NoRule(node, str(error)) from error
     except TinsmithError as error:
         raise NoRule(node, f"the rule does not cover its arguments ({error})") from error
-    return checked(node.target, found, meta)
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise NoRule(node, f"the rule failed: {type(error).__name__}: {error}") from error  # PyTorch runs the op
 
 
 def strides_in_memory(t: Any) -> tuple[int, ...] | None:
@@ -223,6 +224,8 @@ def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], m
         dtype = meta.dtype if rule.promote == "result" else _common((*args, *more.values()))
         if dtype is not None and tensors:
             args = [a.cast(dtype) if isinstance(a, Tensor) and a.dtype is not dtype else a for a in args]
+            if rule.promote == "result" and not isinstance(args[0], Tensor):  # a number, as in 7 // x
+                args[0] = Tensor.full((), args[0], dtype=dtype, device=device)
             more = {k: a.cast(dtype) if isinstance(a, Tensor) else a for k, a in more.items()}
     if rule.creates:
         more["device"] = device

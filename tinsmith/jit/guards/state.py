@@ -17,6 +17,7 @@ import operator
 import pickle
 import random
 import sys
+import threading
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -118,6 +119,8 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
 _PLAIN: Final = (weakref.ref, tuple, frozenset, *list(_PARTS)[1:])  # immutable containers: compared by their items
 _COPYING: Final = {"tinsmith", "copy", "dataclasses", "pickle", "inspect"}  # modules that read all attributes
 _NUMPY: Final = np.random.mtrand._rand  # the global generator of np.random.rand and similar functions
+_DRAWS: Final = {"random", "mtrand", "_rand",  # names by which code reaches it
+                 *(name for name, f in vars(np.random).items() if getattr(f, "__self__", f) is _NUMPY)}
 MOST_GUARDS: Final = 20_000
 
 
@@ -545,10 +548,17 @@ class State:
     def gone_on(self) -> Iterator[tuple[str, str, int]]:
         """Yield (kind, file, line) of each iterator, file and random generator that the call has advanced."""
         for value, path, position in self.opaque:
-            if position is None or _position(value) != position:
+            if (position is None or _position(value) != position) and not self._is_of_other_threads(value):
                 kinds = (random.Random, "random"), (IOBase, "an open file"), (_GENERATORS, "np.random")
                 what = next((text for kind, text in kinds if isinstance(value, kind)), type(value).__name__)
                 yield what, *self.line(path.partition("[")[0].rpartition(".")[2])
+
+    def _is_of_other_threads(self, value: Any) -> bool:
+        """Return True if other threads run, and no function of the call could reach NumPy's global generator: they
+        have advanced it."""
+        return value is _NUMPY and threading.active_count() > 1 and not (
+            any(v is _NUMPY for v, _, _ in self.opaque[1:]) or self.texts & _DRAWS
+            or any(_DRAWS.intersection(code.co_names) for code in self.ran))
 
     def line(self, name: str) -> tuple[str, int]:
         """Return (file, line) of the first use of a name in user code that ran; its first line if there is none."""

@@ -87,7 +87,7 @@ class BatchNorm(_Running):
             raise ShapeError("BatchNorm", f"input {x.shape}, {self.num_features} channels",
                              f"an input [N, {self.num_features}, …]")
         if self.track_running_stats and Tensor.recording:
-            note_mode("BatchNorm", Tensor.training)
+            note_mode("BatchNorm", Tensor.training, self.weight)
         if self.track_running_stats and not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
         if 0 in x.shape:  # an empty batch has no statistics
@@ -231,7 +231,7 @@ class InstanceNorm(_Running, GroupNorm):
             raise ShapeError("InstanceNorm", f"input {x.shape}, {self.num_features} channels",
                              f"an input [N, {self.num_features}, …]")
         if Tensor.recording:
-            note_mode("InstanceNorm", Tensor.training)
+            note_mode("InstanceNorm", Tensor.training, self.weight)
         if not Tensor.training:
             return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
         wide = (x.float() if x.dtype.itemsize <= 2 else x).flatten(2)

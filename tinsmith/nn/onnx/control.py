@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import DTypeError, FileFormatError
 from tinsmith.nn.onnx.values import axis_of, constant, ints, known, number
 from tinsmith.tensor.tensor import Tensor
@@ -20,10 +20,21 @@ from tinsmith.tensor.tensor import Tensor
 Scope = Mapping[str, Any]
 
 
+class Declared(Protocol):
+    """What a file says of an output: a size or a name per axis, and the dtype (None for text)."""
+
+    @property
+    def shape(self) -> tuple[int | str, ...]: ...
+
+    @property
+    def dtype(self) -> DType | None: ...
+
+
 class Subgraph(Protocol):
     """A graph that is an attribute of a control-flow operator: the part of ``OnnxGraph`` that the operators use."""
 
     outputs: list[str]
+    declared: Sequence[Declared]
 
     def run(self, values: Sequence[Any], scope: Scope) -> list[Any]: ...
 
@@ -47,7 +58,13 @@ def Loop(count: Any, condition: Any, *carried: Any, body: Subgraph, scope: Scope
         for values, value in zip(collected, out[len(states) :]):
             values.append(value)
         going, n = bool(number(again)), n + 1
-    return (*states, *(_stacked(values) if values else Tensor.empty(0) for values in collected))
+    return (*states, *(_stacked(values) if values else _without_rows(kind)
+                       for values, kind in zip(collected, body.declared[1 + len(states) :])))
+
+
+def _without_rows(kind: Declared) -> Tensor:
+    """Return what a loop without turns collects: no rows of the declared shape; a size that has a name is 0."""
+    return Tensor.empty(0, *(s if isinstance(s, int) else 0 for s in kind.shape), dtype=kind.dtype or dtypes.float32)
 
 
 def Scan(*given: Any, body: Subgraph, scope: Scope, num_scan_inputs: int, scan_input_axes: Any = None,

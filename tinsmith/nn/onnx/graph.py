@@ -240,12 +240,28 @@ def _dense(proto: Any, model: Model) -> Tensor:
     return constant(out)
 
 
+class Input(NamedTuple):
+    """The declaration of a graph's input or output.
+
+    Attributes:
+        shape: a size or symbolic name per axis; empty if the file does not say.
+        dtype: the dtype; None for text.
+        number: ONNX's number of the element type.
+        ranked: True if the file says the number of axes.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: DType | None
+    number: int = 0
+    ranked: bool = False
+
+
 class OnnxGraph:
-    """Steps in order, constants by name, and the names of inputs and outputs."""
+    """Steps in order, constants by name, the names of inputs and outputs, and what a file declares of its outputs."""
 
     def __init__(self, nodes: Sequence[Any], inputs: list[str], outputs: list[str], constants: dict[str, Any],
-                 model: Model, given: Mapping[str, Any] | None = None) -> None:
-        self.inputs, self.outputs = inputs, outputs
+                 model: Model, given: Mapping[str, Any] | None = None, declared: Sequence[Input] = ()) -> None:
+        self.inputs, self.outputs, self.declared = inputs, outputs, declared
         self.constants = {name: kept(value) for name, value in constants.items()}
         self.steps = [OnnxNode(node, model, given or {}) for node in nodes]
 
@@ -254,7 +270,8 @@ class OnnxGraph:
         constants = {t.name: value_of(t, model.folder) for t in proto.initializer}
         constants |= {t.values.name: _dense(t, model) for t in proto.sparse_initializer}
         inputs = [i.name for i in proto.input if i.name not in constants]
-        return cls(proto.node, inputs, [o.name for o in proto.output], constants, model)
+        declared = [_input(o.type) for o in proto.output]
+        return cls(proto.node, inputs, [o.name for o in proto.output], constants, model, declared=declared)
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
         """Return the outputs; names of graphs around this one are in ``outside``."""
@@ -267,13 +284,6 @@ class OnnxGraph:
                 scope[name] = folded(value) if isinstance(value, Tensor) else value
         return [scope.get(name) for name in self.outputs]  # a definition may leave optional ones out
 
-
-class Input(NamedTuple):
-    """The declaration of a model input: a size or symbolic name per axis, and the dtype (None for text)."""
-
-    shape: tuple[int | str, ...]
-    dtype: DType | None
-    number: int = 0  # ONNX number of the element type
 
 _graphs: WeakTable[OnnxRunner, OnnxGraph] = WeakTable()  # graphs never change: no guards needed
 
@@ -341,7 +351,8 @@ def _input(kind: Any) -> Input:
     if not kind.HasField("tensor_type"):
         return Input((), None)
     shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.tensor_type.shape.dim)
-    return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type)
+    return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type,
+                 kind.tensor_type.HasField("shape"))
 
 
 def _given(name: str, value: Any, wanted: Input) -> Any:
@@ -354,4 +365,8 @@ def _given(name: str, value: Any, wanted: Input) -> Any:
         value = Tensor(array if wanted.dtype is None else array.astype(wanted.dtype.numpy), requires_grad=False)
     if wanted.dtype is not None and value.dtype is not wanted.dtype:
         raise ArgumentError("OnnxRunner", f"the input {name!r} is {value.dtype!r}", f"{wanted.dtype!r}")
+    if wanted.ranked and value.ndim != len(wanted.shape):
+        declared = ", ".join(str(d) or "?" for d in wanted.shape)
+        raise ArgumentError("OnnxRunner", f"the input {name!r} has the shape {value.shape}",
+                            f"{len(wanted.shape)} axes: ({declared})")
     return noted(value, wanted.number)

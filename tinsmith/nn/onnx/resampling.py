@@ -71,7 +71,7 @@ def _origins(old: int, new: int, factor: float, mode: str, region: tuple[float, 
     """Return the source coordinate of each element of a resized axis."""
     at = np.arange(new, dtype=np.float64)
     if mode == "align_corners":
-        return at * ((old - 1) / (old * factor - 1)) if new > 1 else at * 0
+        return at * ((old - 1) / (new - 1)) if new > 1 else at * 0
     if mode == "asymmetric":
         return at / factor
     if mode == "pytorch_half_pixel":

@@ -230,7 +230,8 @@ class Optimizer:
             which = ", ".join(f"{called(p) or 'one'} of shape {p.shape}" for p in missing[:4])
             raise GradientError(f"{type(self).__name__}.step",
                                 f"{len(missing)} of {len(grads)} parameters have no gradient ({which})",
-                                "loss.backward() before step(), and leave unused parameters out")
+                                "loss.backward() before step(), inside the function if TinyJit captures it; and leave "
+                                "unused parameters out")
         masters = self.master_weights
         with Tensor.no_grad():
             current = [p if m is None else _current(p, m) for p, m in zip(self.params, masters)]
@@ -284,7 +285,7 @@ class Optimizer:
         Args:
             skip: one bool; where it holds, parameters and state stay as they are.
         """
-        check_modes(f"{type(self).__name__}.step", Tensor.training)
+        check_modes(f"{type(self).__name__}.step", Tensor.training, self.params)
         realize_tensors([*Execution.take_losses(), *self.schedule_step(skip)])
 
 

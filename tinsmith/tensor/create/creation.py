@@ -324,6 +324,7 @@ class Creation(Indexing):
         True
         """
         a, b = number("uniform_", "a", a), number("uniform_", "b", b)
+        _check_interval("uniform_", a, b)
         return self._drawn("uniform_", self._uniform().mul(b - a).add(a))
 
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
@@ -728,6 +729,7 @@ class Creation(Indexing):
         """
         wanted, kind = sizes("uniform", shape), float_kind("uniform", dtype)
         low, high = number("uniform", "low", low), number("uniform", "high", high)
+        _check_interval("uniform", low, high)
         if 0 in wanted:
             return cls.zeros(wanted, dtype=kind, device=device, requires_grad=requires_grad)
         x = fractions(product(wanted), kind).reshape(wanted)
@@ -841,7 +843,8 @@ class Creation(Indexing):
 
         With replacement, an index is found by searching a uniform number in the cumulative sums of the weights. Without
         replacement, the indices with the largest ``weight ** (1 / uniform)`` are drawn, computed in logarithms
-        (Efraimidis and Spirakis, 2006).
+        (Efraimidis and Spirakis, 2006). Weights are not read to check them: of weights that are negative, NaN, infinite
+        or all 0, the indices have no meaning.
 
         >>> Tensor([0., 1., 0.]).multinomial(2, replacement=True).tolist()
         [1, 1]
@@ -890,6 +893,11 @@ class Creation(Indexing):
         """
         return type(self).randn(*self.shape, dtype=self.dtype if dtype is None else dtype,
                            device=self.device if device is None else device, requires_grad=requires_grad)
+
+
+def _check_interval(op: str, low: float, high: float) -> None:
+    if low > high:
+        raise ArgumentError(op, f"an interval from {low} to {high}", "the smaller number first")
 
 
 def _line(count: int, first: float, step: float, dtype: DType) -> UOp:

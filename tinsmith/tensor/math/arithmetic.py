@@ -344,7 +344,8 @@ class Arithmetic(Layout):
         if isinstance(x, TensorBase) and x.dtype.is_bool and not self.dtype.is_bool:
             return operand("where", x, self).where(self, y)
         condition = self if self.dtype.is_bool else self.ne(0)
-        like = next((t for t in (x, y) if hasattr(t, "uop")), None)
+        others = (t for t in (x, y) if not isinstance(t, Scalar))
+        like = next((t if hasattr(t, "uop") else operand("where", t, self) for t in others), None)
         if like is None:
             kind = promote(dtypes.of(x), dtypes.of(y))
             like = self._new(UOp.const(kind, 0))

@@ -67,14 +67,9 @@ def _floor_divide(x: Tensor, y: Any) -> Tensor:
     return x.div(y, rounding_mode="floor")
 
 
-@rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", promote="result")
+@rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", promote="result")
 def _pow(x: Tensor, y: Any) -> Tensor:
     return x.pow(_one(y))
-
-
-@rule("pow.Scalar", promote="result")
-def _rpow(x: Any, y: Tensor) -> Tensor:
-    return Tensor.full_like(y, x).pow(y)
 
 
 @rule("addcmul", promote="result")
@@ -231,7 +226,9 @@ def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """Return ``x`` as ``dtype``, as PyTorch casts."""
+    """Return ``x`` as ``dtype``, as PyTorch casts: floats beyond the range of a small integer wrap around."""
+    if x.dtype.is_float and dtype.is_int and dtype.itemsize < 4:
+        x = x.cast(dtypes.int32)
     return x if x.dtype is dtype else x.cast(dtype)
 
 
