@@ -268,3 +268,13 @@ def test_what_many_kernels_read_is_not_computed_by_each() -> None:
     for _ in range(5):
         u = 1 / (kernel @ (1 / (kernel.T @ u)))
     assert work(Tensor.schedule(u)) < 2 * (10 * 2 + 20) * 200 * 200  # ten would take 17 for each element, ten times
+
+
+def test_the_gradient_of_windows_reads_each_of_their_elements_once() -> None:
+    """What is computed for each element of a window is not stored for that: 25 times the size of the image."""
+    x, g, at = given(1, 2, 20, 20), given(1, 2, 20, 20, seed=1), given(1, 2, 20, 20, seed=2)
+    x.requires_grad = True
+    windows = x.pad((2, 2, 2, 2)).unfold(2, 5, 1).unfold(3, 5, 1)
+    each = (at.reshape(1, 2, 20, 20, 1, 1) > Tensor.arange(25).reshape(5, 5)).where(g.reshape(1, 2, 20, 20, 1, 1), 0)
+    (found,) = windows.gradient(x, gradient=each)
+    assert count(found) == 1

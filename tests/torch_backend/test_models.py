@@ -298,6 +298,31 @@ def test_floats_beyond_a_small_integer_wrap_around(dtype: str) -> None:
     assert torch.equal(run(x), (x * 2).to(getattr(torch, dtype)))
 
 
+@pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (5, 1, 2), (3, 1, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_pools_whose_windows_overlap(kernel: int, stride: int, padding: int, dtype: str) -> None:
+    x = torch.randn(2, 3, 13, 11).to(getattr(torch, dtype)).requires_grad_()
+    with torch.no_grad():
+        x[0, 0, 0, 0] = float("nan")  # windows hand on their gradient all the same
+    y = F.max_pool2d(x, kernel, stride, padding)
+    grad = torch.randn_like(y)
+    exact = x.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad(F.max_pool2d(exact, kernel, stride, padding), exact, grad.double())
+    run = ours.compile(lambda x: F.max_pool2d(x, kernel, stride, padding), strict=True)
+    (got,) = torch.autograd.grad(run(x), x, grad)
+    assert is_close(got, want, 1e-4 if dtype == "float32" else 2**-8)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gradients_of_gelu_in_16_bits_are_rounded_once(approximate: str) -> None:
+    x = torch.linspace(-9, 9, 999).bfloat16().requires_grad_()
+    run = ours.compile(lambda x: F.gelu(x, approximate=approximate), strict=True)
+    (got,) = torch.autograd.grad(run(x).sum(), x)
+    exact = x.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad(F.gelu(exact, approximate=approximate).sum(), exact)
+    assert ((got.double() - want).abs() <= want.abs() * 2**-8 + 1e-5).all()
+
+
 def test_an_op_whose_rule_fails_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(x: Any) -> Any:
         return x.no_such_method()

@@ -19,7 +19,6 @@ the tables, and add a program that it stores to the tests.
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -178,7 +177,7 @@ def _permuted(c: Question) -> Answer:
     if node.op is not Ops.PERMUTE or node.arg[-1] == node.ndim - 1 or is_product(node.base):
         return None
     own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index)]
-    often = max((math.prod(map(_overlap, r.index, node.shape)) for r in own), default=1.0)
+    often = max((_overlap(r.index, node.shape) for r in own), default=1.0)
     return None if often == 1 else ((often - 1) * c.costs.join > c.costs.recompute, often)
 
 
@@ -198,12 +197,20 @@ BY_KIND = (
 )
 
 
-def _overlap(index: UOp, size: Any) -> float:
-    """Return how often windows with this index read an element of an axis of ``size``: position · stride + offset."""
-    terms, _ = linear_form(index)
-    if type(size) is not int or len(terms) != 2 or not all(r.op is Ops.RANGE for r in terms):
-        return 1.0
-    return max(count_of(index.ranges) / max(size, 1), 1.0)
+def _overlap(index: Sequence[UOp], shape: Sequence[Any], apart: bool = False) -> float:
+    """Return how often windows read an element with this index: per axis, position · stride + offset.
+
+    Args:
+        apart: a range that is the index of an axis by itself, as in ``x[position - offset, offset]``, tells elements
+            apart: the gradient of windows reads each of their elements once.
+    """
+    forms = [linear_form(i)[0] for i in index]
+    alone = {r for terms in forms if apart and len(terms) == 1 for r in terms}
+    often = 1.0
+    for i, terms, size in zip(index, forms, shape):
+        if type(size) is int and len(terms) == 2 and all(r.op is Ops.RANGE for r in terms):
+            often *= max(count_of(i.ranges - alone) / max(size, 1), 1.0)
+    return often
 
 
 # *** several kernels ***
@@ -450,7 +457,7 @@ def _window_reads(c: Question) -> Answer:
     """Ask about overlapping windows of a kernel other than a contraction."""
     if any(r.group.contraction for r in c.reads):
         return None
-    often = max((math.prod(map(_overlap, r.index, c.node.shape)) for r in c.reads if r.around), default=1.0)
+    often = max((_overlap(r.index, c.node.shape, apart=True) for r in c.reads if r.around), default=1.0)
     work = _work(c)
     return None if often <= 1 else ((often - 1) * work > c.costs.windows, often, work)
 

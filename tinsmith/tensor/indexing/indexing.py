@@ -332,8 +332,14 @@ class Indexing(Reduce):
         if not isinstance(indices, (tuple, list)) or not indices:
             raise ArgumentError("index_put", "indices must be a sequence of tensors",
                                 "index_put((rows, columns), values)")
+        reduce = "ADD" if flag("index_put", "accumulate", accumulate) else None
+        plan = taken_apart("index_put", self, tuple(indices))
+        if plan.picks and (part := _sliced(self, plan)).uop is self.uop:  # nothing is left out: no write to a copy
+            new = operand("index_put", values, self).cast(self.dtype)
+            same_device("index_put", self, new)
+            return self._new(_scattered("index_put", part, plan, new, reduce))
         out = self.clone()
-        out._put("index_put", tuple(indices), values, "ADD" if flag("index_put", "accumulate", accumulate) else None)
+        out._put("index_put", tuple(indices), values, reduce)
         return out
 
     def masked_scatter(self, mask: Self, source: Self) -> Self:

@@ -10,7 +10,9 @@ from typing import Any
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import UOp
+from tinsmith.tensor.helpers import rounded_once
 from tinsmith.tensor.math.table import ELEMENTWISE, FUNCTIONS
+from tinsmith.tensor.nnops.activations import gelu_slope
 from tinsmith.tensor.sizes.traced import plain
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
@@ -73,16 +75,19 @@ def _pow(x: Tensor, y: Any) -> Tensor:
 
 
 @rule("addcmul", promote="result")
+@rounded_once
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a * b * value
 
 
 @rule("addcdiv", promote="result")
+@rounded_once
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Any:
     return x + a / b * value
 
 
 @rule("lerp.Tensor", "lerp.Scalar", promote="result")
+@rounded_once
 def _lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     return x.lerp(end, weight)
 
@@ -106,12 +111,14 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 @rule("gelu_backward", promote="result")
 def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    half = x.dtype.itemsize <= 2  # computed in float32, rounded once
+    if half:
+        grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
     if approximate == "tanh":
         k = math.sqrt(2 / math.pi)
         t = (k * (x + 0.044715 * x * x * x)).tanh()
         return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x))
-    cdf = 0.5 * (1 + (x * math.sqrt(0.5)).erf())
-    return grad * (cdf + x * (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi)))
+    return gelu_slope(grad, x, x, half)[0]
 
 
 @rule("leaky_relu", promote="result")
@@ -120,6 +127,7 @@ def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
 
 
 @rule("elu", promote="result")
+@rounded_once
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return (x > 0).where(x * scale, (x * input_scale).expm1() * (alpha * scale))
 
@@ -130,6 +138,7 @@ def _hardtanh(x: Tensor, low: Any = -1, high: Any = 1) -> Tensor:
 
 
 @rule("softplus", promote="result")
+@rounded_once
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return (x * beta > threshold).where(x, (x * beta).exp().log1p() / beta)
 
@@ -140,11 +149,13 @@ def _threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Any:
 
 
 @rule("sigmoid_backward", promote="result")
+@rounded_once
 def _sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * y * (1 - y)
 
 
 @rule("tanh_backward", promote="result")
+@rounded_once
 def _tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
     return grad * (1 - y * y)
 

@@ -92,8 +92,13 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
                          padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, at: Tensor) -> Tensor:
     """Each window hands its gradient to the element that ``at`` names; the windows' gradients are added up.
 
-    Where windows are dilated, the gradient of the maximum does the same, with more comparisons.
+    A CPU adds them to the elements one after the other. Elsewhere each element looks at the windows around it; where
+    windows are dilated, the gradient of the maximum does the same, with more comparisons.
     """
+    if x.dtype.itemsize <= 2:  # added up in float32, rounded once
+        grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
+    if x.is_cpu:
+        return x.flatten(-2).zeros_like().scatter_add(-1, at.flatten(-2), grad.flatten(-2)).reshape(x.shape)
     inner, grad, at = _leaf(_batched(x, 2)), _batched(grad, 2), _batched(at, 2)
     if any(d != 1 for d in dilation):
         y = _max_pool(inner, 2, kernel, stride, padding, dilation, ceil_mode, False)
