@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[1]
 SLOW = {line for line in (ROOT / "tests" / "slow.txt").read_text("utf-8").splitlines() if not line.startswith("#")}
@@ -29,6 +30,10 @@ AS_USERS = os.environ.get("AS_USERS", "").split()
 # How long an example takes depends on what else the machine does, and whether its kernels are compiled already.
 settings.register_profile("tinsmith", deadline=None)
 settings.load_profile("tinsmith")
+# Hypothesis draws constants of the project's modules that are imported already: what a test draws, even a derandomized
+# one, would depend on the tests before it. The campaigns of tests.properties draw at random.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants  # none
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -153,6 +153,30 @@ def test_any_opts_compute_the_same_in_c(family: str) -> None:
     run()
 
 
+def test_steps_are_left_out_once() -> None:
+    """A second SKIP would count the steps from the first one's start."""
+    x, w = (UOp(Ops.PARAM, dtypes.int32, (), (n, shape)) for n, shape in ((1, (4, 1)), (2, (1, 2))))
+    y = (x.expand((4, 2)) * w.expand((4, 2))).unwindow(Window(0, 1, 1, 1, 5, 4)).reduce("ADD", (1,))
+    sink = UOp(Ops.SINK, None, (y,))
+    inputs = {x: np.array([[3], [1], [0], [-2]], np.int32), w: np.array([[-2, -4]], np.int32)}
+    once = [Opt(OptOps.SKIP)]
+    np.testing.assert_array_equal(run_graph(sink, inputs, once)[0], expected(sink, inputs)[0])
+    with pytest.raises(ArgumentError, match=r"left out already|no block or step"):
+        optimized(sink, once * 2, "CPU")
+
+
+@pytest.mark.parametrize("amount", [2, 3])
+def test_partial_results_of_threads_are_unrolled_without_rest(amount: int) -> None:
+    x = UOp(Ops.PARAM, dtypes.int32, (), (1, (7,)))
+    sink, inputs = UOp(Ops.SINK, None, (x.reduce("ADD", (0,)),)), {x: np.arange(7, dtype=np.int32)}
+    opts = [Opt(OptOps.GROUP, 0, 3), Opt(OptOps.UNROLL, 1, amount)]
+    if amount == 3:
+        np.testing.assert_array_equal(run_on("PYTHON", sink, inputs, opts)[0], expected(sink, inputs)[0])
+    else:
+        with pytest.raises(ArgumentError, match="threads' partial results"):
+            optimized(sink, opts)
+
+
 def test_lanes_of_an_outer_reduction_are_not_combined_by_an_inner_one() -> None:
     """max_i sum_k x[i], whose body does not use the inner range: two vector ranges in one value are refused."""
     x = UOp(Ops.PARAM, dtypes.int32, (), (1, (5,)))

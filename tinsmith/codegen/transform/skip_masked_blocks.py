@@ -262,6 +262,7 @@ def skip(k: KernelGraph, opt: Opt) -> None:
     found, ends, steps = masked_blocks(k), visible_ends(k), covered_steps(k)
     opt.require(bool(found or ends or steps), "no block or step is known to be masked entirely", "another opt")
     steps |= {loop: (UOp.index(0), end) for loop, end in ends.items()}
+    opt.require(all(len(loop.src) == 1 for loop in steps), "the steps of a loop are left out already", "another opt")
     table = {loop: loop.replace(src=(*span, loop.src[-1])) for loop, span in steps.items()}
     k.rebuild_as([s.replace(src=(*s.src[:3], (s.src[3] & found[s]).simplify(), s.src[4])) if s in found else s
                   for s in k.sink.src], table)
