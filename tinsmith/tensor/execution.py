@@ -443,11 +443,11 @@ class Execution(TensorBase):
         order = unrolled.order
         unrolled.check(t for t in TensorBase.live if t.requires_grad is not False)
         wanted = self._wanted(order, unrolled)
+        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
+                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
         if not wanted and not self.requires_grad and not is_computed(unrolled.nodes[0]):
             raise GradientError("backward", "the tensor is data, or the result of a function that TinyJit captures, "
                                 "which has no history", "backward() inside the function that TinyJit captures")
-        found = gradients(unrolled.nodes[0], [node for nodes in wanted.values() for node in nodes],
-                          None if gradient is None else gradient.uop, missing_ok=True, order=order)
         rest = iter(unrolled.rolled(found))
         sums = [summed(rest, len(nodes)) for nodes in wanted.values()]
         with state:  # gradients of other threads add up with these
