@@ -278,3 +278,14 @@ def test_the_gradient_of_windows_reads_each_of_their_elements_once() -> None:
     each = (at.reshape(1, 2, 20, 20, 1, 1) > Tensor.arange(25).reshape(5, 5)).where(g.reshape(1, 2, 20, 20, 1, 1), 0)
     (found,) = windows.gradient(x, gradient=each)
     assert count(found) == 1
+
+
+def test_putting_values_into_a_whole_tensor_is_one_kernel() -> None:
+    rows, values = given(30).cast("int32"), given(30, 8)
+    assert count(Tensor.zeros(100, 8).index_put((rows,), values, accumulate=True)) == 1
+    x = given(100, 8)
+    found = x.index_put((rows, rows), values[:, 0], accumulate=True)
+    assert count(found) == 1
+    want = x.numpy().copy()
+    np.add.at(want, (rows.numpy(), rows.numpy()), values.numpy()[:, 0])
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-5)

@@ -334,7 +334,8 @@ class Indexing(Reduce):
                                 "index_put((rows, columns), values)")
         reduce = "ADD" if flag("index_put", "accumulate", accumulate) else None
         plan = taken_apart("index_put", self, tuple(indices))
-        if plan.picks and (part := _sliced(self, plan)).uop is self.uop:  # nothing is left out: no write to a copy
+        part = _sliced(self, plan)
+        if plan.picks and part.uop is self.uop and not files.on_disk(self._device):  # all of it: no write to a copy
             new = operand("index_put", values, self).cast(self.dtype)
             same_device("index_put", self, new)
             return self._new(_scattered("index_put", part, plan, new, reduce))
