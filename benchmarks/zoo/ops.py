@@ -102,10 +102,10 @@ def collect(name: str, size: str, precisions: Sequence[str]) -> list[str]:
 
 
 def _best(call: Callable[[], Any]) -> float:
-    """Return the mean seconds of a call in one sample."""
-    begin = time.perf_counter()
+    """Return the mean seconds of processor time of a call in one sample."""
+    begin = time.process_time()
     count = 0
-    while (spent := time.perf_counter() - begin) < SHORT or not count:
+    while (spent := time.process_time() - begin) < SHORT or not count:
         call()
         count += 1
     return spent / count

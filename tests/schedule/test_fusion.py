@@ -271,7 +271,7 @@ def test_what_many_kernels_read_is_not_computed_by_each() -> None:
 
 
 def test_the_gradient_of_windows_reads_each_of_their_elements_once() -> None:
-    """What is computed for each element of a window is not stored for that: 25 times the size of the image."""
+    """A function of the elements of windows, 25 times as many as the image has, is not stored."""
     x, g, at = given(1, 2, 20, 20), given(1, 2, 20, 20, seed=1), given(1, 2, 20, 20, seed=2)
     x.requires_grad = True
     windows = x.pad((2, 2, 2, 2)).unfold(2, 5, 1).unfold(3, 5, 1)

@@ -224,7 +224,7 @@ def apply_rule(rule: AtenRule, args: Sequence[Any], kwargs: Mapping[str, Any], m
         dtype = meta.dtype if rule.promote == "result" else _common((*args, *more.values()))
         if dtype is not None and tensors:
             args = [a.cast(dtype) if isinstance(a, Tensor) and a.dtype is not dtype else a for a in args]
-            if rule.promote == "result" and not isinstance(args[0], Tensor):  # a number, as in 7 // x
+            if rule.promote == "result" and args and isinstance(args[0], (bool, int, float)):  # as in 7 // x
                 args[0] = Tensor.full((), args[0], dtype=dtype, device=device)
             more = {k: a.cast(dtype) if isinstance(a, Tensor) else a for k, a in more.items()}
     if rule.creates:

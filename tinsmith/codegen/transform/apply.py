@@ -46,12 +46,12 @@ def _unroll(k: KernelGraph, opt: Opt) -> None:
     amount = opt.part_of(range_size(r))
     whole = divides(amount, range_size(r)) or all(p.arg.fragment_c.whole for p in k.products)
     opt.require(whole or not _feeds_unit(k, r), "UNROLL must divide the reduction of a warp's unit (PADTO before TC)")
-    opt.require(divides(amount, range_size(r)) or not any(r in f.src[1:] and of_threads(f.src[0]) for f in k.folds),
+    opt.require(divides(amount, range_size(r)) or not any(r in f.src[1:] and _of_threads(f.src[0]) for f in k.folds),
                 "UNROLL must divide a sum of threads' partial results, whose reads have no guard")
     k.split(r, amount, Role.UNROLL)
 
 
-def of_threads(value: UOp) -> bool:
+def _of_threads(value: UOp) -> bool:
     """Return True for an element of a stage that holds partial results of threads (``GROUP``)."""
     stage = value.src[0] if value.op is Ops.LOAD else value
     return stage.op is Ops.STAGE and any(r.arg[1] is Role.GROUP for r in stage.src[1:])

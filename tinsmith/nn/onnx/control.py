@@ -12,22 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import DTypeError, FileFormatError
-from tinsmith.nn.onnx.values import axis_of, constant, ints, known, number
+from tinsmith.nn.onnx.values import Declared, axis_of, constant, ints, known, number
 from tinsmith.tensor.tensor import Tensor
 
 Scope = Mapping[str, Any]
-
-
-class Declared(Protocol):
-    """What a file says of an output: a size or a name per axis, and the dtype (None for text)."""
-
-    @property
-    def shape(self) -> tuple[int | str, ...]: ...
-
-    @property
-    def dtype(self) -> DType | None: ...
 
 
 class Subgraph(Protocol):

@@ -11,16 +11,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import ArgumentError, FileFormatError
 from tinsmith.core.object_lifetime import WeakTable
 from tinsmith.nn.io.archives import Source, as_bytes
 from tinsmith.nn.onnx import arithmetic, control, neural, recurrent, resampling, shapes, training
-from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, constant, folded, fresh, kept, noted, type_of
+from tinsmith.nn.onnx.values import DTYPES, NUMBER_OF, STRING, Declared, constant, folded, fresh, kept, noted, type_of
 from tinsmith.tensor.tensor import Tensor
 
 MODULES: Final[tuple[ModuleType, ...]] = (
@@ -240,27 +239,11 @@ def _dense(proto: Any, model: Model) -> Tensor:
     return constant(out)
 
 
-class Input(NamedTuple):
-    """The declaration of a graph's input or output.
-
-    Attributes:
-        shape: a size or symbolic name per axis; empty if the file does not say.
-        dtype: the dtype; None for text.
-        number: ONNX's number of the element type.
-        ranked: True if the file says the number of axes.
-    """
-
-    shape: tuple[int | str, ...]
-    dtype: DType | None
-    number: int = 0
-    ranked: bool = False
-
-
 class OnnxGraph:
     """Steps in order, constants by name, the names of inputs and outputs, and what a file declares of its outputs."""
 
     def __init__(self, nodes: Sequence[Any], inputs: list[str], outputs: list[str], constants: dict[str, Any],
-                 model: Model, given: Mapping[str, Any] | None = None, declared: Sequence[Input] = ()) -> None:
+                 model: Model, given: Mapping[str, Any] | None = None, declared: Sequence[Declared] = ()) -> None:
         self.inputs, self.outputs, self.declared = inputs, outputs, declared
         self.constants = {name: kept(value) for name, value in constants.items()}
         self.steps = [OnnxNode(node, model, given or {}) for node in nodes]
@@ -270,7 +253,7 @@ class OnnxGraph:
         constants = {t.name: value_of(t, model.folder) for t in proto.initializer}
         constants |= {t.values.name: _dense(t, model) for t in proto.sparse_initializer}
         inputs = [i.name for i in proto.input if i.name not in constants]
-        declared = [_input(o.type) for o in proto.output]
+        declared = [_declared(o.type) for o in proto.output]
         return cls(proto.node, inputs, [o.name for o in proto.output], constants, model, declared=declared)
 
     def run(self, values: Sequence[Any], outside: Mapping[str, Any]) -> list[Any]:
@@ -327,7 +310,7 @@ class OnnxRunner:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("OnnxRunner", f"a damaged model: {error!r:.200}", "a complete file") from None
-        self.graph_inputs = {i.name: _input(i.type) for i in model.graph.input if i.name in graph.inputs}
+        self.graph_inputs = {i.name: _declared(i.type) for i in model.graph.input if i.name in graph.inputs}
         self.graph_outputs = list(graph.outputs)
 
     def __call__(self, inputs: Mapping[str, Any], debug: int = 0) -> dict[str, Any]:
@@ -347,15 +330,15 @@ class OnnxRunner:
         return dict(zip(self.graph_outputs, _graphs[self].run(values, {})))
 
 
-def _input(kind: Any) -> Input:
+def _declared(kind: Any) -> Declared:
     if not kind.HasField("tensor_type"):
-        return Input((), None)
+        return Declared((), None)
     shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.tensor_type.shape.dim)
-    return Input(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type,
+    return Declared(shape, DTYPES.get(kind.tensor_type.elem_type), kind.tensor_type.elem_type,
                  kind.tensor_type.HasField("shape"))
 
 
-def _given(name: str, value: Any, wanted: Input) -> Any:
+def _given(name: str, value: Any, wanted: Declared) -> Any:
     if value is None or isinstance(value, list):
         return None if value is None else [v if isinstance(v, Tensor) else Tensor(np.asarray(v)) for v in value]
     if not isinstance(value, Tensor):

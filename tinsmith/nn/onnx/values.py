@@ -5,7 +5,7 @@ makes them rounds to what they can hold.
 """
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,22 @@ FLOAT4: Final = 23
 SCALE8: Final = 24
 FEW: Final = 64  # integers that may be a shape
 NUMBER_OF: Final = {dtype: number for number, dtype in reversed(DTYPES.items())}
+
+
+class Declared(NamedTuple):
+    """The declaration of a graph's input or output.
+
+    Attributes:
+        shape: a size or symbolic name per axis; empty if the file does not say.
+        dtype: the dtype; None for text.
+        number: ONNX's number of the element type.
+        ranked: True if the file says the number of axes.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: DType | None
+    number: int = 0
+    ranked: bool = False
 
 
 def known(t: Tensor) -> np.ndarray[Any, Any]:
