@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.golden.running import run
-from tinsmith import Tensor, TinyJit, nn
+from tinsmith import GlobalCounters, Tensor, TinyJit, Variable, nn
 from tinsmith.core.errors import JitError
 from tinsmith.nn.optim import Adam
 from tinsmith.nn.state import get_parameters
@@ -157,3 +157,31 @@ print([f(Tensor([1.0, n]).realize()).tolist() for n in range(4)], len(f.jit_cach
 """
     done = run(["-W", "error", "-c", script], tmp_path, CACHE_DIR="", XDG_CACHE_HOME=str(tmp_path), CHECK_IR="0")
     assert done.stdout == "[[5.0, 0.0], [5.0, 6.0], [5.0, 12.0], [5.0, 18.0]] 1\n", done.stderr
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_a_result_realized_over_pending_writes_is_computed_once(realized: bool) -> None:
+    """A decoder that realized its token in the captured function ran twice: once for the token, with copies of the
+    caches, and once to write them."""
+    caches = [Tensor.zeros(4, 8).contiguous().realize() for _ in range(3)]
+
+    @TinyJit
+    def step(x: Tensor, row: Any) -> Tensor:
+        for cache in caches:
+            cache[row : row + 1] = x
+            x = cache.sum(0, keepdim=True) * 0.5
+        return x.realize() if realized else x
+
+    row, want, counts = Variable("row", 0, 3), np.zeros((3, 4, 8), np.float32), []
+    for n in range(6):
+        given = np.full((1, 8), n + 1.0, np.float32)
+        before = GlobalCounters.kernel_count
+        got = step(Tensor(given).realize(), row.bind(n % 4))
+        counts.append(GlobalCounters.kernel_count - before)
+        for cache in want:
+            cache[n % 4] = given
+            given = cache.sum(0, keepdims=True) * 0.5
+        np.testing.assert_allclose(got.numpy(), given, rtol=1e-6)
+    for cache, expected in zip(caches, want):
+        np.testing.assert_allclose(cache.numpy(), expected, rtol=1e-6)
+    assert counts[-1] <= 6, "each cache is written and summed once"

@@ -76,7 +76,8 @@ def realize_tensors(tensors: Sequence[AbstractTensor], memory_budget: float | st
     Views of realized buffers stay views: nothing is copied. Other tensors that were made from a realized leaf, or that
     share a realized tensor's memory, refer to its buffer from then on. The graphs of the values are kept for gradients
     (``tensor/autograd/history.py``). If a value is computed from a write that is pending in another tensor (a cache, a
-    parameter), that tensor is realized in the same program: the write happens once, and in place if possible.
+    parameter), that tensor is realized in the same program: the write happens once, and in place if possible. While a
+    function is captured, such a value stays lazy, because the end of the capture realizes the writes.
     """
     if memory_budget is not None:
         with Context(MEMORY_BUDGET=memory_budget):
@@ -92,7 +93,10 @@ def realize_tensors(tensors: Sequence[AbstractTensor], memory_budget: float | st
             wanted = list(pending.values())
             mine = _below(wanted)
             known = seen(list(mine))
-            if written := _written_below(mine, known, wanted[0].live):
+            written = _written_below(mine, known, wanted[0].live)
+            if written and recorders:
+                return realize_tensors([t for t in wanted if not _written_below(_below([t]), None, t.live)])
+            if written:
                 pending.update((id(t), t) for t in written)
                 wanted += written
                 mine = _below(wanted)
@@ -130,7 +134,7 @@ def _written_below(nodes: Collection[UOp], known: Seen | None, live: Iterable[Ab
         known: the analysis of these nodes.
         live: all live tensors.
     """
-    if recorders or (known is not None and not known.form.writes):  # the end of a capture realizes its writes
+    if known is not None and not known.form.writes:
         return []
     writes = {n for n in toposort(list(nodes)) if n.op is Ops.ASSIGN}
     writes.difference_update(nodes)
@@ -253,7 +257,7 @@ def stored_value(tensor: AbstractTensor) -> tuple[UOp, tuple[int, int] | None]:
             view = before[1]
         else:
             known = seen([below])
-            if _written_below([below], known, tensor.live):
+            if not recorders and _written_below([below], known, tensor.live):
                 realize_tensors([tensor])
                 return stored_value(tensor)
             view = compute([uop], [tensor._device], known=known)[below]
