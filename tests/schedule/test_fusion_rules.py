@@ -127,6 +127,7 @@ FUSED: dict[str, Callable[[], list[Tensor]]] = {
     "rows of a stream": lambda: _attention(1, 4, 64, 16),
     "own stream": lambda: _attention(1, 4, 64, 16),
     "nested loops": lambda: [X.softmax()],
+    "spread": lambda: _read_twice(Tensor.arange(256).reshape(-1, 1) >= Tensor.arange(256)),
     "windows": lambda: [given(2, 8, 24, 24).relu().max_pool2d((3, 3), stride=1)],
     "indices": lambda: [_mixed(X * 2)],
     "unpartitioned": lambda: [(X * 2 + (X * 2).flip(1)).softmax()],

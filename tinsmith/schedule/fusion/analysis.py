@@ -142,8 +142,8 @@ class Analysis:
         chained: on a grid, the contractions inside chains (scores).
         maxima: on a grid, the row maxima of chains.
         cipher: nodes of random number generation (Threefry).
-        bare: contractions that are stored without their epilogue, since storing several epilogues would take more
-            memory; set by ``fused``.
+        kept: contraction → what is stored of it, since several functions of it (epilogues) would take more memory: one
+            of which the others are functions, or the contraction itself; set by ``fused``.
     """
 
     def __init__(self, roots: Sequence[UOp], costs: Costs) -> None:
@@ -154,7 +154,7 @@ class Analysis:
         self.matmuls: set[UOp] = set()
         self.chained: set[UOp] = set()
         self.maxima: set[UOp] = set()
-        self.bare: frozenset[UOp] = frozenset()
+        self.kept: dict[UOp, UOp] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
         for n in self.order:
@@ -243,10 +243,13 @@ class Analysis:
     def contraction_below(self, node: UOp) -> UOp | None:
         """Return the only contraction of which ``node`` is a cheap elementwise function of the
         same size (an epilogue), or None."""
-        if node.op is Ops.REDUCE or self.facts[node].light > self.costs.recompute:
+        if node.op is Ops.REDUCE:
             return None
-        reduces = reductions_of(cone_of(node, STAGED))
-        if len(reduces) != 1:
+        cone = cone_of(node, STAGED)
+        reduces = reductions_of(cone)
+        # each operation counts once: ``light`` counts those of a common operand for each of its readers
+        work = sum(n.op.cost for n in cone if n.op.elementwise)
+        if len(reduces) != 1 or min(self.facts[node].light, work) > self.costs.recompute or len(cone) > MOST_CONE:
             return None
         (below,) = reduces
         return below if contraction(below) and size_of(below) == size_of(node) else None

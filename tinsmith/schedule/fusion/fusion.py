@@ -296,9 +296,25 @@ def _seam(value: UOp, index: Index) -> UOp | None:
 def fused(roots: Sequence[UOp], costs: Costs) -> Fusion:
     """Return the decision which values of a graph are stored; all others are computed inside their readers' kernels.
 
-    If several functions of one contraction would be stored, the decision is repeated with the contraction stored.
+    If several functions of one contraction would be stored, the decision is repeated: one of them is stored of which
+    all others are functions, else the contraction itself.
     """
     analysis = Analysis(roots, costs)
     fusion = Fusion(roots, analysis)
-    analysis.bare = frozenset(below for below, values in fusion.epilogues.items() if len(values) > 1)
-    return Fusion(roots, analysis) if analysis.bare else fusion
+    analysis.kept = {below: next((v for v in values if all(_is_function_of(w, v) for w in values)), below)
+                     for below, values in fusion.epilogues.items() if len(values) > 1}
+    return Fusion(roots, analysis) if analysis.kept else fusion
+
+
+def _is_function_of(value: UOp, base: UOp) -> bool:
+    """Return True if an elementwise function of a reduction is one of ``base``, too: a rounded sum and its GELU."""
+    stack, seen = [value], {base}
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        if n.op is Ops.REDUCE:
+            return False
+        seen.add(n)
+        stack += n.src if n.op not in STAGED else ()
+    return True

@@ -392,13 +392,22 @@ def _spaces(total: UOp, host: Shape, target: Target) -> Iterator[Space]:
         return
     wished = max(target.cores * target.resident * cuts.thread_values // (2 * after), cuts.blocks)
     blocks = [d for d in range(max(cuts.least_blocks // before, 2), size // steps + 1) if size % d == 0]
-    for d in ([1] if 2 * before >= wished else sorted(blocks, key=lambda d: abs(d * before - wished))):
-        cut = [(d, True)] * (d > 1) + [(size // d, True)]
-        loops = _refined([*runs[:at], *cut, *runs[at + 1 :]], [s for s in host if s > 1])
+    ordered = [1] if 2 * before >= wished else sorted(blocks, key=lambda d: abs(d * before - wished))
+    nested = [d for d in ordered if _cut(runs, at, d, host)]
+    few = not nested or nested[0] * before * cuts.few_blocks < ordered[0] * before
+    for d in ordered if few else nested:
+        loops = _cut(runs, at, d, host if d in nested else ())
         axis = next((a for a in range(len(loops)) if math.prod(s for s, _ in loops[:a]) == before * d
                      and loops[a][0] == size // d), None)
         if axis is not None:
             yield Space(tuple(s for s, _ in loops), axis, tuple(a for a, (_, x) in enumerate(loops) if x))
+
+
+def _cut(runs: Sequence[tuple[int, bool]], at: int, blocks: int, host: Sequence[int]) -> list[tuple[int, bool]]:
+    """Return ``runs`` with run ``at`` cut into ``blocks`` and split at the boundaries of shape ``host``; [] if these do
+    not nest."""
+    cut = [(blocks, True)] * (blocks > 1) + [(runs[at][0] // blocks, True)]
+    return _refined([*runs[:at], *cut, *runs[at + 1 :]], [s for s in host if s > 1])
 
 
 def _runs(total: UOp) -> list[tuple[int, bool]]:

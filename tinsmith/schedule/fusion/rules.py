@@ -31,7 +31,7 @@ from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import contraction, count_of
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.analysis import Analysis, Facts, KernelInput, ranges_in
-from tinsmith.schedule.fusion.fan_in import below_reshapes, cone_of, reductions_of
+from tinsmith.schedule.fusion.fan_in import MOST_CONE, below_reshapes, cone_of, reductions_of
 from tinsmith.schedule.values import STAGED, size_of
 from tinsmith.target.schedule_costs import Costs
 
@@ -40,6 +40,7 @@ Answer = tuple[Any, ...] | None
 # operations and views of one kernel before it is cut: compile time grows faster than linearly with them
 MOST_WORK = 768
 MOST_UNPACKED = 17  # reads of an element of quantized weights from which on they are unpacked once, into memory
+SPREAD = 4  # bytes of a value per byte that it is computed from, from which on it is cheaper to compute than to load
 SHORT_TABLE = 64  # elements of a table of positions that kernels compute instead of loading it, at most
 
 
@@ -249,12 +250,12 @@ def _light_on_statistics(c: Question) -> Answer:
 
 def _shared_result(c: Question) -> Answer:
     """Ask about a value that depends on a reduction. The last number is the contraction that would be stored with it as
-    its epilogue, or None."""
+    its epilogue, or None; it is computed again if something else of that contraction is stored."""
     if not c.facts.heavy:
         return None
     operand = _is_operand(c)
     below = None if operand or settings.NOOPT else c.analysis.contraction_below(c.node)
-    return below is None or below not in c.analysis.bare, c.kernels, below
+    return below is None or c.analysis.kept.get(below, c.node) is c.node, c.kernels, below
 
 
 def _is_operand(c: Question) -> bool:
@@ -266,6 +267,17 @@ def _short_table(c: Question) -> Answer:
     short = not c.facts.heavy and not c.node.dtype.is_float and size_of(c.node) <= SHORT_TABLE and all(
         n.src or n.op in (Ops.CONST, Ops.IOTA) for n in toposort(c.node))
     return (False, c.kernels, SHORT_TABLE) if short else None
+
+
+def _spread(c: Question) -> Answer:
+    cost, limit = c.facts.cost, c.costs.operand
+    cone = cone_of(c.node, STAGED)
+    if c.facts.heavy or c.facts.joins + c.facts.edges or cost > limit or len(cone) > MOST_CONE:
+        return None
+    sources = {s for n in cone for s in n.src if s.op in STAGED or not (s.src or s.op in (Ops.CONST, Ops.IOTA))}
+    read = sum(size_of(s) * s.dtype.itemsize for s in sources)
+    few = sources.isdisjoint({c.node}) and SPREAD * read <= size_of(c.node) * c.node.dtype.itemsize
+    return (False, c.kernels, cost, limit) if few else None
 
 
 def _recompute(c: Question) -> Answer:
@@ -294,6 +306,10 @@ SHARED = (
     SHARED_RESULT,
     FusionRule("short table", "A short table of integers or conditions, computed from positions, needs no memory.",
                _short_table, fused="{0} kernels read it, and it is a table of positions of at most {1} elements"),
+    FusionRule("spread",
+               "A cheap value of much less memory than its own, such as a mask, is recomputed by all of its kernels.",
+               _spread, fused="{0} kernels read it, and each computes it from far fewer elements, with {1} operations "
+                              "of at most {2}"),
     FusionRule("recompute", "A value is recomputed by several kernels if that costs few operations.",
                _recompute, "{0} kernels read it, and recomputing it costs {1} operations per element",
                "{0} kernels read it, and recomputing it costs {1} operations per element, of at most {2}"),
