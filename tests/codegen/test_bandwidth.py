@@ -1,6 +1,7 @@
 """Memory-bound kernels on a GPU grid: number of loads in flight, vector access, and approximate functions."""
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,73 @@ def test_a_channel_has_a_full_block() -> None:
     assert threads == 512
 
 
+@pytest.mark.parametrize("channels", [256, 320, 640])
+def test_groups_of_channels_last_are_read_in_vectors_by_full_blocks(channels: int) -> None:
+    """A thread read a group of 32 channels one by one, 256 elements from its neighbour's: 1.07 ms, now 20 us."""
+    x = empty(32, 1024, 8, channels // 8, dtype=dtypes.bfloat16)
+    for kernel in kernels(lambda: x.float().var((1, 3)))[:2]:
+        assert any(o.startswith("VECTOR") for o in opts(kernel)) and math.prod(kernel.block) >= 128
+
+
+@settings(max_examples=30, deadline=None)
+@given(images=st.integers(1, 3), pixels=st.integers(1, 40), groups=st.integers(1, 5), size=st.integers(1, 70),
+       half=st.booleans())
+def test_sums_of_groups_of_channels(images: int, pixels: int, groups: int, size: int, half: bool) -> None:
+    values = np.random.default_rng(0).integers(-8, 9, (images, pixels, groups, size)).astype(np.float32)
+    x = Tensor(values, device="PYTHON:G256:C4").cast(dtypes.bfloat16 if half else dtypes.float32).realize()
+    mean = x.float().mean((1, 3), keepdim=True)
+    found = [x.float().sum((1, 3)), (x.float() - mean).square().sum((1, 3)), x.max((1, 3))]
+    Tensor.realize(*found)
+    centered = np.square(values - values.mean((1, 3), keepdims=True)).sum((1, 3))
+    np.testing.assert_array_equal(found[0].numpy(), values.sum((1, 3)))
+    np.testing.assert_allclose(found[1].numpy(), centered, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(found[2].float().numpy(), values.max((1, 3)))
+
+
+@pytest.mark.parametrize("rows", [16384, 12608 // 8, 1024])
+def test_few_columns_occupy_several_cores(rows: int) -> None:
+    """Two blocks of 128 threads summed 16,384 rows of 64 columns in 70 us."""
+    x = empty(rows, 64)
+    assert all(math.prod(k.grid) >= 8 for k in kernels(lambda: x.sum(0)))
+
+
+def test_rows_across_images_are_cut_into_short_blocks() -> None:
+    """Blocks of 64 images × 197 rows had 197 rows each, the only common divisor: 186 us, now 16."""
+    x, g, w, b = empty(64, 197, 768), empty(64, 197, 768), empty(768), empty(768)
+
+    def gradients() -> Tensor:
+        leaves = [t.requires_grad_(True) for t in (x, w, b)]
+        y = x.layernorm() * w + b
+        Tensor.realize(*y.gradient(*leaves, gradient=g))
+        return g
+
+    widest = [max(k.grid) for k in kernels(gradients)]
+    assert max(widest) > 1000
+
+
+def test_a_rounded_sum_is_stored_once_for_its_gelu_and_gradient() -> None:
+    """The distribution function was stored, too, in 32 bits: recomputing it costs less than its memory."""
+    x, w, b, v = empty(1024, 256), empty(256, 1024), empty(1024), empty(1024, 256)
+
+    def gradients() -> Tensor:
+        leaves = [t.requires_grad_(True) for t in (x, w, b, v)]
+        with Tensor.autocast("bfloat16"):
+            y = x.linear(w, b).gelu().linear(v)
+        Tensor.realize(*y.sum().gradient(*leaves))
+        return x
+
+    stores = [text for k in kernels(gradients) for text in re.findall(r"float\* data\d+", k.source.split("{")[0])]
+    found = [k for k in kernels(gradients) if "exp2_of(" in k.source]
+    assert len(found) == 2, "GELU and its gradient"
+    assert not any(re.search(r"[( ]float\* data0", k.source) for k in found), f"a result of 32 bits: {stores}"
+
+
+def test_rounding_to_bfloat16_and_back_takes_pairs() -> None:
+    x = empty(1 << 20)
+    (kernel,) = kernels(lambda: x.cast(dtypes.bfloat16).float() * 3)
+    assert kernel.source.partition("__launch_bounds__")[2].count("pack_bfloat16(") == 2
+
+
 def test_rows_of_a_mean_over_rows_compile() -> None:
     """A sum over rows cannot share its threads with the sums along those rows."""
     x, y = empty(100, 1000), empty(100, dtype=dtypes.int32)
@@ -143,7 +211,9 @@ def test_threads_down_a_column(size: int, beside: int, blocks: int) -> None:
     ways = ways_down(target, size, beside, blocks)
     assert 1 <= ways * beside <= target.block_threads
     assert ways <= target.blocks.ways or blocks < target.cores, "blocks that occupy all cores keep long steps"
-    assert size % min(target.blocks.ways, ways) or size % ways == 0, "a column that threads divide stays divided"
+    least = min(target.blocks.ways, target.block_threads // beside)
+    divided = size % min(least, ways) or size % ways == 0
+    assert divided or size >= 8 * target.blocks.loads * least, "a column of few steps that threads divide stays divided"
 
 
 @pytest.mark.parametrize("shape", [(512, 256), (1000, 96), (77, 640), (4096, 24)])

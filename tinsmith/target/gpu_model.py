@@ -37,8 +37,10 @@ class GpuModel(NamedTuple):
     product_threads: tuple[int, ...] = (64, 128, 256)
     sums: tuple[tuple[int, int], ...] = ((4, 4), (4, 8), (8, 8))  # rows and columns of results per thread to try
     slices: tuple[int, ...] = (16, 8)  # steps of the reduction (k) per stage in local memory, to try
+    groups: tuple[int, ...] = (1, 2, 4, 8)  # groups of threads that share the steps of a slice, to try
     least: int = 16  # rows, columns and steps from which on a tile in local memory is worth it
-    carried: int = 24  # 32-bit words per thread that a software pipeline may have in flight
+    # 32-bit words per thread that a software pipeline may have in flight beside the most sums per thread
+    carried: int = 24
     fma: int = 128  # multiply-adds per core and cycle
     words: int = 32  # 32-bit words that a core's threads read from local memory per cycle
     copied: int = 4  # instructions to copy one element to local memory
@@ -51,6 +53,8 @@ class GpuModel(NamedTuple):
     # additional cycles of a staged unit per row of a copied patch (im2col), compared with a longer box
     patch: float = 0.9
     begin: int = 96  # extra steps of a warp-specialized back-to-back loop, whose block waits for its first operands
+    # sums per thread of a ping-pong group, at most, whose epilogue loads values: more leave it no registers for them
+    sums_beside: int = 128
     units: int = 4  # matrix units per core
     # Register tiles of a unit's fragments per warp to try: (rows, columns).
     fragments: tuple[tuple[int, int], ...] = ((4, 4), (2, 4), (4, 2), (2, 2), (1, 4), (1, 2), (1, 1))

@@ -13,6 +13,9 @@ class Cuts(NamedTuple):
     most_others: int = 32  # parts of other reductions (maxima and similar), at most
     few: int = 64  # results that keep all cores busy without splitting; two per core at least
     few_products: int = 1 << 16  # the same for results of a contraction
+    # results of a contraction per resident thread of a grid that occupy it: each thread computes 64, and a quarter of
+    # the resident ones suffice
+    thread_products: int = 0
     few_columns: float = 0.125  # the same for column sums, as a share of the resident threads
     least: int = 8  # parts, or steps of a contraction per part, from which on splitting is worth it
     about: bool = False  # True if sums about a mean (variance) are split, too
@@ -30,6 +33,9 @@ class Cuts(NamedTuple):
     backwards: bool = False
     blocks: int = 16  # row blocks desired for partial sums fused into another kernel
     least_blocks: int = 8  # row blocks at least: work for several cores, but few partial results
+    # blocks that the sizes of all rows suit, relative to those that the host's axes suit, from which on the rows are
+    # blocks across axes, as 64 × 197 rows in blocks of 8
+    few_blocks: int = 8
     shared_row: int = 64  # elements of a row from which on the threads of a block share it
     thread_values: int = 0  # elements per thread where threads share rows
     least_row: int = 16  # elements of a row, at least: fewer do not fill vectors
@@ -40,8 +46,8 @@ class Cuts(NamedTuple):
     asked_beyond: int = 1 << 10
 
 
-CUTS_FOR_CORES = Cuts(most_others=1 << 12, about=True, column=1 << 10, scan_blocks=0, backwards=True, thread_values=8,
-                      scatters=True)  # for a grid, whose cores need to be filled
+CUTS_FOR_CORES = Cuts(thread_products=16, most_others=1 << 12, about=True, column=1 << 10, scan_blocks=0,
+                      backwards=True, thread_values=8, scatters=True)  # for a grid, whose cores need to be filled
 
 
 class Costs(NamedTuple):

@@ -241,7 +241,7 @@ def waves_of(target: Target, sizes: Sequence[int], sides: Sequence[int], batch: 
 
 
 def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copies: tuple[int, int],
-                depth: int, waves: int, length: int) -> TileSteps:
+                depth: int, waves: int, length: int, groups: int = 1) -> TileSteps:
     """Return the steps of a block's tile whose operands are staged in local memory, ``depth`` elements of the sum at a
     time.
 
@@ -250,15 +250,26 @@ def local_steps(target: Target, unit: MatrixUnit, threads: tuple[int, int], copi
         copies: products of each thread along the rows and columns.
         waves: tiles that one core computes, one after the other.
         length: elements of the sum.
+        groups: groups of ``threads`` that share the sum.
     """
     data = target.blocks
     own = copies[0] * unit.m, copies[1] * unit.n
     sides = threads[0] * own[0], threads[1] * own[1]
     words = (math.prod(threads) * sum(own) + 2 * sum(sides)) * unit.a.itemsize / 4
     products = 2 * math.prod(sides) / rate_of_core(unit, target) + data.copied * sum(sides) / data.fma
-    warps = waves * math.prod(threads) * unit.threads / data.warp
+    warps = waves * math.prod(threads) * unit.threads * groups / data.warp
     hidden = max(data.warps / warps, 1.0) ** data.hiding  # few warps per core hide less latency
-    return TileSteps(waves * length * hidden, products, words / data.words, data.meeting / depth)
+    beside = data.meeting / depth
+    if unit.emit == "muladd":  # a slice is loaded during the products of the one before it
+        beside += max(data.latency / depth - max(products, words / data.words), 0.0) / waves
+    return TileSteps(waves * length * hidden, products, words / data.words, beside)
+
+
+def shared_sum(target: Target, results: int, groups: int) -> Price:
+    """Return the price of adding the partial sums of ``groups`` groups of threads: all of them read all parts."""
+    if groups == 1:
+        return {}
+    return {"shared sums": results * groups * (1 + groups) / target.blocks.words + 2 * target.blocks.meeting}
 
 
 def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int, waves: int, length: int,

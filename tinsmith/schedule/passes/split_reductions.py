@@ -211,13 +211,17 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     if down and axes == tuple(range(axes[0], axes[-1] + 1)):  # pixels of images: one axis of rows
         x = x.reshape((*x.shape[: axes[0]], length, *x.shape[axes[-1] + 1 :]))
         axes = axes[:1]
+    wave = target.cores * target.resident * cuts.thread_products if products else 0  # results that occupy a grid
     if products:
-        least, long, few = cuts.least, 2 * target.costs.chunk, cuts.few_products
+        least, long, few = cuts.least, 2 * target.costs.chunk, max(cuts.few_products, wave // 2)
     axis = next((a for a in axes if x.shape[a] >= least or x.shape[a] == length), None)
     if axis is None or length < long or results > few:
         return None
     if products:
-        chunks = _chunks(x.shape[axis], min(length // target.costs.chunk, max(cuts.chunks, target.cores)), 2)
+        wished = min(length // target.costs.chunk, max(cuts.chunks, target.cores))
+        if results > cuts.few_products:
+            wished = min(length // (4 * target.costs.chunk), wave // results)
+        chunks = _chunks(x.shape[axis], wished, 2) if wished > 1 else None
     elif down:
         chunks = _chunks(x.shape[axis], max(target.cores * target.resident // (cuts.column_threads * results), 1), 2)
     else:

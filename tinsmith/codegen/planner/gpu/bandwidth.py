@@ -99,7 +99,14 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
     sizes = {range_size(r) for r in (*reduced, *beside)}
     size = sizes.pop()
     plain = all(stride_of(n.src[1], r) in (0, 1) for n in (*kernel.loads, *kernel.stores) for r in (*reduced, *beside))
-    if sizes or not isinstance(size, int) or size < target.blocks.long or not plain:
+    if sizes or not isinstance(size, int) or not plain:
+        return None
+    # a short row does if further ranges are reduced with it (the channels of a group, for each position)
+    read = [n.src[1] for n in kernel.loads if any(stride_of(n.src[1], r) == 1 for r in reduced)]
+    overlap = any(0 < abs(stride_of(i, r) or 0) < size for i in read for r in kernel.parallel)  # as those of windows do
+    short = not beside and not overlap and results_of(kernel) < target.cores * target.resident // 4 and all(
+        len(f.src) == 3 for f in kernel.folds)
+    if size * (min(map(range_size, apart), default=1) if short else 1) < target.blocks.long:
         return None
     return RowRanges(size, list(reduced), beside, [*apart, *others])
 
@@ -112,14 +119,18 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     lanes = lanes_for(kernel, target, rows.size, *rows.reduced, *rows.beside)
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     count = math.prod(map(range_size, outer))
-    turns = blocks.turns if rows.beside else blocks.loads
+    short = rows.size < blocks.long
+    turns = blocks.turns if rows.beside else 1 if short else blocks.loads
     threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
     groups = groups_for(rows, target, count * threads, min(blocks.most_threads, target.block_threads) // threads)
     share = max(count // target.cores, target.warp // threads, 1)  # fills a warp, leaves a block per core
     rows_of_block = min(min(blocks.threads, target.block_threads) // (threads * groups), 1 << (share.bit_length() - 1))
     rows_to_block(kernel, rows_of_block)
     for r in rows.apart:
-        split(kernel, OptOps.GROUP if r.arg[1] is Role.REDUCE else OptOps.LOCAL, kernel.numbered[r.arg[0]], groups)
+        summed = r.arg[1] is Role.REDUCE
+        left = split(kernel, OptOps.GROUP if summed else OptOps.LOCAL, kernel.numbered[r.arg[0]], groups)
+        if short and summed and left is not None:
+            split(kernel, OptOps.UNROLL, left, max(d for d in range(1, blocks.loads + 1) if range_size(left) % d == 0))
     for r in (*rows.reduced, *rows.beside):
         reduced = r in rows.reduced
         left = split(kernel, OptOps.VECTOR, kernel.numbered[r.arg[0]], lanes)
@@ -306,9 +317,10 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     threads = max(results // lanes, 1)
     enough = threads >= target.cores * target.resident // 2
     wished = min(target.blocks.threads if enough else target.blocks.columns, target.block_threads)
-    if not enough:  # a block per core, whose threads read at least a full line
+    if not enough:  # a block per core, whose threads read at least a full line, or a sector if there are few lines
         bytes_read = lanes * max(n.dtype.itemsize for n in loads if stride_of(n.src[1], column) == 1)
-        wished = min(wished, max(threads // target.cores, ROW_BYTES // bytes_read))
+        least = target.blocks.access if threads * bytes_read < ROW_BYTES * target.cores else ROW_BYTES
+        wished = min(wished, max(threads // target.cores, least // bytes_read, 1))
     left = split(kernel, OptOps.VECTOR, column, lanes)
     beside = 1
     if left is not None:
@@ -328,11 +340,13 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
 
 def ways_down(target: Target, size: int, beside: int, blocks: int) -> int:
     """Return the number of threads that share each of ``beside`` columns of ``size`` elements: ``GpuModel.ways``, and
-    more of them if there are fewer blocks than cores, unless a column that they divide would get a partial step."""
+    more of them if there are fewer blocks than cores, unless a column of few steps, which they divide, would get a
+    partial step."""
     model = target.blocks
     ways = min(model.ways, target.block_threads // beside)
-    most = min(model.threads, target.block_threads) // beside if blocks < target.cores else 0
-    while 2 * ways <= min(most, size // (2 * model.loads)) and (size % ways or size % (2 * ways) == 0):
+    most = min(model.most_threads, target.block_threads) // beside if blocks < target.cores else 0
+    while 2 * ways <= min(most, size // model.loads) and (
+            size % ways or size % (2 * ways) == 0 or size >= 8 * model.loads * ways):
         ways *= 2
     return ways
 

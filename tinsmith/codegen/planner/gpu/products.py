@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to, stride_of, the_sum
-from tinsmith.codegen.planner.cost import Price, local_steps, price, waves_of
+from tinsmith.codegen.planner.cost import Price, local_steps, price, shared_sum, waves_of
 from tinsmith.codegen.planner.cpu.loops import share_work
 from tinsmith.codegen.planner.gpu.bandwidth import (
     column_opts,
@@ -69,8 +69,9 @@ class BlockTile(NamedTuple):
         across: threads (warps) along the columns.
         rows: rows per thread, in tiles of the unit.
         columns: columns per thread, in tiles of the unit.
-        steps: steps of the reduction in a slice of local memory, in depths of the unit.
+        steps: steps of the reduction in a thread's part of a slice of local memory, in depths of the unit.
         unit: the matrix unit, or a multiply-add of one thread.
+        groups: groups of threads that compute the same results over different steps, and add them at the end.
     """
 
     down: int
@@ -79,10 +80,11 @@ class BlockTile(NamedTuple):
     columns: int
     steps: int
     unit: MatrixUnit
+    groups: int = 1
 
     @property
     def threads(self) -> int:
-        return self.down * self.across * self.unit.threads
+        return self.down * self.across * self.unit.threads * self.groups
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -90,13 +92,18 @@ class BlockTile(NamedTuple):
 
     @property
     def depth(self) -> int:
-        return self.steps * self.unit.k
+        return self.steps * self.unit.k * self.groups
+
+    def suits(self, target: Target, sizes: Sequence[int], batch: int) -> bool:
+        """Return True unless groups share the sums of results that occupy all cores, or sums of few slices."""
+        return self.groups == 1 or (waves_of(target, sizes[:2], self.sides, batch) == 1 and sizes[2] >= 2 * self.depth)
 
     def price(self, target: Target, sizes: Sequence[int], batch: int) -> Price:
         """Return the price for results of ``sizes`` = (rows, columns, steps of the sum), ``batch`` times."""
         waves = waves_of(target, sizes[:2], self.sides, batch)
-        return price(target, local_steps(target, self.unit, (self.down, self.across), (self.rows, self.columns),
-                                         self.depth, waves, sizes[2]))
+        steps = local_steps(target, self.unit, (self.down, self.across), (self.rows, self.columns), self.depth, waves,
+                            sizes[2], self.groups)
+        return price(target, steps) | shared_sum(target, math.prod(self.sides), self.groups)
 
 
 class Widths(NamedTuple):
@@ -120,15 +127,18 @@ def widths(factors: Sequence[UOp]) -> Widths:
 def tiles(target: Target, unit: MatrixUnit, of: Widths) -> Iterator[BlockTile]:
     """Generate the tiles that a block may compute: two slots fit local memory, and the data in flight fit registers."""
     data, alone = target.blocks, unit.threads == 1
-    for threads, (rows, columns), steps in itertools.product(
-            data.product_threads, data.sums if alone else data.fragments, data.slices if alone else data.unit_steps):
-        parts = threads // unit.threads
-        for down in (1 << i for i in range(parts.bit_length())):
-            found = BlockTile(down, parts // down, rows, columns, steps, unit)
+    for threads, (rows, columns), steps, groups in itertools.product(
+            data.product_threads, data.sums if alone else data.fragments, data.slices if alone else data.unit_steps,
+            data.groups if alone else (1,)):
+        parts = threads // unit.threads // groups
+        for down in (1 << i for i in range(parts.bit_length())) if parts * unit.threads >= data.warp else ():
+            found = BlockTile(down, parts // down, rows, columns, steps, unit, groups)
             carried = sum(side * width for side, width in zip(found.sides, of.carried)) * found.depth // 4
             kept = sum(side * width for side, width in zip(found.sides, of.kept)) * found.depth
             room = 2 * (kept + 16 * max(sum(found.sides), 2 * found.depth))  # bytes of two slots with padded rows
-            fits = threads <= target.block_threads and carried <= data.carried * threads and room <= target.local_bytes
+            room += unit.acc.itemsize * math.prod(found.sides) * groups * (groups > 1)
+            words = data.carried + (max(data.sums[-1][0] * data.sums[-1][1] - rows * columns, 0) if alone else 0)
+            fits = threads <= target.block_threads and carried <= words * threads and room <= target.local_bytes
             if fits and (alone or rows * columns <= unit.accumulators):
                 yield found
 
@@ -160,10 +170,12 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             factors = (found.a, found.b) if sides[0][0] in found.a.ranges else (found.b, found.a)
         if factors is None or any(size < low for size, low in zip(sizes, least)):
             continue
-        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit, widths(factors))}
-        for tile in sorted(prices, key=lambda t: prices[t]["products"])[:2]:
+        prices = {tile: tile.price(target, sizes, count) for tile in tiles(target, unit, widths(factors))
+                  if tile.suits(target, sizes, count)}
+        for tile in sorted(prices, key=lambda t: sum(prices[t].values()))[:2]:
             down, across = tile.sides
             of = f"threads, {tile.rows} × {tile.columns} each" if alone else f"warps with {unit.name}"
+            of += f", {tile.groups} groups of which share the sums" if tile.groups > 1 else ""
             yield Candidate(f"tiles of {down} × {across} in local memory, {tile.down} × {tile.across} {of}",
                             prices[tile], partial(_tiled, trial=trial, numbers=numbers, tile=tile))
 
@@ -173,7 +185,11 @@ def _tiled(kernel: Kernel, trial: Kernel, numbers: Sequence[int], tile: BlockTil
     vars(kernel).update(vars(trial.copied()))
     padded = [_padded(kernel, *pair) for pair in zip(numbers, (*tile.sides, tile.depth))]
     (_of_threads if tile.unit.threads == 1 else _of_warps)(kernel, padded, tile)
-    _staged(kernel, next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None), tile)
+    outer = next((r for r in kernel.reduces for f in kernel.folds if r in f.src[1:]), None)
+    _staged(kernel, outer, tile)
+    if tile.groups > 1:
+        inner = next(r for f in kernel.folds for r in f.src[1:] if r is not outer and r.arg[1] is Role.REDUCE)
+        apply_to(kernel, OptOps.GROUP, inner, tile.groups)
 
 
 def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -184,7 +200,7 @@ def _of_threads(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None
         for op, amount in ((first, inner), (OptOps.LOCAL, threads), (OptOps.UPCAST, copies // inner)):
             if number in kernel.numbered and amount > 1:
                 number = _applied(kernel, op, number, amount)
-    apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.steps)
+    apply_to(kernel, OptOps.TILE, kernel.numbered[numbers[2]], tile.depth)
 
 
 def _of_warps(kernel: Kernel, numbers: Sequence[int], tile: BlockTile) -> None:
@@ -279,7 +295,7 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
         sizes = {r.arg[0]: size for r in fold.src[1:] if isinstance(size := range_size(r), int)}
         total = math.prod(sizes.values())
         most = min(target.block_threads, target.blocks.threads)
-        wanted = min(most, 1 << (math.isqrt(4 * total).bit_length() - 1))
+        wanted = min(most, sharing_threads(total, target))
         long = [number for number, size in sizes.items() if size >= target.blocks.long]
         # several short ranges: from the innermost on
         for number in long or reversed(sizes) if total >= target.blocks.long else ():
@@ -287,11 +303,17 @@ def shared_reduction_opts(kernel: Kernel, target: Target) -> None:
             if r is None or r.arg[1] is not Role.REDUCE or wanted < 2:
                 continue
             size = range_size(r)
-            most = min(wanted, 1 << (math.isqrt(4 * size).bit_length() - 1)) if long else min(wanted, size)
+            most = min(wanted, sharing_threads(size, target) if long else size)
             amount = room(kernel, OptOps.GROUP, r, most, target)
             if amount > 1:
                 apply_to(kernel, OptOps.GROUP, r, amount)
                 wanted //= 1 if long else amount
+
+
+def sharing_threads(elements: int, target: Target) -> int:
+    """Return the number of threads that share a sum of so many elements, a power of two: each loads a few at a time, or
+    as many as there are partial sums to add."""
+    return 1 << (max(math.isqrt(4 * elements), elements // target.blocks.loads).bit_length() - 1)
 
 
 def reuse_opts(kernel: Kernel, target: Target) -> None:

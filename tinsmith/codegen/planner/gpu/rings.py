@@ -53,6 +53,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     stored = next((r for r in (*x, *y) if all(stride_of(s.src[1], r) == 1 for s in kernel.stores)), None)
     m, n = (y, x) if stored in x else (x, y)
     lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
+    reads = _reads_after(kernel, fold, x, y)
     for unit in target.units:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix_units.operands(
                 fold, m[0], n[0], unit) is None:
@@ -60,6 +61,8 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         results = storing(target, unit, after)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
+            if tile.turns and reads and side * unit.n // unit.threads > target.blocks.sums_beside:
+                continue
             vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that a lane stores at once
             vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
             groups = [patches(found.a, found.b, ranges, size, steps, len(k) > 1, vectors)
@@ -80,6 +83,13 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                 spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows))
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
                                 partial(apply_tile, groups=groups, unit=unit, tile=tile))
+
+
+def _reads_after(kernel: Kernel, fold: UOp, x: Sequence[UOp], y: Sequence[UOp]) -> bool:
+    """Return True if the epilogue loads an element for each result."""
+    inside, sides = set(toposort(fold)), (frozenset(x), frozenset(y))
+    return any(n.op is Ops.LOAD and all(not side.isdisjoint(n.src[1].ranges) for side in sides)
+               for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
 
 
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
