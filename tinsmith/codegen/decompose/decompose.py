@@ -107,12 +107,18 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
     found = dict[UOp, UOp]()
     for n in nodes:
         if n.op is Ops.EXP and n.dtype is dtypes.float32:
-            power = n.src[0] * LOG2E
+            power = _times(n.src[0], LOG2E)
             if n.src[0].op is Ops.SUB and _only_roughly(n, readers, True) and _greatest(*n.src[0].src):
                 found[n] = UOp(Ops.EXP2, None, (power,), ROUGH)
-            elif _only_roughly(n, readers, False):
+            elif _only_roughly(n, readers, False, (*_LINEAR, Ops.MULADD, Ops.RECIP)):
                 found[n] = UOp(Ops.EXP2, None, (power,))  # 16 bits hold results that ROUGH flushes to 0
     return found
+
+
+def _times(x: UOp, factor: float) -> UOp:
+    """Return ``x * factor``, with one multiplication if ``x`` is a multiple of a constant."""
+    scaled = x.op is Ops.MUL and x.src[1].is_const
+    return x.src[0] * (x.src[1].arg * factor) if scaled else x * factor
 
 
 _LINEAR = (Ops.WHERE, Ops.MUL, Ops.ADD, Ops.SUB)

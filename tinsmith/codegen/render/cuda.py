@@ -94,9 +94,10 @@ _VECTORS = GPURenderer.scalar_types | {"int64": "longlong", "uint64": "ulonglong
 _EIGHTS = (("char", "signed char", 1), ("uchar", "unsigned char", 1), ("short", "short", 2),
            ("ushort", "unsigned short", 2))  # vectors of eight, which CUDA lacks: (name, lane type, lane bytes)
 
-# Programmatic dependent launch: a replayed graph may start blocks of the next kernel while the last blocks of this one
-# run; they wait here for its end.
-_EARLY = '  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");'
+# Programmatic dependent launch: a replayed graph may start blocks of the next kernel while those of this one run; they
+# wait here for its end. Only then may the kernel after them start, too: several waiting kernels would fill some
+# multiprocessors, and the blocks of a kernel share the others (an LSTM's products took 21 us instead of 8 on an H200).
+_EARLY = '  asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");'
 
 _OF_SLOTS = {Ops.ARRIVE: "ring_arrive({slot}, {arg});", Ops.WAIT: "ring_wait({slot}, {2});",
              Ops.RELEASE: "if (threadIdx.x % {warp} == 0) ring_release({slot});"}
@@ -112,7 +113,9 @@ _READ_SIGNS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN, Ops.IDIV, Ops.
 _ONE = "blockDim.z"  # 1 for a block with less than three axes; opaque to the compiler
 RESIDENT = 512  # threads per multiprocessor that hide the latency of products: each has 128 registers
 UNROLLED = 16  # iterations up to which the compiler unrolls a loop
-WRITTEN_OUT = 8192  # instructions up to which it does with loops inside: 16,000 take ptxas half a minute
+# Instructions of an unrolled loop with loops inside, at most: a kernel that runs them once waits for each of them to be
+# fetched (an H200 took 21 us for 4,900 that are 0.3 us of work), and 16,000 take ptxas half a minute.
+WRITTEN_OUT = 1536
 
 
 def generation(arch: str) -> int:
@@ -135,12 +138,21 @@ def cuda_target(arch: str = "sm_90", cores: int = 132) -> Target:
                   launches_early=generation(arch) >= 90, block_registers=(1 << 16) * bool(staged))
 
 
-def _above_one(u: UOp) -> bool:
-    """Return True for a float32 quotient by 1 + EXP2 (a sigmoid). The divisor itself is good to two ulp only, and exact
-    division takes ten times as long, which is noticeable in the epilogue of a matrix product."""
-    below = u.src[1].src[0] if u.src[1].op is Ops.GEP else u.src[1]
+def _above_one(divisor: UOp) -> bool:
+    """Return True for a float32 that is 1 + EXP2 (of a sigmoid), or 1 + c·abs(x). The sum itself is good to two ulp
+    only, and exact division by it takes ten times as long, which is noticeable in the epilogue of a matrix product."""
+    below = divisor.src[0] if divisor.op is Ops.GEP else divisor
     ones = [s.arg for s in below.src if s.op is Ops.CONST] if below.op is Ops.ADD else []
-    return u.dtype.scalar is dtypes.float32 and ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
+    sigmoid = ones == [1.0] and any(s.op is Ops.EXP2 for s in below.src)
+    return divisor.dtype.scalar is dtypes.float32 and (sigmoid or (
+        below.op is Ops.MULADD and _is_magnitude(below.src[0]) and all(s.is_const for s in below.src[1:])
+        and below.src[1].arg > 0 and below.src[2].arg == 1))
+
+
+def _is_magnitude(x: UOp) -> bool:
+    """Return True for a float without its sign bit."""
+    bits = x.src[0] if x.op is Ops.BITCAST else x
+    return bits.op is Ops.AND and any(s.is_const and s.arg == 0x7FFFFFFF for s in bits.src)
 
 
 def _negated(u: UOp, src: list[str]) -> str:
@@ -289,7 +301,7 @@ class CUDARenderer(GPURenderer):
         self.maps: dict[BoxedOperand, int] = {}
         self.by_products = False  # integer additions as multiply-adds (IMAD), for a program of shifts
         self.pipelined = False  # loops load ahead (software pipeline): short loops are unrolled
-        self.long = frozenset[str]()  # names of loops that are too long for that, with those inside
+        self.long: dict[str, int] = {}  # how often loops are unrolled that are too long for that, with those inside
         self.compared = frozenset[UOp]()  # differences and products that are operands of MAX or MIN
         self.changed = frozenset[UOp]()  # integers of which the compiler may have changed the sign
 
@@ -316,6 +328,8 @@ class CUDARenderer(GPURenderer):
         extreme = u.op in (Ops.MAX, Ops.MIN) and u.dtype.scalar is dtypes.float32 and not beside_zero(u)
         if extreme and generation(self.arch) >= 80:
             return f"{u.op.name.lower()}_nan({strip(src[0])}, {strip(src[1])})"
+        if u.arg == ROUGH and u.op is Ops.RECIP and _above_one(u.src[0]):
+            return f"reciprocal({strip(src[0])})"
         if u.arg == ROUGH:
             return f"rough_{ROUGHLY[u.op]}({strip(src[0])})"
         if self.by_products and u.op is Ops.ADD and u.dtype.scalar is dtypes.uint32 and not any(
@@ -327,7 +341,7 @@ class CUDARenderer(GPURenderer):
             return self.of_bits(u.dtype.scalar, f"kept({strip(super().plain(u, src))})")
         if u.op is Ops.EXP2 and u.dtype.scalar is dtypes.float32:
             return f"exp2_of({strip(src[0])})"
-        if u.op is Ops.FDIV and _above_one(u):
+        if u.op is Ops.FDIV and _above_one(u.src[1]):
             return f"({src[0]}*reciprocal({strip(src[1])}))"
         return super().plain(u, src)
 
@@ -335,6 +349,21 @@ class CUDARenderer(GPURenderer):
         """Return a signed integer as the unsigned type that has its bits; narrow results are cut to their type
         anyway."""
         return f"(({self.type_name(dtype)}){text})" if dtype in (dtypes.uint32, dtypes.uint64) else text
+
+    def rounded(self, body: LaneBody, u: UOp) -> list[str]:
+        """Return lanes that are rounded to bfloat16 and widened again: the conversion of a pair takes an eighth of the
+        time of two."""
+        narrow, count = u.src[0], u.dtype.count
+        given = narrow.src[0].dtype.scalar if narrow.op is Ops.CAST else None
+        if (given, narrow.dtype.scalar, u.dtype.scalar) != (dtypes.float32, dtypes.bfloat16, dtypes.float32) or (
+                count % 2 or generation(self.arch) < 80):
+            return []
+        found = list[str]()
+        for low, high in zip(*[iter(body.text[narrow.src[0]])] * 2):
+            pair = body.fresh("pair")
+            body.line(f"unsigned int {pair} = pack_bfloat16({strip(low)}, {strip(high)});")
+            found += [f"__uint_as_float({pair} << 16)", f"__uint_as_float({pair} & 0xffff0000u)"]
+        return found
 
     def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype is dtypes.tf32 and source is dtypes.float32:
@@ -433,8 +462,11 @@ class CUDARenderer(GPURenderer):
             body.line(f"steps_{u.op.name.lower()}{f'<{u.arg}>' if u.op is Ops.DRAIN else ''}();")
 
     def loop(self, kind: str, name: str, start: str, end: str) -> str:
-        written_out = self.pipelined and end.isdigit() and int(end) <= UNROLLED and name not in self.long
-        times = "#pragma unroll 1\n  " if self.near else "#pragma unroll\n  " * written_out
+        several = self.long.get(name, 0)
+        if self.near or several:
+            times = f"#pragma unroll {several or 1}\n  "
+        else:
+            times = "#pragma unroll\n  " * (self.pipelined and end.isdigit() and int(end) <= UNROLLED)
         return times + super().loop(kind, name, start, end)
 
     def head(self, name: str, program: Sequence[UOp]) -> str:
@@ -451,9 +483,10 @@ class CUDARenderer(GPURenderer):
         return head + near + ("\n" + _EARLY if self.target.launches_early else "")
 
 
-def _long_loops(program: Sequence[UOp]) -> frozenset[str]:
-    """Return the names of loops around others that make more than ``WRITTEN_OUT`` instructions if they are unrolled."""
-    found: set[str] = set()
+def _long_loops(program: Sequence[UOp]) -> dict[str, int]:
+    """Return the names of loops around others that make more than ``WRITTEN_OUT`` instructions if they are unrolled,
+    and how often each may be: a power of two that divides its iterations."""
+    found: dict[str, int] = {}
     opened: list[UOp] = []
     counts, around = [0], [False]  # of the program, and of each open loop: instructions; is there a loop inside
     for u in program:
@@ -468,10 +501,10 @@ def _long_loops(program: Sequence[UOp]) -> frozenset[str]:
             end = loop.src[1]
             times = end.arg if end.op is Ops.CONST and end.arg <= UNROLLED else 1
             if outer and times * count > WRITTEN_OUT:
-                found.add(f"ridx{loop.arg[0]}")
-                times = 1
+                fewer = [n for n in (2, 4, 8) if times % n == 0 and n * count <= WRITTEN_OUT]
+                times = found[f"ridx{loop.arg[0]}"] = max(fewer, default=1)
             counts[-1] += times * count
-    return frozenset(found)
+    return found
 
 
 _INLINE = "__device__ __forceinline__"

@@ -183,6 +183,10 @@ class GPURenderer(CLanguage):
         text = super().literal(dtype, value)
         return f"((double){text})" if dtype is dtypes.float64 and not math.isfinite(value) else text
 
+    def rounded(self, body: LaneBody, u: UOp) -> list[str]:
+        """Return the lanes of a cast that are rounded several at a time; [] if the language has no such form."""
+        return []
+
     def cast(self, dtype: DType, source: DType, a: str) -> str:
         if dtype is dtypes.float16 and dtype in self.bits16 and source is dtypes.float64:
             return f"double_half({strip(a)})"
@@ -323,6 +327,8 @@ class LaneBody(Body):
         """Return an elementwise operation, lane by lane. Operations on wide indices are computed in 64 bits rather than
         widened afterwards."""
         r, wide, src = self.renderer, is_wide(u), [self.text[s] for s in u.src]
+        if u.op is Ops.CAST and (rounded := r.rounded(self, u)):
+            return rounded
         widens = wide if r.mixes_widths else wide or any(map(is_wide, u.src))
         if widens:
             src = [x if (s.is_const and r.mixes_widths) or is_wide(s) or s.dtype.scalar is not dtypes.index
