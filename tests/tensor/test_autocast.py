@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from tests.nn.test_optim import GPT
 from tinsmith import Tensor, TinyJit, dtypes, nn
@@ -118,3 +119,30 @@ def test_a_small_gpt_trains_as_well_in_bfloat16() -> None:
     assert exact[-1] < 0.5 * exact[0] and (exact != narrow).all()
     np.testing.assert_allclose(narrow[-1], exact[-1], rtol=0.01)
     np.testing.assert_allclose(narrow.mean(), exact.mean(), rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_linear_layer_and_its_bias_are_rounded_once(dtype: str) -> None:
+    """The product was rounded and the sum with the bias was not: what followed was stored in 32 bits."""
+    x, w, b = random(9, 40), random(40, 7, seed=1), random(7, seed=2)
+    with Tensor.autocast(dtype):
+        y = Tensor(x).linear(Tensor(w), Tensor(b)).numpy()
+    exact = x.astype(KINDS[dtype]).astype(np.float64) @ w.astype(KINDS[dtype]).astype(np.float64) + b
+    np.testing.assert_array_equal(y, y.astype(KINDS[dtype]).astype(np.float32))
+    np.testing.assert_allclose(y, exact, rtol=2.0**-8 if dtype == "bfloat16" else 2.0**-11, atol=1e-5)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_a_rounded_sum_is_as_good_as_its_argument(approximate: str) -> None:
+    x = np.concatenate([np.linspace(-13, 13, 4001), random(2000) * 3]).astype(ml_dtypes.bfloat16).astype(np.float32)
+    t = Tensor(x.reshape(-1, 1))
+    with Tensor.autocast("bfloat16"):
+        y = t.linear(Tensor.ones(1, 1)).gelu(approximate)
+    (slope,) = y.gradient(t, gradient=Tensor.ones(*y.shape))
+    z = x.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+    share = ndtr(z) if approximate == "none" else 1 / (1 + np.exp(-2 * inner))
+    steep = (np.exp(-z * z / 2) / np.sqrt(2 * np.pi) if approximate == "none" else
+             share * (1 - share) * 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2))
+    np.testing.assert_allclose(y.numpy().ravel(), z * share, rtol=2e-5, atol=1e-30)
+    np.testing.assert_allclose(slope.numpy().ravel(), share + z * steep, rtol=2.0**-8, atol=1e-6)

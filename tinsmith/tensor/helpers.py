@@ -12,6 +12,7 @@ import numpy as np
 from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
+from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import check_bound, holds, normal_size, size_text, unbound
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
@@ -392,6 +393,15 @@ def rounded_once(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate
 
 # Optimizers read their own attributes through these two functions. A capture assumes that code of nn that names vars()
 # may read any attribute of any object, and would guard all of them.
+def is_rounded(x: TensorBase) -> bool:
+    """Return True inside ``autocast`` for a widened value of 16 bits, such as the result of a linear layer."""
+    value = x.uop
+    while value.op.kind == "movement":
+        value = value.src[0]
+    narrow = value.op is Ops.CAST and value.src[0].dtype.is_float and value.src[0].dtype.itemsize <= 2
+    return narrow and current().autocast_dtype is not None
+
+
 def attribute(owner: Any, name: str) -> Any:
     """Return an instance attribute of an object, bypassing properties of its class."""
     return vars(owner)[name]

@@ -15,6 +15,7 @@ from tinsmith.tensor.arguments import choice, integer, number
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import (
     float_of,
+    is_rounded,
     matched,
     operand,
     plain,
@@ -67,12 +68,14 @@ from tinsmith.tensor.math.special import (
 from tinsmith.tensor.nnops.activations import (
     gelu_slope,
     gelu_slope_of_half,
+    gelu_tanh_slope,
     hardswish_slope,
     hardtanh_slope,
     positive_part,
     ramp_and_bend,
     relu_slope,
     share_below,
+    share_by_tanh,
 )
 
 T = TypeVar("T", bound="Functions")
@@ -864,13 +867,17 @@ class Functions(Arithmetic):
         [-0.1588, 0.0, 0.8412]
         """
         x = self._float()
-        half = x.dtype.itemsize <= 2  # computed in float32, rounded once
+        half = x.dtype.itemsize <= 2 or is_rounded(x)  # computed in float32, rounded once
         x, dtype = x.cast(dtypes.float32) if half else x, x.dtype
-        if choice("gelu", "approximate", approximate, ("tanh", "none")) == "tanh":
+        by_tanh = choice("gelu", "approximate", approximate, ("tanh", "none")) == "tanh"
+        if half:
+            share = share_by_tanh(x) if by_tanh else share_below(x, half)
+            out = with_slopes(x * share, gelu_tanh_slope if by_tanh else gelu_slope_of_half, x)
+        elif by_tanh:
             inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
             out = x * 0.5 * (inner.tanh() + 1)
         else:
-            out = with_slopes(x * share_below(x, half), gelu_slope_of_half if half else gelu_slope, x)
+            out = with_slopes(x * share_below(x), gelu_slope, x)
         return out.cast(dtype)
 
     @rounded_once

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 from tinsmith.core.errors import DTypeError
@@ -40,9 +41,11 @@ def hardswish_slope(g: T, out: T, x: T) -> tuple[T]:
 # (Press et al., Numerical Recipes in C, 2nd ed., section 6.2).
 _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
          -1.26551223)
-# The same with a relative error of erfc below 8e-6, for results that are rounded to 16 bits: a fit by iteratively
-# reweighted least squares (Lawson, 1961) for z up to 9.4, where float32 underflows.
-_TAIL_OF_HALF = (0.22878594, -0.70917769, 0.47447797, 0.25445158, 1.0180114, -1.2665415)
+# The left tail times exp(x²/2) / t as a polynomial in t = 1 / (1 + _SLANT·abs(x)), with a relative error below 5e-6,
+# for results that are rounded to 16 bits (the form of Hastings, 1955; see Abramowitz and Stegun, 7.1.26): a fit by
+# iteratively reweighted least squares (Lawson, 1961) for x from -13.3, where float32 underflows.
+_TAIL_OF_HALF = (-0.073929101, 0.18045022, 0.015744863, 0.13342969, 0.12044130, 0.12386070)
+_SLANT = 0.31
 
 
 def share_below(x: T, half: bool = False) -> T:
@@ -50,22 +53,45 @@ def share_below(x: T, half: bool = False) -> T:
     tail; ``half``: with the precision of 16-bit floats."""
     if x.dtype.itemsize > 4:
         return ((x * math.sqrt(0.5)).erf() + 1) * 0.5
-    tail_of = _TAIL_OF_HALF if half else _TAIL
-    t = x._new(muladd(x.abs().uop, math.sqrt(0.125), 1.0)).reciprocal()
-    exponent = t.uop.const_like(tail_of[0])
-    for c in tail_of[1:]:
-        exponent = muladd(exponent, t.uop, c)
-    tail = t * 0.5 * x._new(muladd(x.uop * -0.5, x.uop, exponent)).exp()
+    if half:
+        t = x._new(muladd(x.abs().uop, _SLANT, 1.0)).reciprocal()
+        tail = t * _polynomial(t, _TAIL_OF_HALF) * _bell(x)
+    else:
+        t = x._new(muladd(x.abs().uop, math.sqrt(0.125), 1.0)).reciprocal()
+        exponent = _polynomial(t, _TAIL)
+        tail = t * 0.5 * x._new(muladd(x.uop * -0.5, x.uop, exponent.uop)).exp()
     return (x < 0).where(tail, 1 - tail)
 
 
+def _polynomial(t: T, coefficients: Sequence[float]) -> T:
+    """Return the polynomial in ``t`` with these coefficients, the highest power first."""
+    out = t.uop.const_like(coefficients[0])
+    for c in coefficients[1:]:
+        out = muladd(out, t.uop, c)
+    return t._new(out)
+
+
+def _bell(x: T) -> T:
+    return (x * x * -0.5).exp()
+
+
 def gelu_slope(g: T, out: T, x: T, half: bool = False) -> tuple[T]:
-    density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
-    return (g * (share_below(x, half) + x * density),)
+    return (g * (share_below(x, half) + x * (_bell(x) * (1 / math.sqrt(2 * math.pi)))),)
 
 
 def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
     return gelu_slope(g, out, x, half=True)
+
+
+def share_by_tanh(x: T) -> T:
+    """Return (1 + tanh(u)) / 2 of GELU's approximation u = √(2/π)·(x + 0.044715·x³), as a sigmoid of 2u."""
+    return (x * ((x * x * 0.044715 + 1) * (-2 * math.sqrt(2 / math.pi)))).exp().add(1).reciprocal()
+
+
+def gelu_tanh_slope(g: T, out: T, x: T) -> tuple[T]:
+    share = share_by_tanh(x)
+    steep = (x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi))  # of 2u
+    return (g * (share + x * share * (1 - share) * steep),)
 
 
 def crossentropy_slopes(g: T, loss: T, x: T, target: T) -> tuple[T, T]:

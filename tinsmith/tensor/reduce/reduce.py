@@ -516,12 +516,11 @@ class Reduce(Functions):
         weight = operand("linear", weight, self)
         bias = None if bias is None else operand("linear", bias, self)
         w = weight if dtype is None else weight.cast(dtype)
+        if w.ndim > 1 and (kind := narrow_dtype(x, w)) is not None:
+            out = x.cast(kind).dot(w.cast(kind), dtype=None if bias is None else dtypes.float32)
+            return widened(out if bias is None else out.add(bias).cast(kind), kind)  # rounded once
         out = x.mul(w) if w.ndim == 1 else x.dot(w)
-        if bias is None:
-            return out
-        out = out.add(bias if dtype is None else bias.cast(dtype))
-        kind = narrow_dtype(x, w) if w.ndim > 1 else None
-        return out if kind is None else widened(out, kind)  # one gradient of 16 bits, for the product and the bias
+        return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
     def outer(self, x: Self) -> Self:
         """Return the outer product of two vectors: ``out[i, j] = self[i] * x[j]``.
