@@ -132,6 +132,21 @@ class Facts:
 _SOURCE = Facts()
 
 
+def _shared(order: Sequence[UOp]) -> tuple[set[UOp], set[UOp]]:
+    """Return the values that several nodes read, and those that contractions read, below views and casts."""
+    readers: dict[UOp, int] = {}
+    for n in order:
+        for s in set(n.src):
+            readers[s] = readers.get(s, 0) + 1
+    products = [found for n in order if n.op is Ops.REDUCE and (found := contraction(n)) is not None]
+    operands = {views_of(factor, _is_copy).source for found in products for factor in (found.a, found.b)}
+    return {n for n, count in readers.items() if count > 1}, operands
+
+
+def _is_copy(value: UOp) -> bool:
+    return value.op in (Ops.CAST, Ops.CONTIGUOUS) or (value.op.kind == "movement" and len(value.src) == 1)
+
+
 class Analysis:
     """The facts about each value of a graph, and queries that combine them.
 
@@ -157,9 +172,16 @@ class Analysis:
         self.kept: dict[UOp, UOp] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
+        # sum of a residual block, or operand, that is stored → its facts as its readers see them
+        self._above: dict[UOp, Facts] = {}
+        shared, operands = _shared(self.order)
         for n in self.order:
-            self.facts[n] = (_SOURCE if n.op in SOURCES else
-                             self._of_view(n) if n.op.kind == "movement" and len(n.src) == 1 else self._measured(n))
+            view = n.op.kind == "movement" and len(n.src) == 1
+            found = _SOURCE if n.op in SOURCES else self._of_view(n) if view else self._measured(n)
+            self.facts[n] = found
+            residual = n.op is Ops.ADD and all(self.facts[s].heavy for s in n.src)
+            if n in shared and found.heavy and found.light > costs.recompute and (residual or n in operands):
+                self._above[n] = replace(found, light=0, joins=0, edges=0)
         for n in self.order if costs.chain_bytes and not settings.NOOPT else ():
             factor = self.factor(n) if n in self.matmuls and is_fixed(n.src[0]) else None
             if factor is not None and is_chain(n, factor, self.matmuls, costs):
@@ -168,9 +190,14 @@ class Analysis:
 
     # *** facts ***
 
+    def _seen(self, node: UOp) -> Facts:
+        """Return the facts about a value as its readers see them: what is stored is not computed again. Without this, a
+        value at the end of a chain of residual blocks would cost the operations of all of them."""
+        return self._above.get(node) or self.facts[node]
+
     def _of_view(self, view: UOp) -> Facts:
         """Return the facts about a view."""
-        op, facts = view.op, self.facts[view.src[0]]
+        op, facts = view.op, self._seen(view.src[0])
         windowed = facts.windowed or op in _WINDOWS
         scores = facts.scores or 0 < facts.depth <= self.costs.stream_depth
         edges = op is Ops.PAD or (op is Ops.RESHAPE and _repeats(view))
@@ -185,7 +212,7 @@ class Analysis:
         found = Facts(windowed=op in _WINDOWS, joins=joins, edges=op is Ops.PAD)
         found.cost = found.light = op.cost if op.elementwise or op is Ops.GATHER else 0
         for s in n.src:
-            below = self.facts[s]
+            below = self._seen(s)
             found.windowed |= below.windowed
             if op in STAGED:
                 continue
