@@ -277,3 +277,15 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match="equal shapes"):
         x.mse_loss(Tensor([1.0]))
     assert Tensor([1], dtype=dtypes.int32).relu().dtype is dtypes.int32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_bends_at_zero(dtype: str, approximate: str) -> None:
+    """abs(x), of which the distribution function is computed, has no slope at 0: half of the second derivative."""
+    x = Tensor([0.0, -0.0, 1e-3, -2.0]).cast(dtype).realize()
+    (slope,) = x.gelu(approximate).sum().gradient(x)
+    (bend,) = slope.sum().gradient(x)
+    values = x.double().numpy()
+    want = np.exp(-values**2 / 2) / np.sqrt(2 * np.pi) * (2 - values**2)
+    np.testing.assert_allclose(bend.double().numpy(), want, rtol=2.0**-7, atol=0.01)

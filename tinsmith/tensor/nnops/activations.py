@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from tinsmith.core.errors import DTypeError
 from tinsmith.ir import UOp
+from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import muladd
 from tinsmith.tensor.math.arithmetic import Arithmetic
 
@@ -60,7 +61,15 @@ def share_below(x: T, half: bool = False) -> T:
         t = x._new(muladd(x.abs().uop, math.sqrt(0.125), 1.0)).reciprocal()
         exponent = _polynomial(t, _TAIL)
         tail = t * 0.5 * x._new(muladd(x.uop * -0.5, x.uop, exponent.uop)).exp()
-    return (x < 0).where(tail, 1 - tail)
+    return with_slopes((x < 0).where(tail, 1 - tail), _density_slope, x)  # abs(x) would have the slope 0 at 0
+
+
+def _density_slope(g: T, out: T, x: T) -> tuple[T]:
+    return (g * _density(x),)
+
+
+def _density(x: T) -> T:
+    return _bell(x) * (1 / math.sqrt(2 * math.pi))
 
 
 def _polynomial(t: T, coefficients: Sequence[float]) -> T:
@@ -76,7 +85,7 @@ def _bell(x: T) -> T:
 
 
 def gelu_slope(g: T, out: T, x: T, half: bool = False) -> tuple[T]:
-    return (g * (share_below(x, half) + x * (_bell(x) * (1 / math.sqrt(2 * math.pi)))),)
+    return (g * (share_below(x, half) + x * _density(x)),)
 
 
 def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
