@@ -175,7 +175,7 @@ def test_the_assembler_keeps_tiles_in_registers(arch: str) -> None:
 
 
 def test_groups_of_threads_share_the_sums_of_few_results() -> None:
-    """64 rows of float32 had two warps per multiprocessor, each with all 512 steps: 20 us on an H200, now 8."""
+    """64 rows of float32 had two warps per multiprocessor, each with all 512 steps."""
     found = set[int]()
 
     @settings(max_examples=25, deadline=None)
