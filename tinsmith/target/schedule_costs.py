@@ -33,8 +33,8 @@ class Cuts(NamedTuple):
     backwards: bool = False
     blocks: int = 16  # row blocks desired for partial sums fused into another kernel
     least_blocks: int = 8  # row blocks at least: work for several cores, but few partial results
-    # blocks that the sizes of all rows suit, relative to those that the host's axes suit, from which on the rows are
-    # blocks across axes, as 64 × 197 rows in blocks of 8
+    # row blocks extend across the host's axes (64 × 197 rows in blocks of 8) if this gives more than so many times as
+    # many blocks
     few_blocks: int = 8
     shared_row: int = 64  # elements of a row from which on the threads of a block share it
     thread_values: int = 0  # elements per thread where threads share rows

@@ -391,8 +391,6 @@ def rounded_once(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate
     return functools.wraps(method)(wide)
 
 
-# Optimizers read their own attributes through these two functions. A capture assumes that code of nn that names vars()
-# may read any attribute of any object, and would guard all of them.
 def is_rounded(x: TensorBase) -> bool:
     """Return True inside ``autocast`` for a widened value of 16 bits, such as the result of a linear layer."""
     value = x.uop
@@ -402,6 +400,8 @@ def is_rounded(x: TensorBase) -> bool:
     return narrow and current().autocast_dtype is not None
 
 
+# Optimizers read their own attributes through these two functions. A capture assumes that code of nn that names vars()
+# may read any attribute of any object, and would guard all of them.
 def attribute(owner: Any, name: str) -> Any:
     """Return an instance attribute of an object, bypassing properties of its class."""
     return vars(owner)[name]

@@ -23,6 +23,7 @@ from tinsmith.schedule.fusion.fan_in import (
     inner_products,
     is_chain,
     is_computed_in_rows,
+    is_view,
     reductions_of,
 )
 from tinsmith.schedule.values import SOURCES, STAGED, size_of, views_of
@@ -139,12 +140,9 @@ def _shared(order: Sequence[UOp]) -> tuple[set[UOp], set[UOp]]:
         for s in set(n.src):
             readers[s] = readers.get(s, 0) + 1
     products = [found for n in order if n.op is Ops.REDUCE and (found := contraction(n)) is not None]
-    operands = {views_of(factor, _is_copy).source for found in products for factor in (found.a, found.b)}
+    operands = {views_of(factor, lambda n: n.op is Ops.CONTIGUOUS or is_view(n)).source
+                for found in products for factor in (found.a, found.b)}
     return {n for n, count in readers.items() if count > 1}, operands
-
-
-def _is_copy(value: UOp) -> bool:
-    return value.op in (Ops.CAST, Ops.CONTIGUOUS) or (value.op.kind == "movement" and len(value.src) == 1)
 
 
 class Analysis:
@@ -172,7 +170,8 @@ class Analysis:
         self.kept: dict[UOp, UOp] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
-        # sum of a residual block, or operand, that is stored → its facts as its readers see them
+        # sums of residual blocks and operands that are too costly to recompute, and therefore stored → their facts as
+        # readers see them
         self._above: dict[UOp, Facts] = {}
         shared, operands = _shared(self.order)
         for n in self.order:

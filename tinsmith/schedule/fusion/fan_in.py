@@ -129,10 +129,11 @@ def _rows_by_columns(inner: UOp, place: Index, columns: frozenset[UOp]) -> bool:
 
 def _ranges_read(value: UOp, index: Index) -> frozenset[UOp]:
     """Return the ranges of ``index`` that the value below views depends on."""
-    return frozenset().union(*(i.ranges for i in read_by(value, index, _is_view, lambda n: False).place))
+    return frozenset().union(*(i.ranges for i in read_by(value, index, is_view, lambda n: False).place))
 
 
-def _is_view(node: UOp) -> bool:
+def is_view(node: UOp) -> bool:
+    """Return True for a view or cast, through which a value is read."""
     return node.op.kind == "movement" or node.op is Ops.CAST
 
 
@@ -224,4 +225,4 @@ def stored_type(factor: UOp) -> DType:
 
 
 def _widened(factor: UOp) -> Views:
-    return views_of(factor, _is_view)
+    return views_of(factor, is_view)

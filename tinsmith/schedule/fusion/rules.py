@@ -276,7 +276,7 @@ def _spread(c: Question) -> Answer:
         return None
     sources = {s for n in cone for s in n.src if s.op in STAGED or not (s.src or s.op in (Ops.CONST, Ops.IOTA))}
     read = sum(size_of(s) * s.dtype.itemsize for s in sources)
-    few = sources.isdisjoint({c.node}) and SPREAD * read <= size_of(c.node) * c.node.dtype.itemsize
+    few = SPREAD * read <= size_of(c.node) * c.node.dtype.itemsize
     return (False, c.kernels, cost, limit) if few else None
 
 
@@ -307,7 +307,7 @@ SHARED = (
     FusionRule("short table", "A short table of integers or conditions, computed from positions, needs no memory.",
                _short_table, fused="{0} kernels read it, and it is a table of positions of at most {1} elements"),
     FusionRule("spread",
-               "A cheap value of much less memory than its own, such as a mask, is recomputed by all of its kernels.",
+               "A cheap function of values of much less memory, such as a mask, is recomputed by each of its kernels.",
                _spread, fused="{0} kernels read it, and each computes it from far fewer elements, with {1} operations "
                               "of at most {2}"),
     FusionRule("recompute", "A value is recomputed by several kernels if that costs few operations.",

@@ -114,13 +114,7 @@ def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor
     half = x.dtype.itemsize <= 2  # computed in float32, rounded once
     if half:
         grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
-    if approximate == "tanh" and half:
-        return gelu_tanh_slope(grad, x, x)[0]
-    if approximate == "tanh":
-        k = math.sqrt(2 / math.pi)
-        t = (k * (x + 0.044715 * x * x * x)).tanh()
-        return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x))
-    return gelu_slope(grad, x, x, half)[0]
+    return (gelu_tanh_slope(grad, x, x) if approximate == "tanh" else gelu_slope(grad, x, x, half))[0]
 
 
 @rule("leaky_relu", promote="result")
