@@ -1,4 +1,10 @@
-"""Automatic mixed precision: inside an ``autocast`` block, contractions round float32 operands to 16 bits."""
+"""Automatic mixed precision, by PyTorch's rules for CUDA: which ops run in 16 bits, and which in float32.
+
+Inside an ``autocast`` block a contraction casts its operands to the 16-bit dtype and returns it (``contraction``,
+``narrow_dtype``). Ops that lose digits or overflow in 16 bits (exponentials, powers, sums, softmax, layer norms,
+losses) widen 16-bit operands and return float32 (``in_float32``). All other ops follow the dtypes of their operands.
+The rules: https://docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast".
+"""
 from __future__ import annotations
 
 import functools
@@ -7,53 +13,50 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.settings import current
-from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.math.functions import Functions
+from tinsmith.tensor.helpers import widened
 
-T = TypeVar("T", bound=Functions)
+T = TypeVar("T", bound=TensorBase)
+R = TypeVar("R")
 P = ParamSpec("P")
-Method = Callable[Concatenate[T, T, P], T]
+Method = Callable[Concatenate[T, P], R]
+_ELIGIBLE: Final = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
-def narrow_dtype(*operands: Functions) -> DType | None:
-    """Return the 16-bit dtype that a contraction rounds ``operands`` to; None outside of ``autocast``, and for operands
-    that do not promote to float32."""
+def narrow_dtype(*operands: Any) -> DType | None:
+    """Return the 16-bit dtype that a contraction casts ``operands`` to; None outside of ``autocast``, and unless all
+    are tensors of floats of at most 32 bits."""
     kind = current().autocast_dtype
     if kind is None or not all(isinstance(t, TensorBase) and t.dtype.is_float for t in operands):
         return None
-    return kind if promote(*(t.dtype for t in operands)) is dtypes.float32 else None
+    return kind if promote(*(t.dtype for t in operands)) in _ELIGIBLE else None
 
 
-def widened(found: T, kind: DType) -> T:
-    """Return the result ``found`` of a contraction with rounded operands as float32. Its gradient is rounded to
-    ``kind`` even if the result was not, because the gradient is an operand of the backward contractions."""
-    return found.cast(dtypes.float32) if found.dtype is kind else with_slopes(found, _ROUNDED[kind], found)
-
-
-def contraction(method: Method[T, P]) -> Method[T, P]:
-    """Decorate a contraction of two tensors: inside ``autocast``, its operands are cast to the 16-bit dtype."""
-
+def contraction(method: Method[T, P, R]) -> Method[T, P, R]:
+    """Decorate a contraction of two tensors (and a bias): inside ``autocast``, they are cast to the 16-bit dtype."""
     second = method.__code__.co_varnames[1]
 
-    def narrowed(self: T, /, *args: Any, **kwargs: Any) -> T:
-        if not args and second in kwargs:
-            args = (kwargs.pop(second),)
-        kind = narrow_dtype(self, *args[:1])
+    def narrowed(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        kind = narrow_dtype(self, args[0] if args else kwargs.get(second))
         if kind is None:
             return method(self, *args, **kwargs)
-        return widened(method(self.cast(kind), args[0].cast(kind), *args[1:], **kwargs), kind)
+
+        def cast(value: Any) -> Any:
+            return value.cast(kind) if isinstance(value, TensorBase) and value.dtype.is_float else value
+
+        return method(cast(self), *map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
 
     narrowed.__code__ = narrowed.__code__.replace(co_name=method.__name__)  # nodes and errors name the method called
     return functools.wraps(method)(narrowed)
 
 
-def _to_bfloat16(g: T, *_: T) -> tuple[T]:
-    return (g.cast(dtypes.bfloat16).cast(g.dtype),)
+def in_float32(method: Method[T, P, R]) -> Method[T, P, R]:
+    """Decorate a method that ``autocast`` runs in float32: there, 16-bit operands are widened, and so is the result."""
 
+    def wide(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if current().autocast_dtype is None:
+            return method(self, *args, **kwargs)
+        return method(widened(self), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
 
-def _to_float16(g: T, *_: T) -> tuple[T]:
-    return (g.cast(dtypes.float16).cast(g.dtype),)
-
-
-_ROUNDED: Final = {dtypes.bfloat16: _to_bfloat16, dtypes.float16: _to_float16}
+    wide.__code__ = wide.__code__.replace(co_name=method.__name__)
+    return functools.wraps(method)(wide)

@@ -551,17 +551,20 @@ class Execution(TensorBase):
 
     @staticmethod
     def autocast(dtype: DType | str = "bfloat16", enabled: bool = True) -> Mode:
-        """Return a context manager (and decorator) in which contractions round their float32 operands to 16 bits.
+        """Return a context manager (and decorator) in which contractions cast their float operands to 16 bits.
 
-        Contractions are matrix products, ``einsum``, convolutions and attention, and their gradients: the operations
-        that matrix units accelerate. They accumulate in float32, round the result once, and return float32 tensors.
-        Parameters stay float32. With float16, scale the loss with a ``nn.optim.GradScaler``.
+        Contractions are matrix products, ``einsum``, convolutions and attention: the operations that matrix units
+        accelerate. They accumulate in float32, round the result once, and return 16-bit tensors; so do their gradients.
+        Exponentials, logarithms, powers, sums, softmax, layer norms and losses cast 16-bit operands to float32 and
+        return float32; all other operations keep the dtype of their operands. Parameters stay float32. These are
+        PyTorch's rules for CUDA, on every device. With float16, scale the loss with a ``nn.optim.GradScaler``.
 
         >>> x = Tensor([[1.0, 2.0**-9]])
         >>> with Tensor.autocast("bfloat16"):
         ...     y = (x + 2.0**-9) @ x.T
-        >>> (x @ x.T).item(), y.item(), y.dtype
-        (1.0000038146972656, 1.0, dtypes.float)
+        ...     loss = y.sum()
+        >>> (x @ x.T).item(), y.item(), y.dtype, loss.dtype
+        (1.0000038146972656, 1.0, dtypes.bfloat16, dtypes.float)
 
         Args:
             dtype: ``bfloat16`` or ``float16``.

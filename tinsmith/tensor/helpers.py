@@ -12,7 +12,6 @@ import numpy as np
 from tinsmith.backend.device import members
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.errors import ArgumentError, AxisError, DeviceError, DTypeError, ShapeError
-from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import check_bound, holds, normal_size, size_text, unbound
 from tinsmith.tensor.arguments import Scalar, integer, listed, shown
@@ -371,7 +370,7 @@ def muladd(x: UOp, y: UOp | float, z: UOp | float) -> UOp:
     return x.alu(Ops.MULADD, y, z)
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
     """Return a float tensor of 16 bits or less cast to float32; anything else unchanged."""
     narrow = isinstance(value, TensorBase) and value.dtype.is_float and value.dtype.itemsize <= 2
     return value.cast(dtypes.float32) if narrow else value
@@ -385,19 +384,10 @@ def rounded_once(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate
         dtype = promote(self.dtype, *beside)
         if not dtype.is_float or dtype.itemsize > 2:
             return method(self, *args, **kwargs)
-        return method(_widened(self), *map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()}).cast(dtype)
+        return method(widened(self), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()}).cast(dtype)
 
     wide.__code__ = wide.__code__.replace(co_name=method.__name__)  # nodes and errors name the method that was called
     return functools.wraps(method)(wide)
-
-
-def is_rounded(x: TensorBase) -> bool:
-    """Return True inside ``autocast`` for a widened value of 16 bits, such as the result of a linear layer."""
-    value = x.uop
-    while value.op.kind == "movement":
-        value = value.src[0]
-    narrow = value.op is Ops.CAST and value.src[0].dtype.is_float and value.src[0].dtype.itemsize <= 2
-    return narrow and current().autocast_dtype is not None
 
 
 # Optimizers read their own attributes through these two functions. A capture assumes that code of nn that names vars()

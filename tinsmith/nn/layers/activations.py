@@ -199,9 +199,7 @@ class PReLU(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         check_tensors("PReLU", [x])
-        shape = () if self.weight.shape[0] == 1 else (-1, *[1] * max(x.ndim - 2, 0))
-        weight = self.weight.reshape(shape)
-        return (x > 0).where(x, weight * x)
+        return x.prelu(self.weight)
 
 
 class _Loss(Layer):

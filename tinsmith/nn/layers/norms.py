@@ -89,7 +89,8 @@ class BatchNorm(_Running):
         if self.track_running_stats and Tensor.recording:
             note_mode("BatchNorm", Tensor.training, self.weight)
         if self.track_running_stats and not Tensor.training:
-            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+            invstd = (self.running_var + self.eps).rsqrt()
+            return x.batchnorm(self.weight, self.bias, self.running_mean, invstd).cast(x.dtype)
         if 0 in x.shape:  # an empty batch has no statistics
             if self.track_running_stats:
                 self.num_batches_tracked.assign(self.num_batches_tracked + 1)
@@ -225,7 +226,7 @@ class InstanceNorm(_Running, GroupNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self.track_running_stats:
-            return super().__call__(x)
+            return super().__call__(x).cast(x.dtype)
         check_tensors(type(self).__name__, [x])
         if x.ndim < 3 or x.shape[1] != self.num_features:
             raise ShapeError("InstanceNorm", f"input {x.shape}, {self.num_features} channels",
@@ -233,12 +234,13 @@ class InstanceNorm(_Running, GroupNorm):
         if Tensor.recording:
             note_mode("InstanceNorm", Tensor.training, self.weight)
         if not Tensor.training:
-            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+            invstd = (self.running_var + self.eps).rsqrt()
+            return x.batchnorm(self.weight, self.bias, self.running_mean, invstd).cast(x.dtype)
         wide = (x.float() if x.dtype.itemsize <= 2 else x).flatten(2)
         with Tensor.no_grad():
             mean, _, variance = wide._statistics(-1)
             self._track(mean.detach(), variance.detach(), wide.shape[-1])
-        return super().__call__(x)
+        return super().__call__(x).cast(x.dtype)
 
 
 class InstanceNorm1d(InstanceNorm):

@@ -64,7 +64,7 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
 
     Args:
         order: ``output.toposort()``, if the caller has computed it.
-        seed: derivative of the final value with respect to ``output``; None for a scalar output.
+        seed: derivative of the final value with respect to ``output``, cast to its dtype; None for a scalar output.
         missing_ok: give zeros for targets that do not influence the output, instead of an error.
 
     Raises:
@@ -81,6 +81,8 @@ def gradients(output: UOp, targets: Sequence[UOp], seed: UOp | None, missing_ok:
     elif seed.shape != output.shape:
         raise GradientError("gradient", f"gradient= has shape {seed.shape}, the tensor has {output.shape}",
                             "the derivative of the final value with respect to this tensor")
+    else:
+        seed = seed.cast(output.dtype)
     order = output.toposort() if order is None else order
     leads: set[UOp] = set(targets)
     for node in order:  # nodes that a target influences

@@ -16,6 +16,7 @@ from tinsmith.core.errors import ArgumentError, DTypeError, ShapeError
 from tinsmith.ir import UOp
 from tinsmith.runtime.thread_turns import writing
 from tinsmith.tensor.arguments import choice, flag, integer, number
+from tinsmith.tensor.autocast import in_float32
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import (
     as_lines,
@@ -777,6 +778,7 @@ class Indexing(Reduce):
         size = c.diagonal().sqrt()
         return c.div(size.unsqueeze(1)).div(size.unsqueeze(0)).clamp(-1, 1)
 
+    @in_float32
     def dist(self, other: Self, p: float = 2.0) -> Self:
         """Return the p-norm of ``self - other``.
 
@@ -785,6 +787,7 @@ class Indexing(Reduce):
         """
         return self.sub(other).reshape(-1).norm(p)
 
+    @in_float32
     def cdist(self, x2: Self, p: float = 2.0, compute_mode: str | None = None) -> Self:
         """Return the p-norms of the differences of all pairs of rows: ``[…, P, M], […, R, M] → […, P, R]``.
 
@@ -798,6 +801,7 @@ class Indexing(Reduce):
         y = operand("cdist", x2, self)
         return self.unsqueeze(-2).sub(y.unsqueeze(-3)).norm(p, axis=-1)
 
+    @in_float32
     def cosine_similarity(self, x2: Self, dim: int = 1, eps: float = 1e-8) -> Self:
         """Return the cosine of the angle between vectors along ``dim``.
 

@@ -15,6 +15,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.runtime.thread_turns import writing
 from tinsmith.tensor.arguments import Scalar, flag, integer, shown
+from tinsmith.tensor.autocast import in_float32
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase
 from tinsmith.tensor.helpers import (
@@ -270,6 +271,7 @@ class Arithmetic(Layout):
         """
         return self.logical_not() if self.dtype.is_bool else self._new(self.uop.alu(Ops.NEG))
 
+    @in_float32
     def reciprocal(self) -> Self:
         """Return the reciprocal, 1 / x.
 
@@ -796,7 +798,9 @@ class Arithmetic(Layout):
     def __rmul__(self, x: Any) -> Self:
         return self._binary("mul", Ops.MUL, x, True) if isinstance(x, OPERANDS) or known(x) else NotImplemented
 
+    @in_float32
     def __rtruediv__(self, x: Any) -> Self: return self.div(x, True) if known(x) else NotImplemented
+
     def __rfloordiv__(self, x: Any) -> Self: return self.idiv(x, True) if known(x) else NotImplemented
     def __rmod__(self, x: Any) -> Self: return self.mod(x, True) if known(x) else NotImplemented
     def __rpow__(self, x: Any) -> Self: return self.pow(x, True) if known(x) else NotImplemented

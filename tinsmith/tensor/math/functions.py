@@ -12,10 +12,10 @@ from tinsmith.core.dtypes import dtypes, promote
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops
 from tinsmith.tensor.arguments import choice, integer, number
+from tinsmith.tensor.autocast import in_float32
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.helpers import (
     float_of,
-    is_rounded,
     matched,
     operand,
     plain,
@@ -88,6 +88,7 @@ class Functions(Arithmetic):
 
     # *** powers, exponentials, logarithms ***
 
+    @in_float32
     def square(self) -> Self:
         """Return the square of the value.
 
@@ -96,6 +97,7 @@ class Functions(Arithmetic):
         """
         return self._new(self.uop.cast(dtypes.default_int)).square() if self.dtype.is_bool else self.mul(self)
 
+    @in_float32
     def pow(self, x: Any, reverse: bool = False) -> Self:
         """Raise to the power ``x``; signs and zeros as in NumPy.
 
@@ -184,6 +186,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.SQRT)
 
+    @in_float32
     @rounded_once
     def rsqrt(self) -> Self:
         """Return the reciprocal of the square root.
@@ -193,6 +196,7 @@ class Functions(Arithmetic):
         """
         return self.sqrt().reciprocal()
 
+    @in_float32
     def exp(self) -> Self:
         """e raised to the value.
 
@@ -209,6 +213,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.EXP2)
 
+    @in_float32
     def log(self) -> Self:
         """Return the natural logarithm.
 
@@ -217,6 +222,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.LOG)
 
+    @in_float32
     def log2(self) -> Self:
         """Return the logarithm to base 2.
 
@@ -225,6 +231,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.LOG2)
 
+    @in_float32
     @rounded_once
     def log10(self) -> Self:
         """Return the logarithm to base 10.
@@ -234,6 +241,7 @@ class Functions(Arithmetic):
         """
         return self.log2().mul(math.log10(2))
 
+    @in_float32
     def log1p(self) -> Self:
         """Return ``log(1 + x)``, accurate near 0.
 
@@ -242,6 +250,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.LOG1P)
 
+    @in_float32
     def expm1(self) -> Self:
         """Return ``exp(x) - 1``, accurate near 0.
 
@@ -276,6 +285,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.COS)
 
+    @in_float32
     @rounded_once
     def tan(self) -> Self:
         """Return the tangent of an angle in radians.
@@ -304,6 +314,7 @@ class Functions(Arithmetic):
         angle = start.add(reduced.add(reduced.mul(z.mul(horner(z, ATAN_P).div(horner(z, ATAN_Q))))))
         return x.eq(0).where(x, negative.where(angle.neg(), angle))  # -0 keeps its sign
 
+    @in_float32
     @rounded_once
     def asin(self) -> Self:
         """Return the inverse sine in radians, in [-pi/2, pi/2]; NaN outside [-1, 1].
@@ -315,6 +326,7 @@ class Functions(Arithmetic):
         out = x.div(x.neg().add(1).mul(x.add(1)).sqrt()).atan()
         return with_slopes(out, asin_slope, x)
 
+    @in_float32
     @rounded_once
     def acos(self) -> Self:
         """Return the inverse cosine in radians, in [0, pi]; NaN outside [-1, 1].
@@ -334,6 +346,7 @@ class Functions(Arithmetic):
         """
         return self._unary_float(Ops.TANH)
 
+    @in_float32
     @rounded_once
     def sinh(self) -> Self:
         """Return the hyperbolic sine.
@@ -347,6 +360,7 @@ class Functions(Arithmetic):
         size = is_far.where(far, rest.add(rest.div(rest.add(1))).mul(0.5))
         return with_slopes(negative.where(size.neg(), size), sinh_slope, x)
 
+    @in_float32
     @rounded_once
     def cosh(self) -> Self:
         """Return the hyperbolic cosine.
@@ -449,6 +463,7 @@ class Functions(Arithmetic):
         away = zero.where(1.0, x)
         return x.isinf().where(0.0, zero.where(1.0, sine_of(away).div(away.mul(math.pi))))
 
+    @in_float32
     def erfinv(self) -> Self:
         """Return the inverse of ``erf``: infinite at -1 and 1, NaN outside; computed in float64.
 
@@ -479,6 +494,7 @@ class Functions(Arithmetic):
         pole = x.le(0) & x.eq(x.floor())
         return with_slopes((x.isinf() | pole).where(math.inf, out), lgamma_slope, x)
 
+    @rounded_once
     def digamma(self) -> Self:
         """Return the derivative of ``lgamma``; NaN at negative integers.
 
@@ -867,7 +883,7 @@ class Functions(Arithmetic):
         [-0.1588, 0.0, 0.8412]
         """
         x = self._float()
-        half = x.dtype.itemsize <= 2 or is_rounded(x)  # computed in float32, rounded once
+        half = x.dtype.itemsize <= 2  # computed in float32, rounded once
         x, dtype = x.cast(dtypes.float32) if half else x, x.dtype
         by_tanh = choice("gelu", "approximate", approximate, ("tanh", "none")) == "tanh"
         if half:
@@ -880,6 +896,7 @@ class Functions(Arithmetic):
             out = with_slopes(x * share_below(x), gelu_slope, x)
         return out.cast(dtype)
 
+    @in_float32
     @rounded_once
     def softplus(self, beta: float = 1.0, threshold: float | None = None) -> Self:
         """Return ``log(1 + exp(beta * x)) / beta``.

@@ -14,7 +14,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import normal_size, value_of_size
 from tinsmith.ir.uop import Window
 from tinsmith.tensor.arguments import Scalar, choice, flag, integer, integers, number, shown
-from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
+from tinsmith.tensor.autocast import contraction, in_float32, narrow_dtype
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.create import random
 from tinsmith.tensor.helpers import (
@@ -136,6 +136,7 @@ class Functional(LinearAlgebra):
         away, off = self._away(axis)
         return away - off, ((away * away).mean(axis=axis, keepdim=True) - off * off).maximum(0), off
 
+    @in_float32
     def layernorm(self, axis: Axes = -1, eps: float = 1e-5) -> Self:
         """Normalize to mean 0 and variance 1 along ``axis``; statistics of 16-bit floats are computed in float32.
 
@@ -147,6 +148,7 @@ class Functional(LinearAlgebra):
         centred, variance, _ = wide._centred(axis)
         return (centred * (variance + eps).rsqrt()).cast(x.dtype)
 
+    @in_float32
     def rms_norm(self, axis: Axes = -1, *args: Any, weight: Self | None = None,
                  eps: float | None = None) -> Self:
         """Divide by the root mean square along ``axis`` and multiply by ``weight``.
@@ -242,9 +244,7 @@ class Functional(LinearAlgebra):
             raise ShapeError(op, f"query {self.shape}, key {key.shape}, value "
                              f"{value.shape}", "query […, L, E], key […, S, E], value […, S, Ev]")
         if (kind := narrow_dtype(self, key, value)) is not None:
-            found = self.cast(kind).scaled_dot_product_attention(
-                key.cast(kind), value.cast(kind), attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            return widened(found, kind)
+            self, key, value = self.cast(kind), key.cast(kind), value.cast(kind)
         key, value = _for_each_head(self, key, value, enable_gqa)
         factor = number(op, "scale", scale) if scale is not None else 1 / math.sqrt(value_of_size(self.shape[-1]) or 1)
         # 16-bit scores would overflow before scaling, and lose precision
@@ -344,7 +344,7 @@ class Functional(LinearAlgebra):
         w = weight.uop.cast(acc).reshape((1, groups, cout // groups, *ones, cin, *kernel))
         multiplied = x * w.expand((n, groups, cout // groups, *outputs, cin, *kernel))
         total = multiplied.reduce("ADD", tuple(range(3 + dims, 4 + 2 * dims)))
-        return finish(self._new(total.reshape((n, cout, *outputs)).cast(out_dtype)), bias, dims)
+        return finish(self._new(total.reshape((n, cout, *outputs))), bias, dims, out_dtype)
 
     @contraction
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1,
@@ -383,7 +383,7 @@ class Functional(LinearAlgebra):
         if any(end <= begin for begin, end in keep):
             raise ShapeError(op, f"padding {amounts} leaves nothing of size {grown}", "less padding")
         total = total.shrink(((0, n), (0, cout), *keep))
-        return finish(self._new(total.cast(out_dtype)), bias, dims)
+        return finish(self._new(total), bias, dims, out_dtype)
 
     @in_either_order
     def max_pool2d(self, kernel_size: Ints = 2, stride: Ints | None = None, dilation: Ints = 1,
@@ -499,6 +499,7 @@ class Functional(LinearAlgebra):
         wide = accumulator(dtype)
         return x.cast(wide), target.cast(wide), dtype
 
+    @in_float32
     def mse_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return the squared differences.
 
@@ -508,6 +509,7 @@ class Functional(LinearAlgebra):
         x, y, dtype = self._beside("mse_loss", target)
         return (x - y).square()._reduced(reduction, dtype)
 
+    @in_float32
     def l1_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return the absolute differences.
 
@@ -517,6 +519,7 @@ class Functional(LinearAlgebra):
         x, y, dtype = self._beside("l1_loss", target)
         return (x - y).abs()._reduced(reduction, dtype)
 
+    @in_float32
     def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
         """Return ``0.5 * d²`` for differences below ``delta``, else ``delta * (|d| - 0.5 * delta)``.
 
@@ -529,6 +532,7 @@ class Functional(LinearAlgebra):
         size = d.abs()
         return (size < delta).where(d * d * 0.5, (size - delta / 2) * delta)._reduced(reduction, dtype)
 
+    @in_float32
     def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
         """The Huber loss with ``delta=beta``, divided by ``beta``; the L1 loss for ``beta=0``.
 
@@ -552,6 +556,7 @@ class Functional(LinearAlgebra):
         loss = -(y * x.log().maximum(-100) + (1 - y) * (-x).log1p().maximum(-100))
         return with_slopes(loss, crossentropy_slopes, x, y)._weighted("binary_crossentropy", weight, reduction, dtype)
 
+    @in_float32
     def binary_crossentropy_logits(self, target: Self, reduction: str = "mean",
                                    pos_weight: Self | None = None, weight: Self | None = None) -> Self:
         """Return ``binary_crossentropy`` of ``sigmoid(self)``, accurate for large logits.
@@ -635,6 +640,7 @@ class Functional(LinearAlgebra):
             loss, count = kept.where(loss, 0), kept.where(count, 0)
         return loss.sum() / count.sum() if reduction == "mean" else loss._reduced(reduction)
 
+    @in_float32
     def sparse_categorical_crossentropy(self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean") -> Self:
         """Cross entropy of logits ``[…, classes]`` with class indices ``[…]``.
@@ -651,6 +657,7 @@ class Functional(LinearAlgebra):
         """
         return self._class_loss(Y, self.ndim - 1, ignore_index, label_smoothing, reduction)
 
+    @in_float32
     def cross_entropy(self, Y: Self, reduction: str = "mean", label_smoothing: float = 0.0,
                       ignore_index: int | None = None, weight: Self | None = None) -> Self:
         """Cross entropy of logits ``[N, classes, …]`` (or ``[classes]``) with class indices or probabilities.
@@ -686,6 +693,7 @@ class Functional(LinearAlgebra):
         loss = ((total - shifted) * target).sum(axis=axis)
         return loss.sum() / (loss.numel() or 1) if reduction == "mean" else loss._reduced(reduction)
 
+    @in_float32
     def nll_loss(self, Y: Self, weight: Self | None = None, ignore_index: int | None = None,
                  reduction: str = "mean") -> Self:
         """Return the negative log-probability of the labelled class; ``self`` holds log-probabilities
@@ -735,6 +743,7 @@ class Functional(LinearAlgebra):
         a, b = self.narrow(d, 0, size // 2), self.narrow(d, size // 2, size // 2)
         return a.mul(b.sigmoid())
 
+    @contraction  # no contraction, but in PyTorch's list
     def prelu(self, weight: Self) -> Self:
         """x where x > 0, else ``weight * x``; ``weight`` has one value, or one per channel (axis 1).
 
@@ -829,6 +838,7 @@ class Functional(LinearAlgebra):
 
     # *** losses ***
 
+    @in_float32
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
         """The Kullback–Leibler divergence of ``target`` from the distribution whose log-probabilities are ``self``.
 
@@ -843,6 +853,7 @@ class Functional(LinearAlgebra):
         each = y.exp().mul(y.sub(self)) if flag("kl_div", "log_target", log_target) else y.xlogy(y).sub(y.mul(self))
         return each.sum().div(self.shape[0]) if reduction == "batchmean" else each._reduced(reduction)
 
+    @in_float32
     def poisson_nll_loss(self, target: Self, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                          reduction: str = "mean") -> Self:
         """Return the negative log-likelihood of a Poisson distribution with rate ``self`` (its logarithm if
@@ -872,6 +883,7 @@ class Functional(LinearAlgebra):
         loss = wide.log().add(self.sub(y).square().div(wide)).mul(0.5)
         return (loss.add(0.5 * math.log(2 * math.pi)) if full else loss)._reduced(reduction)
 
+    @in_float32
     def soft_margin_loss(self, target: Self, reduction: str = "mean") -> Self:
         """Return ``log(1 + exp(-target * x))`` for targets 1 and -1.
 
@@ -880,6 +892,7 @@ class Functional(LinearAlgebra):
         """
         return operand("soft_margin_loss", target, self).mul(self).neg().softplus()._reduced(reduction)
 
+    @in_float32
     def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
         """x where the target is 1, ``max(0, margin - x)`` where it is -1, the sum of both elsewhere.
 
@@ -890,6 +903,7 @@ class Functional(LinearAlgebra):
         near, far = y.ne(-1).where(self, 0.0), y.ne(1).where(self.neg().add(margin).clamp(0), 0.0)
         return near.add(far)._reduced(reduction)
 
+    @in_float32
     def margin_ranking_loss(self, other: Self, target: Self, margin: float = 0.0,
                             reduction: str = "mean") -> Self:
         """Return ``max(0, -target * (x - other) + margin)``.
@@ -900,6 +914,7 @@ class Functional(LinearAlgebra):
         y = operand("margin_ranking_loss", target, self)
         return y.neg().mul(self.sub(other)).add(margin).clamp(0)._reduced(reduction)
 
+    @in_float32
     def cosine_embedding_loss(self, other: Self, target: Self, margin: float = 0.0,
                               reduction: str = "mean") -> Self:
         """Return ``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
@@ -911,6 +926,7 @@ class Functional(LinearAlgebra):
         cosine = self.cosine_similarity(other, dim=-1)
         return y.eq(1).where(cosine.neg().add(1), cosine.sub(margin).clamp(0))._reduced(reduction)
 
+    @in_float32
     def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
         """Return ``max(0, |x - positive| - |x - negative| + margin)``.
@@ -925,6 +941,7 @@ class Functional(LinearAlgebra):
 
     # *** resampling ***
 
+    @in_float32
     def interpolate(self, size: int | Sequence[int] | None = None, mode: str = "linear",
                     align_corners: bool | None = False, *, scale_factor: float | Sequence[float] | None = None,
                     recompute_scale_factor: bool | None = None) -> Self:

@@ -207,8 +207,11 @@ def window_places(x: LinearAlgebra, dims: int) -> UOp:
     return place
 
 
-def finish(out: T, bias: T | None, dims: int) -> T:
-    return out if bias is None else out + bias.reshape(1, -1, *[1] * dims)
+def finish(total: T, bias: T | None, dims: int, dtype: DType) -> T:
+    """Return the sums of a convolution with its bias, rounded once."""
+    if bias is None:
+        return total.cast(dtype)
+    return (total + bias.reshape(1, -1, *[1] * dims)).cast(promote(dtype, bias.dtype))
 
 
 def pool_arguments(op: str, x: LinearAlgebra, kernel_size: Ints, stride: Ints | None, dilation: Ints,

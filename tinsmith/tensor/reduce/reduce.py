@@ -16,7 +16,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops import Op
 from tinsmith.ir.ops.scans import extreme_position
 from tinsmith.tensor.arguments import choice, integer, integers, number, shown
-from tinsmith.tensor.autocast import contraction, narrow_dtype, widened
+from tinsmith.tensor.autocast import contraction, in_float32, narrow_dtype
 from tinsmith.tensor.autograd.backward import with_slopes
 from tinsmith.tensor.base import TensorBase, check_tensors
 from tinsmith.tensor.helpers import (
@@ -67,6 +67,7 @@ class Reduce(Functions):
                 out = UOp(Ops.RESHAPE, x.dtype, (out,), _reduced(x.shape, axes, False))
         return self._new(out if dtype is None or dtype is out.dtype else out.cast(dtype))
 
+    @in_float32
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
             dim: Axis = None) -> Self:
         """Return the sum along axes. Integers below 32 bits are summed in 32 bits, 16-bit floats in float32.
@@ -78,6 +79,7 @@ class Reduce(Functions):
         result = sum_dtype(self.uop.dtype) if dtype is None else to_dtype(dtype)
         return self._reduce(Ops.ADD, axes, keepdim, self.uop.cast(accumulator(result)), result)
 
+    @in_float32
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None, *,
              dim: Axis = None) -> Self:
         """Return the product along axes.
@@ -252,6 +254,7 @@ class Reduce(Functions):
         top = self._new(UOp(Ops.DETACH, None, (wide.uop,))).max(axes, keepdim=True)
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
+    @in_float32
     def softmax(self, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Self:
         """Return the softmax along an axis: ``exp(x) / exp(x).sum(axis)``, computed without overflow.
@@ -266,6 +269,7 @@ class Reduce(Functions):
         to = float_of(self).dtype if dtype is None else to_dtype(dtype)
         return out if to is out.dtype else out.cast(to)
 
+    @in_float32
     def log_softmax(self, axis: int = -1, dtype: DTypeLike | None = None, *,
                     dim: int | None = None) -> Self:
         """Return the logarithm of ``softmax``, computed without overflow.
@@ -278,6 +282,7 @@ class Reduce(Functions):
         total = shifted.exp()._reduce(Ops.ADD, axes, True)
         return shifted.sub(total.log()).cast(float_of(self).dtype if dtype is None else dtype)
 
+    @in_float32
     def softmin(self, axis: int = -1, dtype: DTypeLike | None = None, *,
                 dim: int | None = None) -> Self:
         """Return the softmax of the negated values.
@@ -288,6 +293,7 @@ class Reduce(Functions):
         axis = axis_or_dim("softmin", axis, dim, -1)
         return self.neg().softmax(axis, dtype)
 
+    @in_float32
     def logsumexp(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """Return ``log(exp(x).sum(axis))``, computed without overflow.
 
@@ -305,6 +311,7 @@ class Reduce(Functions):
             total = x.sub(shift).exp()._reduce(Ops.ADD, axes, True).log().add(shift).cast(dtype)
         return total if keepdim else self._new(total.uop.reshape(_reduced(self.shape, axes, False)))
 
+    @in_float32
     @rounded_once
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """Scale to p-norm 1 along ``dim``; norms below ``eps`` count as ``eps``.
@@ -314,6 +321,7 @@ class Reduce(Functions):
         """
         return self.div(self.norm(p, dim, keepdim=True).clamp(eps))
 
+    @in_float32
     @rounded_once
     def norm(self, p: float | str = 2.0, axis: Axis = None, keepdim: bool = False, *,
              dim: Axis = None) -> Self:
@@ -344,6 +352,7 @@ class Reduce(Functions):
         d = axis_of(name, self, axis)
         return x if not self.ndim or 0 in self.shape else x.scan(op, d)
 
+    @in_float32
     def cumsum(self, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Self:
         """Return the running sum along an axis. Integers below 32 bits are summed in 32 bits.
 
@@ -356,6 +365,7 @@ class Reduce(Functions):
         result, axis = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype), axis_or_dim("cumsum", axis, dim, 0)
         return self._new(self._scan("cumsum", Ops.ADD, axis, self.uop.cast(accumulator(result))).cast(result))
 
+    @in_float32
     def cumprod(self, axis: int = 0, dtype: DTypeLike | None = None, *, dim: int | None = None) -> Self:
         """Return the running product along an axis.
 
@@ -518,7 +528,7 @@ class Reduce(Functions):
         w = weight if dtype is None else weight.cast(dtype)
         if w.ndim > 1 and (kind := narrow_dtype(x, w)) is not None:
             out = x.cast(kind).dot(w.cast(kind), dtype=None if bias is None else dtypes.float32)
-            return widened(out if bias is None else out.add(bias).cast(kind), kind)  # rounded once
+            return out if bias is None else out.add(bias).cast(kind)  # rounded once
         out = x.mul(w) if w.ndim == 1 else x.dot(w)
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
@@ -550,7 +560,7 @@ class Reduce(Functions):
         check_tensors("einsum", tensors)
         kind = narrow_dtype(*tensors) if len(tensors) > 1 else None
         if kind is not None:
-            return widened(cls.einsum(formula, *(t.cast(kind) for t in tensors), dtype=dtype), kind)
+            tensors = [t.cast(kind) for t in tensors]
         inputs, output = subscript_letters(formula, tensors)
         sizes = letter_sizes(formula, inputs, tensors)
         for letter in output:
@@ -598,6 +608,7 @@ class Reduce(Functions):
         """
         return ranked("mv", self, vec, 2, 1)
 
+    @contraction
     def addmm(self, mat1: Self, mat2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat1 @ mat2``.
 
@@ -606,6 +617,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("addmm", mat1, mat2, 2, 2), beta, alpha)
 
+    @contraction
     def addmv(self, mat: Self, vec: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat @ vec``.
 
@@ -622,6 +634,7 @@ class Reduce(Functions):
         """
         return added(self, operand("addr", vec1, self).outer(vec2), beta, alpha)
 
+    @contraction
     def baddbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * batch1 @ batch2``.
 
@@ -630,6 +643,7 @@ class Reduce(Functions):
         """
         return added(self, ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
 
+    @contraction
     def addbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * (batch1 @ batch2).sum(0)``.
 
