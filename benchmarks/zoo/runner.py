@@ -58,6 +58,15 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="a rule that fails is an error")
     parser.add_argument("--again", action="store_true", help="measure rows of the file again that did not pass")
     parser.add_argument("--ops", action="store_true", help="the distinct ops of the graphs, instead of the models")
+    parser.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="with --ops: N ops of all models, drawn by the seed"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="with --ops: compile in N processes, then time in one (default: CUDA all cores, CPU in this process)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON; the summary is written beside it (.md)")
     parser.add_argument(
         "--compile-only", choices=["sm_80", "sm_90a"], default="", help="compile for a GPU, without having one"
@@ -104,6 +113,7 @@ def opened(path: Path | None, given: argparse.Namespace) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "torch": torch.__version__,
+        "device": given.device,
         "threads": given.threads,
         "load": os.getloadavg()[0],
         "rows": {},

@@ -182,22 +182,50 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def of_ops(found: dict[str, Any]) -> str:
-    """Return the summary of a result file of ops: by op the number of its forms, quantiles of speed, failures."""
-    rows: Rows = found["rows"]
-    failed = {key: row for key, row in rows.items() if not row["passed"]}
-    lines = ["# Ops of the model zoo", "", f"{found['machine']}; {found['date']}; commit {found['commit']}; PyTorch "
-             f"{found['torch']}; {found['threads']} thread(s); load at the start {found['load']:.1f}.", "",
-             f"{len(rows)} ops of {len(found['collected'])} models; {len(failed)} failed.", ""]
+def _op_cells(key: str, row: dict[str, Any]) -> list[str]:
+    """Return the cells of an op: the ratio, times in µs and effective GB/s of both, what was timed, the op."""
+    times = [row["seconds"][system] for system in ("eager", "tinsmith")]
+    rates = [f"{row['bytes'] / t / 1e9:.1f}" if row.get("bytes") else "" for t in times]
+    return [f"{times[0] / times[1]:.2f}", *(f"{t * 1e6:.1f}" for t in times), *rates, row.get("timed", ""), key[:200]]
+
+
+_OP_HEAD: Final = ("eager ÷ ours", "eager, µs", "ours, µs", "eager, GB/s", "ours, GB/s", "timed", "op")
+
+
+def _op_ratios(rows: Rows) -> list[str]:
+    """Return the table of quantiles of the speedups: of all ops, of their calls, and by op."""
     groups: dict[str, list[float]] = {}
     for key, row in rows.items():
         if (ratio := speedup(row)) is not None:
             groups.setdefault("all", []).append(ratio)
             groups.setdefault(json.loads(key)[0], []).append(ratio)
-    lines += _table(["op", "forms", "mean of eager ÷ ours", *(f"{q} %" for q in QUANTILES)],
-                    [[name, str(len(r)), f"{geometric_mean(r):.2f}", *(f"{quantile(r, q):.2f}" for q in QUANTILES)]
-                     for name, r in sorted(groups.items(), key=lambda item: -len(item[1]))])
+        if ratio is not None and "call_seconds" in row:
+            groups.setdefault("all, calls from Python", []).append(speedup({"seconds": row["call_seconds"]}) or ratio)
+    return _table(["op", "forms", "mean of eager ÷ ours", *(f"{q} %" for q in QUANTILES)],
+                  [[name, str(len(r)), f"{geometric_mean(r):.2f}", *(f"{quantile(r, q):.2f}" for q in QUANTILES)]
+                   for name, r in sorted(groups.items(), key=lambda item: -len(item[1]))])
+
+
+def _how_timed(rows: Rows) -> str:
+    """Return the sentence on what the times are of; "" for the processor's."""
+    timed = [row.get("timed", "") for row in rows.values() if row["seconds"]]
+    graphs, calls = timed.count("graph"), timed.count("calls")
+    if not graphs + calls:
+        return ""
+    return (f" Times are the GPU's, medians: of kernels in replayed CUDA graphs for {graphs} ops, of calls from Python "
+            f"for {calls} ops that cannot be captured.")
+
+
+def of_ops(found: dict[str, Any]) -> str:
+    """Return the summary of a result file of ops: by op the number of its forms, quantiles of speed, failures."""
+    rows: Rows = found["rows"]
+    failed = {key: row for key, row in rows.items() if not row["passed"]}
+    untimed = sum(not row["error"] and not row["seconds"] for row in rows.values())
+    lines = ["# Ops of the model zoo", "", f"{found['machine']}; device {found.get('device', 'CPU')}; {found['date']}; "
+             f"commit {found['commit']}; PyTorch {found['torch']}; {found['threads']} thread(s); load at the start "
+             f"{found['load']:.1f}.", "", f"{len(rows)} ops of {len(found['collected'])} models; {len(failed)} failed"
+             + (f", {untimed} not timed yet" if untimed else "") + "." + _how_timed(rows), "", *_op_ratios(rows)]
     timed = sorted((s, key) for key, row in rows.items() if (s := speedup(row)) is not None)
-    lines += ["## The worst", "", *_table(["eager ÷ ours", "op"], [[f"{s:.2f}", k[:200]] for s, k in timed[:WORST]])]
+    lines += ["## The worst", "", *_table(_OP_HEAD, [_op_cells(k, rows[k]) for _, k in timed[:WORST]])]
     lines += ["## Failed", "", *_table(["op", "because"], [[k[:200], reason(r)] for k, r in sorted(failed.items())])]
     return "\n".join(lines)
