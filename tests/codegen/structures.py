@@ -176,7 +176,7 @@ def of_blocks() -> Iterator[Case]:
         yield inputs.case(f"convolution {numbers}", convolution(inputs, *numbers))
     inputs = Inputs()
     yield inputs.case("weight gradient", weight_gradient(inputs, 2, 2, 17, 9, 3))
-    for m, n in ((1, 700), (3, 260), (2, 96)):
+    for m, n in ((1, 700), (3, 260), (2, 96), (40, 49), (9, 17)):
         inputs = Inputs()
         x = inputs((m, n))
         power = (x - x.reduce("MAX", (1,)).expand((m, n))).alu("EXP")
@@ -186,7 +186,8 @@ def of_blocks() -> Iterator[Case]:
         yield inputs.case(f"two sums {m} {n}", x.reduce("ADD", (1,)) * (x * x).reduce("ADD", (1,)))
         inputs = Inputs()
         yield inputs.case(f"running {m} {n}", inputs((m, 4 * n)).scan("ADD", 1))
-    for shape, axes in (((200, 64), (0,)), ((130, 7), (0,)), ((4, 20, 30), (0, 2))):
+    for shape, axes in (((200, 64), (0,)), ((130, 7), (0,)), ((4, 20, 30), (0, 2)), ((512, 32), (0,)),
+                        ((1024, 128), (0,))):
         inputs = Inputs()
         yield inputs.case(f"sum {shape} {axes}", inputs(shape).reduce("ADD", axes))
     inputs = Inputs()

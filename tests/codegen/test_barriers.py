@@ -89,6 +89,15 @@ def test_a_shuffle_of_other_threads_is_noticed() -> None:
     assert taken >= 20
 
 
+def test_threads_beside_columns_shuffle_those_of_their_column() -> None:
+    """They read one another's sums from local memory one after the other: 17 us for 768 columns, now 3."""
+    for name, columns, warps in (("sum (512, 32) (0,)", 2, 1), ("sum (1024, 128) (0,)", 8, 2)):
+        program = next(p for n, p, _ in chosen("cuda") if n == name)
+        assert min(u.arg for u in program if u.op is Ops.SHUFFLE) == columns
+        words = [u for u in program if u.op is Ops.LOAD and u.src[0].op is Ops.DEFINE_LOCAL]
+        assert len(words) == (warps if warps > 1 else 0)
+
+
 def test_a_guard_of_a_store_to_local_memory_is_needed() -> None:
     """Without its guard a second thread stores to the same address, or one stores out of bounds."""
     taken = 0

@@ -5,6 +5,9 @@ then one word per warp in local memory:
 
     FOLD(load(STAGE(part, g'), g), g)   →   x = part;  x = x ∘ SHUFFLE(x, 16);  … SHUFFLE(x, 1);  words of the warps
 
+If s adjacent threads have different elements (columns), those of a warp that reduce the same one are s apart: the last
+shuffle is SHUFFLE(x, s), and each warp has s words.
+
 The kernel graph, which defines the semantics, keeps the partial result of every thread in local memory
 (``codegen/transform/thread_blocks.py``). Targets without shuffles run this form.
 """
@@ -446,38 +449,47 @@ def shared_by_warps(lin: Emitter, fold: UOp, coords: Coords) -> bool:
            if mine.arg[1] is not Role.VECTOR):
         return False  # other threads read the partial results, too
     size, line = range_size(own), lin.known((own, ()))
-    if line is None or line.op is not Ops.SPECIAL or line.arg[0] != "lidx0" or (size % warp and warp % size):
+    if line is None or line.op is not Ops.SPECIAL:
+        return False
+    apart = _threads_before(lin, line)
+    if apart >= warp or warp % apart or ((size * apart) % warp and warp % (size * apart)):
         return False
     if threads % warp and threads > warp:  # an incomplete last warp
         return False
     depth = lin.depth_of(fold)
     with lin.at_depth(depth):
         x = lin.value(part, coords)
-        step = min(size, warp) // 2
-        while step:
+        step = min(size * apart, warp) // 2
+        while step >= apart:
             x = lin.shuffled(fold.arg, x, step)
             step //= 2
-        if size > warp:  # combine the warps' results through local memory
+        if size * apart > warp:  # combine the warps' results through local memory
             x = functools.reduce(lambda total, word: lin.combine(depth, fold.arg, fold.dtype, [total, word]),
-                                 _words_of_warps(lin, x, line))
+                                 _words_of_warps(lin, x, line, warp // apart))
         lin.remember(fold, lin.coords_of(fold, coords), x)
     return True
 
 
-def _words_of_warps(lin: Emitter, x: UOp, line: UOp) -> list[UOp]:
+def _threads_before(lin: Emitter, line: UOp) -> int:
+    """Return the number of adjacent threads that have the same index ``line``: a product of the block's first axes."""
+    before = [n for n in lin.threads_of if n[1].op is Ops.SPECIAL and n[1].arg[0] < line.arg[0]]
+    return math.prod(lin.threads_along(axis, other) for axis, other in before)
+
+
+def _words_of_warps(lin: Emitter, x: UOp, line: UOp, share: int) -> list[UOp]:
     """Return the results of all warps that reduce the same element, exchanged through local memory. ``line`` is the
-    thread index along the reduction."""
-    warp, count = lin.kernel.target.warp, x.dtype.count
-    words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // warp
-    memory = lin.local(x.dtype.scalar.ptr(), lin.block_size // warp * count)
+    thread index along the reduction, of which a warp has ``share``."""
+    count = x.dtype.count
+    words = lin.threads_along(*next((a, n) for a, n in lin.threads_of if n is line)) // share
+    memory = lin.local(x.dtype.scalar.ptr(), lin.block_size // share * count)
     first, pitch = UOp.index(0), words * count  # offset of the warps that reduce the same element
     for axis, other in lin.threads_of:
         if other is not line:
             first = first + other * pitch
             pitch *= lin.threads_along(axis, other)
     lin.barrier()
-    valid = lin.spread(lin.raw((line % warp).eq(0)), count)
-    lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // warp * count).simplify()), x, valid)))
+    valid = lin.spread(lin.raw((line % share).eq(0)), count)
+    lin.force(UOp(Ops.STORE, None, (memory, lin.raw((first + line // share * count).simplify()), x, valid)))
     lin.barrier()
     out = []
     for word in range(words):
@@ -514,7 +526,7 @@ def running_by_warps(lin: Emitter, op: Op, x: UOp, threads: UOp) -> tuple[UOp, U
         step *= 2
     if size <= warp:
         return before, x
-    words, ahead = _words_of_warps(lin, x, line), nothing
+    words, ahead = _words_of_warps(lin, x, line, warp), nothing
     total = words[0]
     for number, word in enumerate(words):
         if number:
