@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower.normalize import conjuncts, names_across
 from tinsmith.core.dtypes import dtypes
-from tinsmith.ir import Ops, UOp
+from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges, start_of
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.structure import THREADS, Role, guard_of, range_size
@@ -200,7 +200,7 @@ def covered_steps(k: KernelGraph) -> dict[UOp, tuple[UOp, UOp]]:
     found: dict[UOp, set[tuple[UOp, UOp]]] = {}
     around = {r for r in k.parallel if r.arg[1] in (Role.LOOP, Role.THREAD, Role.GLOBAL)}
     for fold in k.folds:
-        terms = _needed(fold.src[0]) if fold.arg is Ops.ADD else []
+        terms = _needed(fold.src[0]) if fold.arg is Ops.ADD else _listed_for(fold.src[0], fold.arg)
         for loop in (r for r in fold.src[1:] if r.arg[1] is Role.REDUCE):
             found.setdefault(loop, set()).add(_steps_between(loop, terms, around))
     return {loop: span for loop, (span, *others) in found.items() if not others and (span[0].ranges or span[1].ranges)}
@@ -239,6 +239,15 @@ def _listed(term: UOp, around: Collection[UOp]) -> bool:
     """Return True if a term of an index is loaded from memory, once per block of the grid."""
     own = term.ranges
     return term.op is Ops.CAST and bool(own) and all(r in around and r.arg[1] is Role.GLOBAL for r in own)
+
+
+def _listed_for(value: UOp, op: Op) -> list[tuple[UOp, UOp]]:
+    """Return pairs (low, high) with a loaded bound: the value is the identity of ``op`` unless low < high for each."""
+    if value.op is not Ops.WHERE or not value.src[2].is_const or op.identity is None or (
+            value.src[2].arg != op.identity(value.dtype)):
+        return []
+    pairs = [pair for c in conjuncts(value.src[0]) if (pair := _inequality(c, True)) is not None]
+    return [p for p in pairs if any(n.op is Ops.LOAD for n in toposort(p))]
 
 
 def _inequality(condition: UOp, listed: bool = False) -> tuple[UOp, UOp] | None:

@@ -1,11 +1,13 @@
-"""Scatter-add by sorting (such as the gradient of a gather), for targets with many cores.
+"""Scatter that combines (adds, as the gradient of a gather does; maxima, minima, products) by sorting, for targets with
+many cores.
 
-Indices are sorted stably, and each position sums its own updates in their order (a segmented sum): no update waits for
-another, and results are deterministic. With few positions, each position scans all updates instead.
+Indices are sorted stably, and each position combines its own updates in their order (a segmented sum): no update waits
+for another, and results are deterministic. With few positions, each position scans all updates instead.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -13,17 +15,19 @@ from tinsmith.ir.graphs import by_pieces, count_below, digit_bits_for
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.target.target import Target
 
+COMBINED: Final = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
+
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
-    """Return the graph with scatter-adds that would leave most cores idle rewritten as sums."""
+    """Return the graph with combining scatters that would leave most cores idle rewritten as reductions."""
     if not target.costs.cuts.scatters:
         return list(roots)
-    return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] is Ops.ADD
+    return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] in COMBINED
                    else node)
 
 
 def _sums(n: UOp, target: Target) -> UOp:
-    (base, index, x), axis = n.src, n.arg[0]
+    (base, index, x), (axis, op) = n.src, n.arg[:2]
     if not all(isinstance(s, int) for s in (*n.shape, *index.shape)):
         return n
     steps, places, others = index.shape[axis], base.shape[axis], [a for a in range(n.ndim) if a != axis]
@@ -51,10 +55,11 @@ def _sums(n: UOp, target: Target) -> UOp:
     first, last = (begin.shrink(((k, k + places),)).reshape((places, 1, 1)).expand(cube) for k in (0, 1))
     step = UOp.iota(steps, dtypes.int32).reshape((1, steps, 1)).expand(cube)
     mine = step.lt(first).logical_not() & step.lt(last)
-    total = mine.where(rows.reshape((1, steps, beside)).expand(cube), 0).reduce("ADD", (1,))
+    rows = rows.reshape((1, steps, beside)).expand(cube)
+    total = mine.where(rows, rows.const_like(op.identity(rows.dtype))).reduce(op, (1,))
     shape = tuple(base.shape[a] for a in (axis, *others))
     back = tuple((axis, *others).index(a) for a in range(n.ndim))
-    return base + total.reshape(shape).permute(back)
+    return base.alu(op, total.reshape(shape).permute(back))
 
 
 def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
@@ -76,8 +81,9 @@ def _constant_along(n: UOp, axis: int) -> bool:
 
 
 def _by_each(n: UOp) -> UOp:
-    """Return a scatter-add as a masked sum: each position compares its index with the indices of all updates."""
-    base, index, x = n.src
+    """Return a scatter as a masked reduction: each position compares its index with the indices of all updates."""
+    (base, index, x), op = n.src, n.arg[1]
     cube = (*base.shape, x.size)
     at, value = (v.reshape((1, x.size)).expand(cube) for v in (index, x))
-    return base + at.eq(at.iota_like(0).cast(at.dtype)).where(value, 0).reduce("ADD", (1,)).reshape(base.shape)
+    mine = at.eq(at.iota_like(0).cast(at.dtype))
+    return base.alu(op, mine.where(value, value.const_like(op.identity(x.dtype))).reduce(op, (1,)).reshape(base.shape))
