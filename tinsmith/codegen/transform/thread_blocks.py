@@ -54,7 +54,7 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
     """
     for r in k.parallel:
         if role is Role.LOOP or r.arg[1] is not Role.LOOP or not all(r in s.ranges for s in k.stores) or any(
-                r not in f.ranges and _elements(f) > k.target.blocks.short for f in k.folds):
+                r not in f.ranges and _is_repeated(k, f, r) for f in k.folds):
             continue
         if isinstance(range_size(r), int):
             k.change_role(r, role)
@@ -63,6 +63,16 @@ def to_grid(k: KernelGraph, role: Role = Role.GLOBAL) -> None:
             new = k.new_range(range_size(r).vmax, role)
             k.rebuild({r: new}, new.lt(range_size(r)), r)
             k.order[k.order.index(r)] = new
+
+
+def _is_repeated(k: KernelGraph, fold: UOp, r: UOp) -> bool:
+    """Return True if a reduction should not be repeated for each step of ``r``: it is long, or it is of a short row
+    that is stored as well, and the rows are enough threads."""
+    elements, blocks = _elements(fold), k.target.blocks
+    rows = [q for q in k.parallel if q is not r]
+    return elements > blocks.short or (
+        blocks.loads <= elements == r.src[-1].vmax and all(q in fold.ranges for q in rows)
+        and prod(int(q.src[-1].vmax) for q in rows) >= k.target.cores * k.target.resident // 4)
 
 
 def _elements(fold: UOp) -> int:

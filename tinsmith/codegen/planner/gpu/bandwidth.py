@@ -106,7 +106,8 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
     overlap = any(0 < abs(stride_of(i, r) or 0) < size for i in read for r in kernel.parallel)  # as those of windows do
     short = not beside and not overlap and results_of(kernel) < target.cores * target.resident // 4 and all(
         len(f.src) == 3 for f in kernel.folds)
-    if size * (min(map(range_size, apart), default=1) if short else 1) < target.blocks.long:
+    stored = beside and not overlap  # each thread would compute the whole row again for its element
+    if not stored and size * (min(map(range_size, apart), default=1) if short else 1) < target.blocks.long:
         return None
     return RowRanges(size, list(reduced), beside, [*apart, *others])
 
@@ -121,11 +122,12 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     count = math.prod(map(range_size, outer))
     short = rows.size < blocks.long
     turns = blocks.turns if rows.beside else 1 if short else blocks.loads
-    threads = threads_for(rows.size // lanes, target, turns, count >= target.cores * blocks.rows)
+    width = max(n.dtype.itemsize for n in kernel.loads)
+    threads = threads_for(rows.size, lanes, width, count, target, turns)
     groups = groups_for(rows, target, count * threads, min(blocks.most_threads, target.block_threads) // threads)
     share = max(count // target.cores, target.warp // threads, 1)  # fills a warp, leaves a block per core
-    rows_of_block = min(min(blocks.threads, target.block_threads) // (threads * groups), 1 << (share.bit_length() - 1))
-    rows_to_block(kernel, rows_of_block)
+    most = max(threads_of_block(kernel, target, count * threads * groups) // (threads * groups), 1)
+    rows_to_block(kernel, min(1 << (most.bit_length() - 1), 1 << (share.bit_length() - 1)))
     for r in rows.apart:
         summed = r.arg[1] is Role.REDUCE
         left = split(kernel, OptOps.GROUP if summed else OptOps.LOCAL, kernel.numbered[r.arg[0]], groups)
@@ -159,16 +161,30 @@ def rows_to_block(kernel: Kernel, amount: int) -> None:
         split(kernel, OptOps.LOCAL, outer[-1], min(amount, 1 << (range_size(outer[-1]).bit_length() - 1)))
 
 
-def threads_for(vectors: int, target: Target, wished: int, many: bool) -> int:
-    """Return the number of threads for a row of ``vectors`` vectors, about ``wished`` vectors each: a power of two up
-    to a warp, or full warps, with few threads idle in the last iteration. If rows are not ``many``, deviations from
-    ``wished`` cost more, because each row has to keep its core busy."""
+def threads_for(size: int, lanes: int, width: int, rows: int, target: Target, wished: int) -> int:
+    """Return the number of threads for each of ``rows`` rows of ``size`` elements of ``width`` bytes, in vectors of
+    ``lanes``: a power of two up to a warp, or full warps.
+
+    Rows in vectors are bound by memory: about ``wished`` vectors per thread, with few threads idle in the last
+    iteration. If rows are few, deviations from ``wished`` cost more, because each row has to keep its core busy.
+
+    Rows whose elements are read one by one are bound by instructions: those of each step, and those of the shuffles
+    that combine the threads' results. Adjacent threads read at least half a sector, and registers hold the row.
+    """
+    vectors, model = size // lanes, target.blocks
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
+    many = rows >= target.cores * model.rows
+    if lanes == 1:
+        least = max(model.access // (2 * width), size // model.thread_values)
+        options = [t for t in options if t >= least] or options[-1:]
 
     def cost(threads: int) -> float:
         turns = -(-vectors // threads)
-        return turns * threads / vectors * (1 + abs(math.log2(turns / wished)) / target.blocks.turn[many])
+        if lanes == 1:
+            idle = max(target.cores * target.resident / (2 * rows * threads), 1)
+            return (turns + math.log2(threads)) * threads * math.sqrt(idle)
+        return turns * threads / vectors * (1 + abs(math.log2(turns / wished)) / model.turn[many])
 
     return min(options, key=cost, default=1)
 
@@ -284,6 +300,8 @@ def listed_opts(kernel: Kernel, target: Target) -> bool:
     if not any(n.op is Ops.LOAD for n in spans):
         return False
     kernel.apply(Opt(OptOps.SKIP))
+    if not any(r.arg[1] is Role.GLOBAL and r not in spans for r in kernel.order):
+        return True  # a block for each sum: the threads of a warp need the same steps
     vector_opts(kernel, target)
     for r in reversed([r for r in kernel.order if r.arg[1] is Role.GLOBAL and r not in spans]):
         split(kernel, OptOps.LOCAL, r, amount_for(range_size(r), min(target.blocks.threads, target.block_threads)))
@@ -435,6 +453,20 @@ def amount_for(size: int, most: int) -> int:
     return best if 2 * best >= min(size, most) else 1 << (min(size, most).bit_length() - 1)
 
 
+def threads_of_block(kernel: Kernel, target: Target, total: int) -> int:
+    """Return the number of threads of a block, if there are ``total`` threads in all: more of them if the time to start
+    the blocks would count (``GpuModel.starts``)."""
+    model, moved = target.blocks, dict[UOp, int]()
+    for n in (*kernel.loads, *kernel.stores):
+        dtype = n.dtype if n.op is Ops.LOAD else n.src[2].dtype
+        moved[n.src[0]] = max(moved.get(n.src[0], 0), count_of(n.src[1].ranges) * dtype.itemsize)
+    (blocks, least), found = model.starts, model.threads
+    while found < model.most_threads and total > blocks * target.cores * found and (
+            found * sum(moved.values()) < least * total):
+        found *= 2
+    return min(found, target.block_threads)
+
+
 def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     """Split ranges into threads of a block: the innermost loop that all stores share, else ranges of the grid.
 
@@ -451,8 +483,7 @@ def thread_opts(kernel: Kernel, target: Target, lanes: int = 1) -> None:
     if shared or beside:
         return
     sizes = [range_size(r) for r in kernel.parallel if isinstance(range_size(r), int)]
-    many = math.prod(sizes) >= target.blocks.rows * target.cores * target.blocks.most_threads
-    left = min(target.blocks.most_threads if many else target.blocks.threads, target.block_threads) // max(used, 1)
+    left = threads_of_block(kernel, target, math.prod(sizes)) // max(used, 1)
     grid = [r for r in kernel.order if r.arg[1] is Role.GLOBAL]
     for r in sorted(grid, key=lambda r: (_nearness(kernel, r, lanes), kernel.order.index(r)), reverse=True):
         amount = amount_for(range_size(r), left)
