@@ -14,7 +14,7 @@ from tinsmith.codegen.compile_kernel import choose, compile_kernel
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner import planner
-from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to
+from tinsmith.codegen.planner.candidate import Candidate, apply_if_it_fits, apply_to, stride_of
 from tinsmith.codegen.planner.cost import access_cycles
 from tinsmith.codegen.planner.gpu.products import Generator
 from tinsmith.codegen.planner.planner import candidates
@@ -22,7 +22,7 @@ from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import Context
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, structure
+from tinsmith.ir.structure import Contraction, Map, Role, Rows, Scan, Scatter, range_size, structure
 from tinsmith.nn.io.ggml import KINDS as QUANTIZED
 from tinsmith.nn.io.ggml import unpacked
 from tinsmith.target.target import Target
@@ -152,6 +152,42 @@ def test_rows_side_by_side_are_what_each_is_alone(columns: int) -> None:
     np.testing.assert_allclose(Tensor(x).layernorm().numpy(), want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("columns", [*range(2, 10), 12, 16, 17, 24, 32])
+def test_no_reduction_of_short_rows_is_scalar(columns: int) -> None:
+    """Unrolled windows have no lanes in the sums of a row if the lanes are its columns; the price says so."""
+    x = param(1, (600, columns))
+    spread = x - x.reduce("MAX", (1,)).expand(x.shape)
+    power = spread.alu("EXP2").reduce("ADD", (1,)).expand(x.shape)
+    for value in (x.reduce("ADD", (1,)), spread - power.alu("LOG2")):
+        choose(k := kernel(value), TARGET)
+        assert all(any(r.arg[1] is Role.VECTOR for r in f.src[0].ranges) for f in k.folds)
+
+
+@pytest.mark.parametrize("columns", range(2, 9))
+def test_a_sum_over_rows_of_few_columns_reads_each_vector_once(columns: int) -> None:
+    """Lanes run along the rows, and all columns are computed together from the same full vectors."""
+    k = kernel(param(1, (4, 512, columns)).reduce("ADD", (1,)))
+    choose(k, replace(TARGET, threads=1))
+    lanes, copies = ([r for r in k.ranges if r.arg[1] is role] for role in (Role.VECTOR, Role.UPCAST))
+    assert [range_size(r) for r in copies] == [columns]
+    load = k.loads[0]
+    assert stride_of(load.src[1], lanes[0]) == columns and stride_of(load.src[1], copies[0]) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (0, 3), (3, 2), (61, 3), (127, 5), (64, 7), (501, 8), (37, 13), (89, 16)])
+def test_short_rows_and_few_columns_give_the_results_of_numpy(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(shape[1]).standard_normal(shape).astype(np.float32)
+    for axis in (0, 1):
+        np.testing.assert_allclose(Tensor(x).sum(axis).numpy(), x.sum(axis), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(Tensor(x[None]).sum(axis + 1).numpy(), x[None].sum(axis + 1), rtol=1e-4, atol=1e-5)
+        if shape[axis]:
+            np.testing.assert_array_equal(Tensor(x).max(axis).numpy(), x.max(axis))
+            np.testing.assert_array_equal(Tensor(x).argmax(axis).numpy(), x.argmax(axis))
+    spread = x - x.max(1, keepdims=True)
+    want = spread - np.log(np.exp(spread).sum(1, keepdims=True))
+    np.testing.assert_allclose(Tensor(x).log_softmax(1).numpy(), want, rtol=1e-4, atol=1e-5)
+
+
 def test_ways_for_blocks_of_threads_have_names() -> None:
     chosen = {}
     for name, (value, _) in KINDS.items():
@@ -200,5 +236,6 @@ def test_what_a_vector_reads_is_asked_of_vectors() -> None:
         return access_cycles(TARGET, 16, [UOp(Ops.LOAD, memory.dtype, (memory, index))], [], r)
 
     assert cycles(r // 32 * 34 + r % 32 + 2) == cycles(r) < cycles(r // 2) < cycles(r * 8)
-    assert cycles(r // 24 * 34 + r % 24) == cycles(r * 8)
+    assert cycles(r * 2) < cycles(r * 3) < cycles(r * 8) < cycles(r * 9), "close lanes are selected from full vectors"
+    assert cycles(r // 24 * 34 + r % 24) == cycles(r * 9)
     assert cycles(r // 4096) == cycles(UOp.index(3))

@@ -63,6 +63,7 @@ class CpuModel(NamedTuple):
     # (small stride), strided; and of scalar access.
     reads: tuple[float, ...] = (0.0, 0.375, 0.125, 1.0, 0.5)
     writes: tuple[float, ...] = (0.0, 0.75, 1.75, 1.75, 0.75)
+    close_strides: range = range(2, 9)  # strides at which lanes are selected from full vectors
     tile: TileCosts = TileCosts()  # costs of contractions
     tile_rows: int = 8  # rows of a register tile of computed operands, at most: see Target.tile_rows
     whole_steps: int = 6  # reductions up to this length are fully unrolled in a register tile
@@ -73,7 +74,7 @@ class CpuModel(NamedTuple):
     shortest_lanes: int = 4  # elements of a row, or copies, from which on vectorization is worth it
     # Register copies of a step, at most: elements of a window, output positions of an input, inputs of a stack.
     written_out: int = 16
-    window_step: int = 4  # stride of a window between lanes, at most
+    window_step: int = 4  # stride of an interleaved range between lanes, at most
     # Iterations, at most, that are unrolled so that they share work (the gates and states of a recurrent cell) if they
     # share at least ``shared_work`` operations per element.
     shared_copies: int = 6

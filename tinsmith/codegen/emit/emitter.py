@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tinsmith.codegen.emit.scopes import Coords, is_tail
@@ -127,6 +127,13 @@ class Emitter(BlockWriter):
         chosen = tuple(int(lane) for lane in lanes)
         return self.emit(self.here if depth is None else depth,
                          UOp(Ops.GEP, line.dtype.scalar.vec(len(chosen)), (line,), chosen))
+
+    def joined(self, lines: Sequence[UOp], depth: int) -> UOp:
+        """Concatenate the lanes of lines; the last line is repeated up to a power of two, because C has no vectors of
+        other sizes."""
+        parts = (*lines, *[lines[-1]] * ((1 << (len(lines) - 1).bit_length()) - len(lines)))
+        size = sum(x.dtype.count for x in parts)
+        return self.emit(depth, UOp(Ops.VECTORIZE, parts[0].dtype.scalar.vec(size), parts))
 
     def halved(self, op: Op, line: UOp, least: int = 1) -> UOp:
         """Reduce the lanes of a line by combining its lower and upper halves until ``least`` lanes are left."""

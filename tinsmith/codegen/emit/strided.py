@@ -26,7 +26,7 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """Load lanes that are within one or a few vectors, and select them by a shuffle.
 
-    Lanes with a stride of 2 or 4 are selected from full vectors, if these are inside the memory; register copies that
+    Lanes with a stride of 2 to 4 are selected from full vectors, if these are inside the memory; register copies that
     read the elements in between share the vectors. Lanes that repeat a few elements (for example the gradient of max
     pooling) are selected from one vector. If the vector may cross the end of the memory, or if lanes are guarded, a
     mask restricts the load to the needed elements.
@@ -40,19 +40,25 @@ def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp
     seen = [True] * count if valid is None or not known else [bool(s.arg) for s in valid.src]
     step, depth = own.get(lanes, 0) if len(own) == 1 else 0, max(lin.depth_of(n), lin.depth_of(n.src[0]))
 
-    def vector(first: int, reads: Sequence[bool], picked: Sequence[int], where: UOp | None = None) -> UOp:
-        start, mask = from_linear(terms, first, expr).simplify(), None
+    def part(first: int, begin: int, reads: Sequence[bool], where: UOp | None) -> UOp:
+        start, mask = from_linear(terms, first + begin, expr).simplify(), None
         if not all(reads):
             each = tuple(lin.emit(0, UOp.const(dtypes.bool, x)) for x in reads)
             mask = lin.emit(0, UOp(Ops.VECTORIZE, dtypes.bool.vec(len(each)), each))
         if where is not None and mask is not None:
             mask = lin.combine(depth, Ops.AND, dtypes.bool, [lin.picked(lin.spread(where, count), [
-                at // step for at in range(step * count)], depth), mask])
+                at // step for at in range(begin, begin + len(reads))], depth), mask])
         src = (memory, lin.expression(start), *([] if mask is None else [mask]))
-        wide = lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(len(reads)), src, None))
+        return lin.emit(depth, UOp(Ops.LOAD, n.dtype.vec(len(reads)), src, None))
+
+    def vector(first: int, reads: Sequence[bool], picked: Sequence[int], where: UOp | None = None) -> UOp:
+        if len(reads) & (len(reads) - 1) == 0:
+            wide = part(first, 0, reads, where)
+        else:  # C has vectors of power-of-two sizes only
+            wide = lin.joined([part(first, k, reads[k : k + count], where) for k in range(0, len(reads), count)], depth)
         return lin.spread(wide, count) if len(reads) == 1 else lin.picked(wide, picked, depth)
 
-    at_step, apart = constant % max(step, 1), step in (2, 4)
+    at_step, apart = constant % max(step, 1), step in lin.kernel.target.core.close_strides
     whole = from_linear(terms, constant - at_step, expr).simplify()
     if apart and valid is None and whole.vmin >= 0 and whole.vmax + step * count <= _elements(n.src[0]):
         return vector(constant - at_step, [True] * step * count, range(at_step, step * count, step))
@@ -154,8 +160,7 @@ def _woven(lin: Emitter, parts: list[UOp]) -> Iterator[tuple[int, UOp]]:
     """
     count, ways = parts[0].dtype.count, len(parts)
     order = tuple(lane + count * way for lane in range(count) for way in range(ways))
-    parts += parts[-1:] * ((1 << (ways - 1).bit_length()) - ways)  # C vectors have power-of-two sizes only
-    joined = lin.emit(lin.here, UOp(Ops.VECTORIZE, parts[0].dtype.scalar.vec(count * len(parts)), tuple(parts)))
+    joined = lin.joined(parts, lin.here)
     for start, size in _whole_vectors(count * ways):
         yield start, lin.picked(joined, order[start : start + size])
 

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinsmith.codegen.planner.candidate import stride_of
+from tinsmith.codegen.planner.candidate import power_of_two, stride_of
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, UnitTile
 from tinsmith.ir.structure import count_of, range_size
 from tinsmith.ir.uop import toposort
+from tinsmith.target.cpu_model import CpuModel
 from tinsmith.target.target import Target
 
 Price = dict[str, float]
@@ -130,30 +131,38 @@ def busiest(count: int, size: int, threads: int) -> float:
 
 
 def lane_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp],
-                ranges: Iterable[UOp], work: float = 0.0) -> dict[UOp | None, float]:
+                ranges: Iterable[UOp], work: float = 0.0, shared: bool = False) -> dict[UOp | None, float]:
     """Return the cycles to load, compute and store one vector of elements, by the range that the lanes run along, the
-    cheapest first; the key None is for scalars. A range shorter than ``lanes`` saves only its share of a vector.
+    cheapest first; the key None is for scalars. A range shorter than ``lanes`` needs more vectors.
 
     Args:
         work: operations per element.
+        shared: register copies read the elements between the lanes.
     """
     alone = access_cycles(target, lanes, loads, stores, None) + lanes * work / target.core.issue
-    found = {r: alone - (alone - access_cycles(target, lanes, loads, stores, r) - work / target.core.issue)
-             * min(1.0, range_size(r) / lanes) for r in ranges}
+    found = dict[UOp | None, float]()
+    for r in ranges:
+        own = min(lanes, power_of_two(range_size(r)))
+        each = access_cycles(target, own, loads, stores, r, shared) + work / target.core.issue
+        found[r] = min(each * max(lanes / range_size(r), 1.0), alone)
     return {**{r: found[r] for r in sorted(found, key=lambda r: found[r])}, None: alone}
 
 
-def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None) -> float:
+def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequence[UOp], r: UOp | None,
+                  shared: bool = False) -> float:
     """Return the cycles to load and store ``lanes`` elements, as a vector along ``r`` or, for None, one by one. A load
     is weighted by its number of elements relative to the largest access, because a few elements stay in registers or in
-    the first cache."""
+    the first cache. Lanes at a close stride need as many vectors as the stride, unless copies have ``shared`` them."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     beyond = max(lanes - 1, 1)  # lanes after the first
     total = 0.0
     for n in loads:
-        total += count_of(n.src[1].ranges) / most * (1 + core.reads[_kind(n.src[1], r, lanes)] * beyond)
+        kind = _kind(core, n.src[1], r, lanes)
+        apart = stride_of(n.src[1], r) if kind == 2 and r is not None and not shared else None
+        more = core.reads[kind] * (1 if apart is None else apart - 1)
+        total += count_of(n.src[1].ranges) / most * (1 + more * beyond)
     for n in stores:
-        total += 1 + core.writes[_kind(n.src[1], r, lanes)] * beyond
+        total += 1 + core.writes[_kind(core, n.src[1], r, lanes)] * beyond
     return round(total, 9)
 
 
@@ -168,9 +177,9 @@ def operations(operand: UOp) -> int:
     return sum(n.op.cost for n in functions) + max(len(loads_of(operand)) - 1, 0)
 
 
-def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
+def _kind(core: CpuModel, index: UOp, r: UOp | None, lanes: int) -> int:
     """Return the position in ``CpuModel.reads`` of an access pattern along ``r``: 0 contiguous, 1 broadcast (stride 0),
-    2 stride 2 or 4 or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
+    2 a close stride, or all lanes within ``lanes`` neighbours, 3 any other stride, 4 scalar."""
     if r is None:
         return 4
     stride = stride_of(index, r)
@@ -180,7 +189,7 @@ def _kind(index: UOp, r: UOp | None, lanes: int) -> int:
             return 2
     if stride in (0, 1):
         return 1 - stride
-    return 2 if stride in (2, 4) else 3
+    return 2 if stride in core.close_strides else 3
 
 
 def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
@@ -198,7 +207,7 @@ def _in_vectors(index: UOp, r: UOp, lanes: int) -> tuple[bool, int | None]:
 
 
 def row_price(target: Target, vectors: float, cycles: float, stored: float, loops: float, rows: float,
-              chain: float = 1, together: int = 1, far: bool = False) -> Price:
+              chain: float = 1, together: int = 1, far: bool = False, shared: bool = False) -> Price:
     """Return the price of reductions of rows.
 
     Args:
@@ -210,8 +219,11 @@ def row_price(target: Target, vectors: float, cycles: float, stored: float, loop
         chain: dependent operations at a row's end.
         together: rows whose ends overlap.
         far: the data do not stay in the second cache.
+        shared: the rows read the same vectors, one after the other, and share a loop.
     """
     core = target.core
+    if shared:
+        return row_price(target, vectors, cycles, stored, loops / together, rows / together, chain)
     ends = rows * core.latency * chain / together
     return {"memory": vectors * cycles + stored, "loops": loops, "waiting": ends} | (
         {"interleaved rows": core.apart[far] * vectors} if together > 1 else {})

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.lower.indexing import footprints
@@ -26,7 +27,7 @@ from tinsmith.codegen.planner.candidate import (
     stage,
     stride_of,
 )
-from tinsmith.codegen.planner.cost import access_cycles, lane_cycles, loads_of, row_price
+from tinsmith.codegen.planner.cost import Price, access_cycles, lane_cycles, loads_of, row_price
 from tinsmith.codegen.transform.computed_operand import bind, block_factors, equal_values
 from tinsmith.codegen.transform.skip_masked_blocks import adds_only
 from tinsmith.core.dtypes import dtypes
@@ -54,9 +55,9 @@ def row_ways(kernel: Kernel, target: Target, keeps: bool = True) -> Iterator[Can
     cycles = {None: 0.0} if over is None else _cycles(kept, target, lanes, over)
     vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
     if windows_fit(kernel):
-        yield Candidate("unrolled windows", {"memory": vectors * min(cycles.values())},
-                        lambda k: window_opts(k, target))
-    several, beside = max(_depths(kernel.folds).values()) > 1, _row_beside(kept, target)
+        yield Candidate("unrolled windows", _window_price(kernel, target, lanes), lambda k: window_opts(k, target))
+    several = max(_depths(kernel.folds).values()) > 1
+    shared = {} if over is None else _cycles(kept, target, lanes, over, shared=True)
     own, used = _once_a_row(kernel), {n.src[0]: n.src[1].ranges for n in (*kernel.loads, *kernel.stores)}
     far = sum(count_of(ranges) * memory.dtype.itemsize for memory, ranges in used.items()) > target.l2_bytes
     for r, each in cycles.items():
@@ -66,13 +67,16 @@ def row_ways(kernel: Kernel, target: Target, keeps: bool = True) -> Iterator[Can
             spent = row_price(target, vectors, each, stored, vectors * lanes, waits)
             yield Candidate("first reduction not vectorized", spent, partial(_reduce, kept=kept, target=target))
             continue
-        waits = vectors * lanes / range_size(r) * (1.0 if several else target.core.waits) if r in (over or ()) else 0.0
-        for together in (1, target.core.rows_beside) if waits and beside is not None else (1,):
-            apart = f", {together} rows interleaved" if together > 1 else ""
-            chain = lanes.bit_length() + own * range_size(r) / count_of(over or ())
-            spent = row_price(target, vectors, each, stored, vectors, waits, chain, together, far)
+        ends = vectors * lanes / count_of(over or ()) if r in (over or ()) else 0.0
+        waits = ends * (1.0 if several else target.core.waits)
+        for rows in (None, *_rows_beside(kept, target, over or (), r)) if waits else (None,):
+            together, apart = (rows.together, f", {rows.together} rows interleaved") if rows is not None else (1, "")
+            read = shared[r] if rows is not None and rows.shared else each
+            loops = vectors * max(lanes / range_size(r), 1.0)
+            spent = row_price(target, vectors, read, stored, loops, waits, lanes.bit_length() + own, together, far,
+                              rows is not None and rows.shared)
             yield Candidate(f"vectorize along {name_of(r)}{apart}", spent, partial(
-                _reduce, kept=kept, target=target, lane=r, beside=beside if apart else None))
+                _reduce, kept=kept, target=target, lane=r, beside=rows))
 
 
 def _once_a_row(kernel: Kernel) -> int:
@@ -83,15 +87,33 @@ def _once_a_row(kernel: Kernel) -> int:
                if n.ranges in rows and n.dtype.is_float and (n.op.alu or n.op is Ops.LOAD))
 
 
-def _row_beside(kernel: Kernel, target: Target) -> UOp | None:
-    """Return the innermost loop over rows if ``CpuModel.rows_beside`` rows can be interleaved, so that their final
-    combinations of lanes overlap; None if not."""
+class RowsBeside(NamedTuple):
+    """Rows that are interleaved, so that their final combinations of lanes overlap.
+
+    Attributes:
+        loop: the loop over rows.
+        together: its steps that are computed side by side.
+        shared: the rows are columns of memory, and their lanes together read full vectors.
+    """
+
+    loop: UOp
+    together: int
+    shared: bool = False
+
+
+def _rows_beside(kernel: Kernel, target: Target, over: tuple[UOp, ...], lane: UOp) -> list[RowsBeside]:
+    """Return the rows that can be interleaved if lanes run along ``lane`` of the reductions over ``over``:
+    ``CpuModel.rows_beside`` of the innermost loop, or all columns if lanes have their number as a stride."""
     count, shares = target.core.rows_beside, max(target.threads, 1) * target.core.even
-    if any(s.op is not Ops.STORE for s in kernel.stores):
-        return None
     rows = [r for r in kernel.parallel if all(r in n.ranges for n in (*kernel.folds, *kernel.stores))]
-    whole = rows and range_size(rows[-1]) % count == 0 and count_of(frozenset(rows)) >= count * shares
-    return rows[-1] if whole else None
+    if not rows or any(s.op is not Ops.STORE for s in kernel.stores):
+        return []
+    size, number = range_size(rows[-1]), count_of(frozenset(rows))
+    loads = [n for f in _group(kernel, over) for n in loads_of(f.src[0]) if n.src[0].op is Ops.PARAM]
+    if size in target.core.close_strides and loads and all(
+            (stride_of(n.src[1], lane), stride_of(n.src[1], rows[-1])) == (size, 1) for n in loads):
+        return [RowsBeside(rows[-1], size, True)] if target.threads < 2 or number >= size * shares else []
+    return [RowsBeside(rows[-1], count)] if size >= count and number >= count * shares else []
 
 
 def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
@@ -100,14 +122,22 @@ def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
     return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
 
 
-def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...]) -> dict[UOp | None, float]:
+def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...],
+            shared: bool = False) -> dict[UOp | None, float]:
     """Return the cycles to read one vector for the reductions over ``over``, by the range of the lanes, the cheapest
-    first; the key None is for scalar reads."""
+    first; the key None is for scalar reads. ``shared``: as in ``lane_cycles``."""
     group = _group(kernel, over)
     loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
-    return _long_first(lane_cycles(target, lanes, loads, [], _long(kernel, target, ranges)), lanes)
+    return lane_cycles(target, lanes, loads, [], _long(kernel, target, ranges), _work(group), shared)
+
+
+def _work(folds: Sequence[UOp]) -> int:
+    """Return the operations that reductions apply to each element, those of the reductions they depend on left out."""
+    own = {n for f in folds for n in toposort(f.src[0], lambda n: n.op is not Ops.FOLD)
+           if not n.ranges.isdisjoint(f.src[1:])}
+    return sum(n.op.cost for n in own if n.op.alu and n.dtype.is_float) + sum(int(f.arg.cost) for f in folds)
 
 
 def _long(kernel: Kernel, target: Target, ranges: Sequence[UOp]) -> list[UOp]:
@@ -122,9 +152,8 @@ def _long_first(cycles: dict[UOp | None, float], lanes: int) -> dict[UOp | None,
 
 
 def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = None,
-            beside: UOp | None = None) -> None:
-    """Vectorize every reduction, the first along ``lane``, and then every store; reduce several rows of ``beside``
-    together."""
+            beside: RowsBeside | None = None) -> None:
+    """Vectorize every reduction, the first along ``lane``, and then every store; interleave the rows ``beside``."""
     vars(kernel).update(vars(kept.copied()))
     if not target.vector_bytes:
         return
@@ -147,6 +176,8 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         long, several = outer is not None and range_size(outer) >= 4, _together(group) <= 2 and streams <= 3
         if best in over:
             copies = target.core.copies_of_sums(_together(group)) // (together if loop in group[0].ranges else 1)
+            if beside is not None:
+                copies = min(copies, 1 << (target.core.accumulators // beside.together).bit_length() - 1)
             if outer is not None and long and copies > 1:
                 split(kernel, OptOps.UNROLL, outer, steps_of_block(kernel, outer, copies))
         elif outer is not None and long and several:
@@ -154,8 +185,8 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         if not long and several:
             products_beside(kernel, target, lane)
     lanes_for_stores(kernel, target, lanes)
-    if beside in kernel.order:  # ``products_beside`` may have split it
-        split(kernel, OptOps.UPCAST, beside, target.core.rows_beside)
+    if beside is not None and beside.loop in kernel.order:  # ``products_beside`` may have split it
+        split(kernel, OptOps.UPCAST, beside.loop, beside.together)
 
 
 def blocks_of_factors(kernel: Kernel, target: Target, r: UOp, lanes: int) -> bool:
@@ -373,9 +404,7 @@ def windows_fit(kernel: Kernel) -> bool:
 
 def window_opts(kernel: Kernel, target: Target) -> None:
     """Unroll the windows, and the ranges of the output that are positions in a window; vectorize along the output."""
-    for r in list(kernel.parallel):
-        if step := _windows_along(kernel, r):
-            apply_to(kernel, OptOps.TILE, r, step)
+    _separate_positions(kernel)
     window_lanes(kernel, target)
     shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
     copies = 1
@@ -388,6 +417,28 @@ def window_opts(kernel: Kernel, target: Target) -> None:
             apply_to(kernel, OptOps.UNROLL, r)
 
 
+def _separate_positions(kernel: Kernel) -> None:
+    """Split the ranges of the output that enclose positions in a window, so that these are ranges of their own."""
+    for r in list(kernel.parallel):
+        if step := _windows_along(kernel, r):
+            apply_to(kernel, OptOps.TILE, r, step)
+
+
+def _window_price(kernel: Kernel, target: Target, lanes: int) -> Price:
+    """Return the price of unrolled windows. Reductions that do not depend on the range of the lanes, because the lanes
+    are the positions of a row that is reduced, run on scalars."""
+    trial = kernel.copied()
+    _separate_positions(trial)
+    lane, spent = window_lane(trial, target), 0.0
+    for over in dict.fromkeys(f.src[1:] for f in trial.folds):
+        group = [f for f in trial.folds if f.src[1:] == over]
+        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        along = [lane] if lane is not None and all(lane in f.ranges for f in group) else []
+        cycles = lane_cycles(target, lanes, loads, [], along, _work(group), shared=True)
+        spent += max(count_of(f.src[0].ranges) for f in group) / lanes * cycles[along[0] if along else None]
+    return {"memory": spent}
+
+
 def _windows_along(kernel: Kernel, r: UOp) -> int:
     """Return the number of adjacent steps of ``r`` that read the same windows (reductions depend on ``r`` only by a
     quotient); else 0."""
@@ -398,13 +449,17 @@ def _windows_along(kernel: Kernel, r: UOp) -> int:
 
 def window_lanes(kernel: Kernel, target: Target) -> None:
     """Vectorize along the output, contiguous or strided by the positions of a window."""
+    if (best := window_lane(kernel, target)) is not None:
+        split(kernel, OptOps.VECTOR, best, min(lanes_of(kernel, target), 1 << range_size(best).bit_length() - 1))
+
+
+def window_lane(kernel: Kernel, target: Target) -> UOp | None:
+    """Return the range of the output along which unrolled windows are vectorized; None if there is none."""
     if not target.vector_bytes:
-        return
+        return None
     lanes = lanes_of(kernel, target)
-    short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) <= target.core.window_step
+    short = {1, *(range_size(r) for r in kernel.parallel if range_size(r) in target.core.close_strides
                   and all(stride_of(s.src[1], r) == 1 for s in kernel.stores))}
     options = [r for r in kernel.parallel if range_size(r) >= 4 and kernel.may_have_lanes(r)
                and all(stride_of(s.src[1], r) in short for s in kernel.stores)]
-    if options:
-        best = max(options, key=lambda r: (min(range_size(r), lanes), range_size(r)))
-        split(kernel, OptOps.VECTOR, best, min(lanes, 1 << range_size(best).bit_length() - 1))
+    return max(options, key=lambda r: (min(range_size(r), lanes), range_size(r)), default=None)
