@@ -19,7 +19,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.algebra.symbolic import is_made_of, values_over
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, UnitTile
-from tinsmith.ir.structure import count_of, range_size
+from tinsmith.ir.structure import Role, count_of, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.cpu_model import CpuModel
 from tinsmith.target.target import Target
@@ -152,7 +152,8 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
                   shared: bool = False) -> float:
     """Return the cycles to load and store ``lanes`` elements, as a vector along ``r`` or, for None, one by one. A load
     is weighted by its number of elements relative to the largest access, because a few elements stay in registers or in
-    the first cache. Lanes at a close stride need as many vectors as the stride, unless copies have ``shared`` them."""
+    the first cache; but lanes that are far apart are collected in each step of a reduction. Lanes at a close stride
+    need as many vectors as the stride, unless copies have ``shared`` them."""
     core, most = target.core, max((count_of(n.src[1].ranges) for n in (*loads, *stores)), default=1)
     beyond = max(lanes - 1, 1)  # lanes after the first
     total = 0.0
@@ -160,7 +161,8 @@ def access_cycles(target: Target, lanes: int, loads: Sequence[UOp], stores: Sequ
         kind = _kind(core, n.src[1], r, lanes)
         apart = stride_of(n.src[1], r) if kind == 2 and r is not None and not shared else None
         more = core.reads[kind] * (1 if apart is None else apart - 1)
-        total += count_of(n.src[1].ranges) / most * (1 + more * beyond)
+        each = kind == 3 and any(t.arg[1] is Role.REDUCE for t in n.src[1].ranges)
+        total += (1.0 if each else count_of(n.src[1].ranges) / most) * (1 + more * beyond)
     for n in stores:
         total += 1 + core.writes[_kind(core, n.src[1], r, lanes)] * beyond
     return round(total, 9)

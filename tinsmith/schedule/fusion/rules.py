@@ -177,7 +177,7 @@ def _permuted(c: Question) -> Answer:
     node = c.node
     if node.op is not Ops.PERMUTE or node.arg[-1] == node.ndim - 1 or is_product(node.base):
         return None
-    own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index)]
+    own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index) and not _along(r, node)]
     often = max((_overlap(r.index, node.shape) for r in own), default=1.0)
     return None if often == 1 else ((often - 1) * c.costs.join > c.costs.recompute, often)
 
@@ -196,6 +196,13 @@ BY_KIND = (
     FusionRule("size", "A size is an argument of the kernel, and so is what is computed of sizes.",
                lambda c: (False,), fused="it is computed of sizes, which are arguments of the kernel"),
 )
+
+
+def _along(read: KernelInput, view: UOp) -> bool:
+    """Return True if the axis of a permuted view along which memory is contiguous is the innermost of the kernel that
+    reads it, so that lanes run along the memory of both."""
+    contiguous = read.index[view.arg.index(view.ndim - 1)]
+    return contiguous is max(read.group.ranges, key=lambda r: r.arg[0], default=None)
 
 
 def _overlap(index: Sequence[UOp], shape: Sequence[Any], apart: bool = False) -> float:

@@ -28,6 +28,7 @@ from tinsmith.codegen.planner.candidate import (
     stride_of,
 )
 from tinsmith.codegen.planner.cost import Price, access_cycles, lane_cycles, loads_of, row_price
+from tinsmith.codegen.planner.cpu.sliding import sliding_ways
 from tinsmith.codegen.transform.computed_operand import bind, block_factors, equal_values
 from tinsmith.codegen.transform.skip_masked_blocks import adds_only
 from tinsmith.core.dtypes import dtypes
@@ -56,6 +57,7 @@ def row_ways(kernel: Kernel, target: Target, keeps: bool = True) -> Iterator[Can
     vectors = max(count_of(f.src[0].ranges) for f in kernel.folds) / lanes
     if windows_fit(kernel):
         yield Candidate("unrolled windows", _window_price(kernel, target, lanes), lambda k: window_opts(k, target))
+    yield from sliding_ways(kernel, target)
     several = max(_depths(kernel.folds).values()) > 1
     shared = {} if over is None else _cycles(kept, target, lanes, over, shared=True)
     own, used = _once_a_row(kernel), {n.src[0]: n.src[1].ranges for n in (*kernel.loads, *kernel.stores)}
