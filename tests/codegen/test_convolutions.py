@@ -74,6 +74,20 @@ def test_depthwise_sums_stand_side_by_side(taps: int, stride: int, sums: int) ->
     assert copies(of_weights) >= 4 and any(r.arg[1] is Role.VECTOR for f in of_weights.folds for r in f.src[0].ranges)
 
 
+def test_bf16_transposed_convolutions_fill_the_unit() -> None:
+    """Rows and columns of the unit are chosen by price: not the two phases of the stride, along which results are
+    contiguous, but the channels."""
+    def build() -> Build:
+        x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((16, 64, 16, 16), (64, 64, 4, 4)))
+        return computed(x.conv_transpose2d(w, stride=2, padding=1))
+    made = [k.kernel for k in kernels(CorpusProgram("transposed", build), "avx512_bf16") if k.kernel is not None]
+    (product,) = [k for k in made if k.folds]
+    needed = 16 * 64 * 64 * 17 * 17 * 4 * 4
+    computed_products = max(count_of(n.src[0].ranges | n.src[1].ranges | n.ranges) for n in product.nodes
+                            if n.op in (Ops.MMA, Ops.FOLD))
+    assert computed_products < 1.5 * needed, product.opts
+
+
 def depthwise_last(x: Tensor, w: Tensor, stride: int = 1) -> Tensor:
     """A depthwise convolution of [N, H, W, C], with the result in the same order."""
     return x.permute(0, 3, 1, 2).conv2d(w, groups=w.shape[0], padding=w.shape[2] // 2, stride=stride).permute(

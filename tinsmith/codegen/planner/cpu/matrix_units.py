@@ -96,12 +96,9 @@ def _plans(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit) -> list[
         depth = [r for r in fold.src[1:] if r in x.ranges and r in y.ranges]
         if not (rows and columns and depth) or len(depth) != len(fold.src) - 1:
             continue
-        n = max(columns, key=lambda r: (_stored_along(kernel, r), range_size(r)))
-        across = not _stored_along(kernel, n)
-        m = max(rows, key=lambda r: (across and _stored_along(kernel, r), range_size(r)))
         k = max(depth, key=range_size)
-        if matrix_units.operands(fold, m, n, unit) is not None:
-            out.append(_plan(kernel, target, fold, unit, m, n, k))
+        out += [_plan(kernel, target, fold, unit, m, n, k) for n in columns for m in rows
+                if matrix_units.operands(fold, m, n, unit) is not None]
     return out
 
 
@@ -117,8 +114,10 @@ def _plan(kernel: Kernel, target: Target, fold: UOp, unit: MatrixUnit, m: UOp, n
     widest = target.core.tile.turned[0][0]
     direct = _loadable(operands[0], m, k) and range_size(k) % unit.k == 0
     shared = [_shared(o, axis, step) for o, axis, step in ((operands[0], m, unit.m), (operands[1], n, unit.n))]
+    again = _repeated(kernel, target, operands, m, n)
     rows, long_rows, columns = [_packing(o, axes, part) for o, axes, part in (
-        (operands[0], (k,), shared[0]), (operands[0], (m, k), shared[0]), (operands[1], (n, k), shared[1]))]
+        (operands[0], (k,), shared[0] * again), (operands[0], (m, k), shared[0] * again),
+        (operands[1], (n, k), shared[1]))]
 
     def priced(copies: tuple[int, int]) -> Price:
         mu, nu = copies
@@ -152,8 +151,18 @@ def _shared(operand: UOp, axis: UOp, step: int) -> float:
     return 1.0
 
 
+def _repeated(kernel: Kernel, target: Target, operands: tuple[UOp, ...], m: UOp, n: UOp) -> int:
+    """Return how often the rows are packed: loops that only the columns depend on are outside of the loops of the rows,
+    unless there are none of these and all rows are packed at once (see ``_around_rows``)."""
+    rows, columns = (o.ranges for o in operands[:2])
+    own = [r for r in kernel.parallel if r in rows and r is not m]
+    if not own and count_of(rows) * operands[0].dtype.itemsize <= target.l2_bytes // 4:
+        return 1
+    return count_of(r for r in kernel.parallel if r is not n and r in columns - rows)
+
+
 def _packing(operand: UOp, axes: tuple[UOp, ...], part: float) -> Moved:
-    """Return the cost of packing an operand (the fraction ``part`` of its elements) into the unit's order."""
+    """Return the cost of packing an operand (its number of elements times ``part``) into the unit's order."""
     along = any(linear_form(o.src[1])[0].get(r, 0) == 1 for o in _loads(operand) for r in axes)
     return Moved("unit_order", count_of(operand.ranges) * part, not along)
 
