@@ -243,6 +243,8 @@ def _listed(term: UOp, around: Collection[UOp]) -> bool:
 
 def _listed_for(value: UOp, op: Op) -> list[tuple[UOp, UOp]]:
     """Return pairs (low, high) with a loaded bound: the value is the identity of ``op`` unless low < high for each."""
+    while value.op is Ops.CAST and value.dtype.is_float and value.src[0].dtype.is_float:  # keeps the identity
+        value = value.src[0]
     if value.op is not Ops.WHERE or not value.src[2].is_const or op.identity is None or (
             value.src[2].arg != op.identity(value.dtype)):
         return []
